@@ -10,8 +10,8 @@ from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import LauncherStore, options_text
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
+from tilusbuild.compile.messages import scrub
 from tilusbuild.compile.module import compile_script
-from tilusbuild.compile.program import scrub
 from tilusbuild.compile.steps import default_march, steps
 
 

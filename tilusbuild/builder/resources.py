@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilusbuild.builder.compiler_times import CompilerTimes
+from tilusbuild.builder.described import described
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.cache import Cache
@@ -24,14 +25,15 @@ from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.compile import (
     CompileOutcome,
     LauncherStore,
+    UnitSteps,
     compile_program,
     launcher_directory,
     launcher_object,
     module_files,
+    unit_store,
 )
-from tilusbuild.compile.described import image_rows, kernel_rows
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
-from tilusbuild.compile.steps import OBJECT, PRODUCT
+from tilusbuild.compile.steps import OBJECT
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job, ProgramStage
 from tilusbuild.engine.resources import (
@@ -111,6 +113,7 @@ class ProgramCompiler:
         self._expected: Counter[str] = Counter()
         """The programs of each script that are still to be compiled."""
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
+        self._units = unit_store(os.path.join(cache.state_path, "units"))
         nvrtc = toolchain.nvrtc
         self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
@@ -118,11 +121,16 @@ class ProgramCompiler:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
         runner = self._running[id(job)] = self._scope(self._more_to_come(job.script))
         ran: list[str] = []
+        units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
         try:
-            outcome = self._compile(work, stage.path, runner, ran)
+            outcome = self._compile(work, stage.path, runner, ran, units)
         finally:
             del self._running[id(job)]
-        self._check_tools(outcome)
+        try:
+            self._check_tools(outcome)
+        except ToolsChangedError:
+            units.drop()
+            raise
         if outcome.status == Status.BUILT:
             compiler = work.recipe.pipeline.compiler
             self._times.record(job, work.program_txt, compiler, outcome.seconds)
@@ -174,7 +182,12 @@ class ProgramCompiler:
         return TimedRunner(runner, self._timeline, names, before, ran)
 
     def _compile(
-        self, work: RenderedProgram, stage: str, runner: Runner, ran: list[str]
+        self,
+        work: RenderedProgram,
+        stage: str,
+        runner: Runner,
+        ran: list[str],
+        units: UnitSteps,
     ) -> CompileOutcome:
         module = os.path.join(stage, "module")
         os.makedirs(module)
@@ -198,6 +211,7 @@ class ProgramCompiler:
                 os.path.join(self._cache.program_path(program), "module", OBJECT)
                 for program in work.recipe.objects
             ],
+            units,
         )
 
     def lay_out(self, work: RenderedProgram) -> None:
@@ -261,27 +275,6 @@ class ProgramCompiler:
         """Kill the compile that has this very object."""
         if (scope := self._running.get(id(job))) is not None:
             scope.cancel()
-
-
-def described(work: RenderedProgram, outcome: CompileOutcome) -> Mapping[str, Any]:
-    """Return the `meta.json` of a program: its status, what the binary holds, what it needs.
-
-    `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the
-    launch's bytes of a block, or the expression when the call decides it.
-    """
-    meta: dict[str, Any] = {
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "images": image_rows(outcome.images),
-        "kernels": kernel_rows(outcome.ptxas),
-    }
-    if (product := work.recipe.pipeline.product) != PRODUCT:
-        meta["product"] = f"module/{product}"
-    launch = work.recipe.launch
-    if launch is not None:
-        smem = launch.smem.substitute(work.recipe.constants)
-        meta["dynamic_smem"] = smem.canonical if smem.constant is None else smem.constant
-    return meta
 
 
 class BuildStore:

@@ -10,6 +10,7 @@ from tilusbuild.compile.program import (
     launcher_object,
 )
 from tilusbuild.compile.steps import nvrtc_tools
+from tilusbuild.compile.units import UnitSteps, unit_store
 from tilusbuild.state.envelope import LauncherStore
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Pipeline",
     "Prune",
     "Recipe",
+    "UnitSteps",
     "compile_device",
     "compile_program",
     "launcher_directory",
@@ -29,4 +31,5 @@ __all__ = [
     "nvrtc_tools",
     "options_text",
     "pipeline_for",
+    "unit_store",
 ]

@@ -169,8 +169,8 @@ def _int64(name: str, value: int) -> int:
 
 
 def _symbol(recipe: Recipe) -> str:
-    """Return the symbol of a kernel that has a C++ name, which is known when it is assembled."""
-    if not kernel_names.is_cpp(recipe.symbol):
+    """Return the symbol of a kernel that is known only when the program is assembled."""
+    if not kernel_names.is_looked_up(recipe):
         return ""
     name = kernel_names.VARIABLE
     return f"""\

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilusbuild.compile.geometry import INT64_LIMITS, geometry, numbers_in_c
-from tilusbuild.compile.kernel_names import VARIABLE, is_cpp, plain_name
+from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, integer_limits
@@ -64,7 +64,7 @@ def launcher_source(recipe: Recipe) -> str:
     kind = recipe.pipeline.launcher
     launch = geometry(recipe) if kind.starts_kernel else None
     texts = tuple(zip(launch.texts, launch.sources, strict=True)) if launch else ()
-    named = is_cpp(recipe.symbol)
+    named = is_looked_up(recipe)
     return _source(kind, plain_name(recipe.symbol), recipe.signature, texts, named)
 
 

@@ -85,6 +85,9 @@ class Recipe:
     host_march: str | None = None
     """None: x86-64-v2, or armv8-a."""
     prune: Prune | None = None
+    unit: tuple[str, ...] = ()
+    """The kernels of which the source is one translation unit, `symbol` among them; () for a
+    program that is compiled alone."""
     language: str = "cu"
     """Of an object's source: "cu", "c++" or "c"."""
     rdc: bool = False

@@ -75,7 +75,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         *pipeline.options(recipe),
         "",
         "[commands]",
-        *(" ".join(_word(word) for word in step.argv) for step in steps(recipe)),
+        *(_line(step) for step in steps(recipe)),
         "",
         "[generated]",
         *(f"{_digest(text)}  {name}" for name, text in generated.items()),
@@ -85,6 +85,11 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         *external_headers,
     ]
     return "\n".join(lines) + "\n"
+
+
+def _line(step: Step) -> str:
+    line = " ".join(_word(word) for word in step.argv)
+    return f"{line} || {_line(step.by_itself)}" if step.alone else line
 
 
 _digest = lru_cache(maxsize=64)(sha256_text)
@@ -210,7 +215,8 @@ def _object(number: int, program: str) -> str:
 def _command(step: Step) -> str:
     words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
     quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
-    return f"run {' '.join(quoted)}\n"
+    line = f"run {' '.join(quoted)}\n"
+    return f"{line[:-1]} || {_command(step.by_itself)}" if step.alone else line
 
 
 def _include(recipe: Recipe) -> str:

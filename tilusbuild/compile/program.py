@@ -8,9 +8,8 @@ private directory is beside it, so what could not be removed of it is not publis
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.diagnosis import Program
 from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.launcher import launcher_source
+from tilusbuild.compile.messages import scrub
 from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
 from tilusbuild.compile.reads import Reads
 from tilusbuild.compile.steps import (
@@ -38,6 +38,7 @@ from tilusbuild.compile.steps import (
     steps,
     tools_of,
 )
+from tilusbuild.compile.units import Shared, UnitSteps
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.runtime.regular import read_bytes, read_text
@@ -82,13 +83,14 @@ def compile_program(
     timeout: float | None = None,
     notes: Sequence[Diagnostic] = (),
     objects: Sequence[str] = (),
+    units: UnitSteps | None = None,
 ) -> CompileOutcome:
     """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files; it
     works in a directory beside the stage.
 
     `include_dir` is the directory of the recipe's include layout, `timeout` is in seconds for each
-    process, `notes` are those of the closure, `objects` the files of the recipe's objects. Raises
-    `CancelledError` and `OSError` (of the stage's file system).
+    process, `notes` are those of the closure, `objects` the files of the recipe's objects; `units`
+    keeps what programs share. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
     if problem := recipe.pipeline.problem(recipe):
         return _finish(stage, CompileOutcome(Cause.CHECK, "", reason=problem))
@@ -96,6 +98,7 @@ def compile_program(
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
         compiling.notes = notes
+        compiling.units = units or compiling.units
         compiling.prepare(include_dir)
         for number, path in enumerate(objects):
             shutil.copyfile(path, os.path.join(work, object_name(number)))
@@ -182,6 +185,7 @@ class Compile:
     found: Findings = field(default_factory=Findings)
     include_dir: str | None = None
     notes: Sequence[Diagnostic] = ()
+    units: UnitSteps = field(default_factory=lambda: UnitSteps(LauncherStore(), ""))
     used: str | None = None
     """The launcher that was linked, by its key."""
 
@@ -227,6 +231,8 @@ class Compile:
                     self._check_declaration()
                     with open(path, "wb") as made:
                         made.write(self.launcher())
+                elif step.alone:
+                    self._shared_step(step, path)
                 else:
                     self._step(step)
                 log = "".join(self.logs)
@@ -237,9 +243,11 @@ class Compile:
                 self._publish()
         except StepError as error:
             cause, reason = error.cause, error.reason
-            if self.used is not None and cause.status not in RECORDED:
+            if cause.status not in RECORDED:
                 # It may be the launcher's fault: that gcc ended well is all we know of it.
-                self.launchers.drop(self.used)
+                if self.used is not None:
+                    self.launchers.drop(self.used)
+                self.units.drop()
         return CompileOutcome(
             cause=cause,
             log="".join(self.logs),
@@ -286,6 +294,31 @@ class Compile:
         if error := declared.problem(self.recipe, found.decode()):
             self.logs.append(error + "\n")
             raise StepError(Cause.SOURCE, error)
+
+    def _shared_step(self, step: Step, path: str) -> None:
+        """Have the output of a step for all programs of the unit, or for this one by itself."""
+
+        def make() -> Shared:
+            before = len(self.logs)
+            try:
+                self._step(step)
+                return Shared(read_bytes(path), "".join(self.logs[before:]))
+            except StepError as error:
+                if error.cause.status not in RECORDED:
+                    raise
+                return Shared(None, "")
+            finally:
+                del self.logs[before:]
+
+        made = self.units.get(self.recipe, step, make)
+        if made.output is None:
+            count = len(self.recipe.unit)
+            self.logs.append(f"{count} kernels do not compile together: this one by itself\n")
+            self._step(step.by_itself)
+            return
+        with open(path, "wb") as file:
+            file.write(made.output)
+        self.logs.append(made.log)
 
     def _step(self, step: Step) -> None:
         try:
@@ -403,23 +436,3 @@ class Compile:
             os.chmod(made, 0o755)  # noqa: S103 - a library, as linkers leave it
         os.replace(made, os.path.join(self.stage, "module", pipeline.product))
         self.found.images = images
-
-
-_TIMES = re.compile(r"^.*\bCompile time = [0-9.]+ ms.*\n?", re.MULTILINE)
-_TEMPORARY = re.compile(r"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}(-\d+)?|\bcc[A-Za-z0-9]{6}(?=\.[a-z]+\b)")
-
-
-def scrub(output: bytes, directories: Mapping[str, str]) -> str:
-    """Return a tool's output as text that is the same wherever and whenever it was printed.
-
-    `directories` maps absolute directories to their replacements; "" drops one. Temporary names
-    with process ids in them and ptxas's times are replaced too."""
-    text = output.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "�")
-    # The longest first: the private directory may lie below another one of these.
-    for directory, name in sorted(directories.items(), key=lambda item: -len(item[0])):
-        if name:
-            text = text.replace(directory, name)
-        else:
-            text = text.replace(directory.rstrip("/") + "/", "").replace(directory, ".")
-    text = _TIMES.sub("", text)
-    return _TEMPORARY.sub("tmp", text)

@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import Recipe
@@ -88,11 +88,19 @@ class Step:
     output: str
     of_program: bool = True
     """Whether it reads what the program's author wrote: else no failure is the program's fault."""
+    alone: tuple[str, ...] = ()
+    """Of a step that makes the same for all programs of a unit: the further arguments with which
+    it is run for its own program, where it fails for all of them."""
 
     @property
     def tool(self) -> str:
         """The tool's name, for messages."""
         return self.argv[0].strip("{}")
+
+    @property
+    def by_itself(self) -> Step:
+        """The step of a unit for its own program."""
+        return replace(self, argv=(self.argv[0], *self.alone, *self.argv[1:]), alone=())
 
 
 LAUNCHER_STEP = Step(

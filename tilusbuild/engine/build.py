@@ -47,7 +47,7 @@ from tilusbuild.engine.queue import (
 )
 from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered, RemoteWithdrawn
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
-from tilusbuild.engine.results import Results
+from tilusbuild.engine.results import Results, finished_event
 from tilusbuild.engine.retries import Retries
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import LOCK, MEMORY, TOKEN, Timeline
@@ -137,6 +137,8 @@ class BuildLoop:
         """Those of `tickets` that are READY but for programs that they need."""
         self.running: set[Ticket] = set()
         """Those that a worker has, also when they are no longer wanted."""
+        self.begun: set[str] = set()
+        """The units of which a program has been compiled."""
         self.retries = Retries()
         self.results = Results(store)
         self.finished = 0
@@ -347,6 +349,9 @@ class BuildLoop:
         if not self.running:
             return True
         compiling = self._compiling()
+        unit = ticket.job.unit
+        if unit and unit not in self.begun and unit in {each.job.unit for each in compiling}:
+            return False  # what it shares is being made
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that is taken for nothing is kept from others until something ends.
         lacks = None
@@ -409,6 +414,7 @@ class BuildLoop:
                 self.reporter.emit(message)
             case AttemptEnded(ticket, result):
                 self.running.remove(ticket)
+                self.begun.add(ticket.job.unit)
                 self.tokens.shrink(len(self._compiling()))
                 self._ended(ticket, result)
             case WakeUp() | TokenAvailable():
@@ -497,23 +503,8 @@ class BuildLoop:
         self.results.settle(ticket.jobs, answer)
         self._release()
         self.reporter.emit(
-            events.Finished(
-                hash=job.hash,
-                label=job.label,
-                script=job.script,
-                instance=job.instance,
-                index=job.index,
-                status=compiled.status,
-                cached=answer.cached,
-                reason=compiled.reason,
-                seconds=compiled.seconds,
-                peak_rss=compiled.peak_rss,
-                expected_seconds=ticket.estimate.seconds,
-                done=self.finished,
-                to_compile=self.to_compile,
-                remote=answer.remote,
-                commands=compiled.commands if self.config.verbose else (),
-                log=job.readable(compiled.log) if self.config.verbose > 1 else "",
+            finished_event(
+                ticket, answer, self.finished, self.to_compile, verbose=self.config.verbose
             )
         )
         if compiled.status == Status.FAILED:

@@ -72,6 +72,12 @@ class Job(Protocol):
         """The programs that must be built before it is compiled, by hash."""
         ...
 
+    @property
+    def unit(self) -> str:
+        """What its first step is shared with: of the jobs with one, the first that is compiled has
+        the others wait. "" for a job that shares nothing."""
+        ...
+
     def render(self) -> RenderedJob:
         """Render the program. Raises `TilusbuildError` when an input is missing by now."""
         ...

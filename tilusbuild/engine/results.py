@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tilusbuild.engine.attempt import ProgramAnswer, placed
-from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary, Verdict
+from tilusbuild.engine.events import FailureGroup, Finished, RemoteSummary, Summary, Verdict
 from tilusbuild.engine.interfaces import Compiled, Job, Store
+from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.status import ACCIDENTS, RECORDED, Status
 
@@ -306,4 +307,29 @@ def _group(members: list[Failure]) -> FailureGroup:
         status=sample.status,
         message=sample.message(),
         compile_sh=sample.compile_sh,
+    )
+
+
+def finished_event(
+    ticket: Ticket, answer: ProgramAnswer, done: int, to_compile: int, *, verbose: int
+) -> Finished:
+    """Return the event of a program's end: the `done`-th of `to_compile`."""
+    job, compiled = ticket.job, answer.compiled
+    return Finished(
+        hash=job.hash,
+        label=job.label,
+        script=job.script,
+        instance=job.instance,
+        index=job.index,
+        status=compiled.status,
+        cached=answer.cached,
+        reason=compiled.reason,
+        seconds=compiled.seconds,
+        peak_rss=compiled.peak_rss,
+        expected_seconds=ticket.estimate.seconds,
+        done=done,
+        to_compile=to_compile,
+        remote=answer.remote,
+        commands=compiled.commands if verbose else (),
+        log=job.readable(compiled.log) if verbose > 1 else "",
     )

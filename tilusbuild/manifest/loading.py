@@ -24,6 +24,7 @@ from tilusbuild.manifest.check_libraries import check_libraries
 from tilusbuild.manifest.check_names import check_files, check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import check_flags, check_targets
+from tilusbuild.manifest.check_units import check_units
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError, too_many
 from tilusbuild.manifest.document import Document, Path, read_document, shown_path
 from tilusbuild.manifest.model import Manifest
@@ -46,6 +47,7 @@ _CHECKS = (
     check_flags,
     check_files,
     check_libraries,
+    check_units,
 )
 
 

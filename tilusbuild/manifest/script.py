@@ -335,6 +335,13 @@ class ScriptSection(ManifestTable):
     launch: LaunchSection | None = Field(
         None, description="The launch geometry; needed with `kernel` for GPU targets."
     )
+    group: tuple[Text, ...] | None = Field(
+        None,
+        description="Compile the schedules that differ only in other parameters than these in one "
+        "translation unit: one front end, a kernel each. The template sees these parameters and "
+        "no others; `kernel` has the rest. `[]`: all schedules of an instance.",
+        examples=[["scalar_type", "dtype"]],
+    )
     include_dirs: tuple[IncludeDir, ...] = Field(
         (),
         description="Directories that `#include` searches, before those of `[build]`.",

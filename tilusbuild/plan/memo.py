@@ -133,7 +133,7 @@ class _Lookup:
 
     def programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
         """Return the hashes of the schedules' programs. Raises `InputError`."""
-        keys = [bytes.fromhex(sha256_text(repr(dict(each.values)))) for each in schedules]
+        keys = [self._key(each) for each in schedules]
         found = [self._hash(key) for key in keys]
         unknown = [place for place, program in enumerate(found) if program is None]
         # All of them are mostly known or mostly not: then no list of schedules is made.
@@ -147,6 +147,13 @@ class _Lookup:
                 self._known.rows[keys[place]] = bytes.fromhex(digest), number
             self.rendered += 1
         return tuple(program for program in found if program is not None)
+
+    def _key(self, schedule: Schedule) -> bytes:
+        """Return the digest of a schedule's values, and of the kernels of its unit."""
+        values = self._script_instance.values(schedule)
+        unit = self._script_instance.unit(values)
+        text = repr(dict(schedule.values))
+        return bytes.fromhex(sha256_text(f"{text}{unit}" if unit else text))
 
     def _hash(self, key: bytes) -> str | None:
         """Return a known program's hash."""

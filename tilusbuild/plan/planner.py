@@ -287,6 +287,11 @@ class ProgramJob:
         return self.script_instance.needs
 
     @property
+    def unit(self) -> str:
+        instance = self.script_instance
+        return "" if instance.grouping is None else instance.unit_of(self.schedule)
+
+    @property
     def schedule(self) -> Schedule:
         """The point of the space that this program is for."""
         return self.script_instance.space[self.planned.schedules[self.index]]

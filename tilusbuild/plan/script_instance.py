@@ -10,19 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilusbuild.compile import Launch, Prune, Recipe, options_text, pipeline_for
+from tilusbuild.compile import Launch, Recipe, options_text, pipeline_for
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.expr import Expr, Value
 from tilusbuild.manifest import LANGUAGES, Manifest, expression, signature_of
-from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.script import ScriptSection
-from tilusbuild.manifest.valued_flags import filled_in, has_values
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target, target_constants
+from tilusbuild.plan.units import Grouping
+from tilusbuild.plan.valued import Valued
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
@@ -117,13 +117,47 @@ class ScriptInstance:
         self.pipeline = pipeline_for(target.kind, self._owner.form, toolchain.device_compiler)
         self.signature = self._resolved_signature()
         self.launch = self._parse_launch()
-        self._prune = self._parse_prune()
-        self._flags = manifest.flags_for(script, target.name)
-        self._has_valued_flags = any(map(has_values, self._flags))
+        self._valued = Valued(manifest, script, target.name, self.pipeline, self._around)
         self._defines = tuple(manifest.defines_for(script, target.name).items())
+        self.grouping = self._grouping(spec)
         self.is_part = self._owner.form not in ("kernel", "entry")
         """Whether its programs are of use only together: those of a library."""
         self._rdc = self.is_part and manifest.libraries[self._owner.library or script].rdc
+
+    def _grouping(self, spec: SpaceSpec) -> Grouping | None:
+        """Return how kernels share translation units; None where each has one of its own."""
+        group = self._owner.group
+        if group is None or not self.pipeline.launcher.starts_kernel:
+            return None
+        place = self._manifest.place_of_value("script", self.script, "group")
+
+        def names(values: Mapping[str, Value]) -> tuple[str, ...]:
+            return (self.symbol({**self.params, **values}),)
+
+        def fail(problem: Diagnostic) -> InputError:
+            return InputError(replace(problem, place=place))
+
+        return Grouping(group, spec, names, fail)
+
+    def _shared(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Return those of a program's values that all kernels of its unit have."""
+        if self.grouping is None:
+            return values
+        shared = self.grouping.shared
+        return {n: value for n, value in values.items() if n in shared or n in self.params}
+
+    def unit(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Return the kernels that are compiled in one translation unit with a program's, its own
+        among them; () for one that is compiled alone. Raises `InputError`."""
+        if self.grouping is None or not self.pipeline.groups:
+            return ()
+        return self.grouping.kernels(values)
+
+    def unit_of(self, schedule: Schedule) -> str:
+        """Return a name for the unit of a schedule, in this build; "" without one."""
+        if self.grouping is None or not self.pipeline.groups:
+            return ""
+        return f"{self.label} {self.grouping.key(schedule.values)!r}"
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -145,9 +179,13 @@ class ScriptInstance:
         return {**self.params, **schedule.values}
 
     def context(self, schedule: Schedule) -> dict[str, object]:
-        """Return the variables of the template."""
+        """Return the variables of the template: in a unit, those that all of its kernels share."""
+        values = self.values(schedule)
+        symbol = self.symbol(values)
+        if self.grouping is not None:
+            symbol = self._owner.kernel or ""
         return {
-            **self.values(schedule),
+            **self._shared(values),
             "target": {
                 "kind": self.target.kind,
                 "name": self.target.name,
@@ -158,23 +196,13 @@ class ScriptInstance:
                 n.removeprefix("arch."): v for n, v in self._around.items() if n.startswith("arch.")
             },
             "args": {argument.name: argument for argument in self.signature.arguments},
-            "script": {"name": self.script, "symbol": self.symbol(self.values(schedule))},
+            "script": {"name": self.script, "symbol": symbol},
         }
 
     def symbol(self, values: Mapping[str, Value]) -> str:
         """Return the function that the template defines, for a program of these values. Raises
         `InputError`."""
-        written = self._owner.kernel or self._owner.entry or ""
-        if not has_values(written):
-            return written
-        place = self._manifest.place_of_value("script", self.script, "kernel")
-        try:
-            name = "".join(filled_in((written,), values, self._bound))
-        except ExprError as error:
-            raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
-        if not name.isprintable():
-            raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
-        return name
+        return self._valued.symbol(values)
 
     def render(self, schedule: Schedule) -> RenderedProgram:
         """Render the template and find the headers that it can reach. Raises `InputError`."""
@@ -186,7 +214,10 @@ class ScriptInstance:
         while done < len(schedules):
             asked = schedules[done : done + some]
             contexts = [self.context(schedule) for schedule in asked]
-            found = self._renderer.render_some(self._owner.template, contexts)
+            try:
+                found = self._renderer.render_some(self._owner.template, contexts)
+            except InputError as error:
+                raise error if self.grouping is None else self.grouping.explained(error) from None
             for schedule, context, rendered in zip(asked, contexts, found, strict=False):
                 yield self._program(schedule, context, rendered)
             done += len(found)
@@ -211,7 +242,8 @@ class ScriptInstance:
         self.note_inputs(templates, closure)
         values = self.values(schedule)
         symbol = self.symbol(values)
-        source = self.pipeline.source(source, symbol)
+        unit = self.unit(values)
+        source = self.pipeline.source(source, symbol, unit)
         recipe = Recipe(
             pipeline=self.pipeline,
             archs=self.target.archs,
@@ -223,11 +255,12 @@ class ScriptInstance:
             constants=values,
             include_digest=closure.digest if copied else None,
             include_roots=self._roots(template) if copied else (),
-            flags=self._program_flags(values),
+            flags=self._valued.flags(self._shared(values)),
             defines=self._defines,
             std=self._manifest.std_for(self.script),
             host_march=self._manifest.toolchain.host_march,
-            prune=self._limits(values),
+            prune=self._valued.limits(values),
+            unit=unit,
             language=language_of(template),
             rdc=self._rdc,
         )
@@ -295,8 +328,8 @@ class ScriptInstance:
             (self.target, self._around, self.params, self.parameters, self.derived),
             (self.signature, self.signature.text()),
             (launch, [expression.canonical for expression in expressions]),
-            [(name, limit.source, limit.canonical) for name, limit in self._prune.items()],
-            (self._flags, self._defines, self._roots(owner.template)),
+            [(name, each.source, each.canonical) for name, each in self._valued.prune.items()],
+            (self._valued.written_flags, self._defines, self._roots(owner.template)),
             (self._manifest.std_for(self.script), self._manifest.toolchain.host_march),
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
             (tools.cuda_fingerprint, tools.cc_fingerprint),
@@ -304,6 +337,8 @@ class ScriptInstance:
         )
         if self.is_part:
             parts = (*parts, (owner.form, self._rdc))
+        if self.grouping is not None:
+            parts = (*parts, owner.group)
         return "\n".join(repr(part) for part in parts)
 
     def note_inputs(self, templates: tuple[str, ...], closure: Closure) -> None:
@@ -388,58 +423,6 @@ class ScriptInstance:
             ("smem", (self.launch.smem,)),
         )
         return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in parts]
-
-    def _parse_prune(self) -> dict[str, Expr]:
-        if not self.pipeline.launcher.starts_kernel:
-            return {}
-        prune = self._owner.prune
-        declared = {
-            "max_registers": prune.max_registers,
-            "max_spill_bytes": prune.max_spill_bytes,
-            "min_blocks_per_sm": prune.min_blocks_per_sm,
-        }
-        return {
-            name: self._bound(source) for name, source in declared.items() if source is not None
-        }
-
-    def _program_flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the compiler arguments of a program. Raises `InputError` for those that are not
-        allowed once they are filled in."""
-        if not self._has_valued_flags:
-            return self._flags
-        place = self._manifest.place(
-            *self._manifest.written(self.script, self.target.name, "flags")
-        )
-        try:
-            flags = filled_in(self._flags, values, self._bound)
-        except ExprError as error:
-            raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
-        unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
-        problems = flag_problems(flags, unsafe=unsafe, cpu=self.target.kind == "cpu")
-        found = [Diagnostic(message, place, hint) for _, message, hint in problems]
-        compiler = self.pipeline.compiler
-        found += [
-            Diagnostic(f'{compiler} does not know "{refused.flag}"', place, refused.hint)
-            for refused in self.pipeline.refused_flags(flags)
-        ]
-        if found:
-            raise InputError(*found)
-        return flags
-
-    def _limits(self, values: Mapping[str, Value]) -> Prune | None:
-        if not self._prune:
-            return None
-        limits: dict[str, int] = {}
-        for name, limit in self._prune.items():
-            place = self._manifest.place("script", self.script, "prune", name.replace("_", "-"))
-            try:
-                value = limit.evaluate(values)
-            except ExprError as error:
-                raise InputError(Diagnostic(f"{name}: {error.message}", place)) from None
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InputError(Diagnostic(f"{name} is {value!r}, not a whole number", place))
-            limits[name] = value
-        return Prune(**limits)
 
     def _resolved_signature(self) -> Signature:
         try:

@@ -89,10 +89,11 @@ _ENVELOPE = Envelope("launcher 2")
 
 class LauncherStore:
     """Objects by digest, in memory and in `directory`, which is made when it is first written
-    to; with None in memory only."""
+    to; with None in memory only, without `in_memory` in the directory only."""
 
-    def __init__(self, directory: str | None = None) -> None:
+    def __init__(self, directory: str | None = None, *, in_memory: bool = True) -> None:
         self.directory = directory
+        self._in_memory = in_memory
         self._objects: dict[str, bytes] = {}
         self._making: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -115,7 +116,8 @@ class LauncherStore:
                 made = make()
                 if path is not None:
                     _ENVELOPE.write(path, made)
-            self._objects[key] = made
+            if self._in_memory:
+                self._objects[key] = made
             return made
 
     def drop(self, key: str) -> None:

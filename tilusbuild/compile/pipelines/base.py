@@ -45,6 +45,8 @@ class Pipeline(ABC):
     script: ClassVar[ScriptParts] = ScriptParts()
     implied_headers: ClassVar[tuple[str, ...]] = ()
     """The headers that the compiler includes by itself, by name."""
+    groups: ClassVar[bool] = False
+    """Whether programs with one source can be one translation unit."""
     standards: ClassVar[tuple[str, ...] | None] = None
     """The values of `std` that the compiler knows; None: it reports an unknown one itself."""
 
@@ -77,8 +79,9 @@ class Pipeline(ABC):
 
     # What stands in a program's directory
 
-    def source(self, text: str, symbol: str) -> str:
-        """Return what is compiled of a source for its kernel or function, `symbol`."""
+    def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
+        """Return what is compiled of a source for its kernel or function, `symbol`; for all kernels
+        of a `unit`."""
         return text
 
     def options(self, recipe: Recipe) -> list[str]:

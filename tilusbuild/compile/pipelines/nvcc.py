@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -176,11 +176,15 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cuda" and has_kernel and device_compiler == "nvcc"
 
-    def source(self, text: str, symbol: str) -> str:
+    groups = True
+
+    def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
+        if unit:
+            return text + kernel_names.naming_all(unit)
         return text + kernel_names.naming(symbol) if kernel_names.is_cpp(symbol) else text
 
     def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        if has_line_info(recipe) or kernel_names.is_cpp(recipe.symbol):
+        if has_line_info(recipe) or kernel_names.is_looked_up(recipe):
             return self._by_way_of_ptx(recipe, image)
         mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
         code = gencode(recipe.archs, ptx=recipe.ptx)
@@ -200,10 +204,11 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
             single = ("-gencode", f"arch={virtual},code={names[0]}")
             to_ptx = self.nvcc(recipe, "-ptx", ("-arch", virtual))
+            own = (*self.nvcc(recipe, "-cubin", single), *_own_kernel(recipe))
             made += [
-                Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx),
+                Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx, alone=_alone(recipe)),
                 *self._edits(recipe, ptx),
-                Step("device", (*self.nvcc(recipe, "-cubin", single), ptx, "-o", cubin), cubin),
+                Step("device", (*own, ptx, "-o", cubin), cubin),
             ]
             number = names[0].removeprefix("sm_")
             images.append(f"--image3=kind=elf,sm={number},file={cubin}")
@@ -218,9 +223,19 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         sed = ("{sed}", "-E", "-i")
         if has_line_info(recipe):
             yield Step("names", (*sed, *_ANONYMOUS_FILES, ptx), ptx, False)
-        if kernel_names.is_cpp(recipe.symbol):
-            argv = (*sed, *kernel_names.take_symbol(), ptx)
+        if kernel_names.is_looked_up(recipe):
+            argv = (*sed, *kernel_names.take_symbol(recipe), ptx)
             yield Step("symbol", argv, kernel_names.SYMBOL_FILE, False)
+
+
+def _own_kernel(recipe: Recipe) -> tuple[str, ...]:
+    """Return the arguments that have ptxas compile the program's kernel of a unit."""
+    return ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
+
+
+def _alone(recipe: Recipe) -> tuple[str, ...]:
+    """Return the arguments that compile the program's kernel of a unit alone."""
+    return (f"-D{kernel_names.ONLY}={kernel_names.number_of(recipe)}",) if recipe.unit else ()
 
 
 KERNEL_NVCC = KernelNvcc()

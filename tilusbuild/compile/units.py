@@ -1,0 +1,75 @@
+"""The steps that the programs of a unit share: made by the first of them, kept for the others.
+
+What such a step makes follows from its command, the source, the headers and the tools, and its key
+is the digest of all four. Kept is also that it failed for the whole unit, which is a result: then
+each program makes its own. The store only saves work; it is held to a size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.steps import Step
+from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.state.files import sha256_text
+
+MAX_KEPT = 1 << 30
+"""Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The output and the log of a step."""
+
+    output: bytes | None
+    """None: it does not compile for all programs together."""
+    log: str
+
+
+@dataclass(slots=True)
+class UnitSteps:
+    """The shared steps of one program, in the store of its build."""
+
+    store: LauncherStore
+    tools: str
+    """The lines of `options.txt` on the tools."""
+    used: set[str] = field(default_factory=set)
+    """The keys of what the program has had."""
+
+    def get(self, recipe: Recipe, step: Step, make: Callable[[], Shared]) -> Shared:
+        """Return what a step makes, made by `make` if it is not kept. Raises what `make` does."""
+        parts = ("unit 1", *step.argv, recipe.source, recipe.include_digest or "", self.tools)
+        key = sha256_text("\0".join(parts))
+        self.used.add(key)
+        data = self.store.get(key, lambda: _packed(make()))
+        head, _, output = data.partition(b"\n")
+        known = json.loads(head)
+        return Shared(output if known["made"] else None, known["log"])
+
+    def drop(self) -> None:
+        """Have what the program was given made again by who asks next: something went wrong."""
+        for key in self.used:
+            self.store.drop(key)
+
+
+def _packed(made: Shared) -> bytes:
+    head = {"made": made.output is not None, "log": made.log}
+    return json.dumps(head).encode() + b"\n" + (made.output or b"")
+
+
+def unit_store(directory: str) -> LauncherStore:
+    """Return a store in `directory`, less the oldest of what is more than `MAX_KEPT`."""
+    with suppress(OSError):
+        found = [(each.stat(), each.path) for each in os.scandir(directory)]
+        total = sum(stat.st_size for stat, _ in found)
+        for stat, path in sorted(found, key=lambda each: each[0].st_mtime_ns):
+            if total <= MAX_KEPT:
+                break
+            os.unlink(path)
+            total -= stat.st_size
+    return LauncherStore(directory, in_memory=False)

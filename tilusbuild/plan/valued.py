@@ -1,0 +1,104 @@
+"""What a manifest says of each program by its values: the kernel's name, arguments, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilusbuild.compile import Pipeline, Prune
+from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.manifest import Manifest, expression
+from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.valued_flags import filled_in, has_values
+
+
+class Valued:
+    """The texts of one script for one target that depend on a program's values."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        script: str,
+        target: str,
+        pipeline: Pipeline,
+        around: Mapping[str, Value],
+    ) -> None:
+        """`around` are the names that every expression sees: `arch.*` and `facts.*`."""
+        self._manifest = manifest
+        self._script = script
+        self._target = target
+        self._pipeline = pipeline
+        self._around = around
+        self._owner = manifest.scripts[script]
+        self.written_flags = manifest.flags_for(script, target)
+        self._has_valued_flags = any(map(has_values, self.written_flags))
+        self.prune = self._parsed_prune()
+
+    def bound(self, source: Value) -> Expr:
+        """Return an expression with what surrounds it already in place."""
+        return expression(source).substitute(self._around)
+
+    def symbol(self, values: Mapping[str, Value]) -> str:
+        """Return the function that the template defines. Raises `InputError`."""
+        written = self._owner.kernel or self._owner.entry or ""
+        if not has_values(written):
+            return written
+        place = self._manifest.place_of_value("script", self._script, "kernel")
+        try:
+            name = "".join(filled_in((written,), values, self.bound))
+        except ExprError as error:
+            raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
+        if not name.isprintable():
+            raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
+        return name
+
+    def flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Return the compiler arguments of a program. Raises `InputError` for those that are not
+        allowed once they are filled in."""
+        if not self._has_valued_flags:
+            return self.written_flags
+        place = self._manifest.place(*self._manifest.written(self._script, self._target, "flags"))
+        try:
+            flags = filled_in(self.written_flags, values, self.bound)
+        except ExprError as error:
+            raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
+        unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
+        problems = flag_problems(
+            flags, unsafe=unsafe, cpu=self._manifest.targets[self._target].is_cpu
+        )
+        found = [Diagnostic(message, place, hint) for _, message, hint in problems]
+        compiler = self._pipeline.compiler
+        found += [
+            Diagnostic(f'{compiler} does not know "{refused.flag}"', place, refused.hint)
+            for refused in self._pipeline.refused_flags(flags)
+        ]
+        if found:
+            raise InputError(*found)
+        return flags
+
+    def limits(self, values: Mapping[str, Value]) -> Prune | None:
+        """Return what a program's kernel must keep to. Raises `InputError`."""
+        if not self.prune:
+            return None
+        limits: dict[str, int] = {}
+        for name, limit in self.prune.items():
+            place = self._manifest.place("script", self._script, "prune", name.replace("_", "-"))
+            try:
+                value = limit.evaluate(values)
+            except ExprError as error:
+                raise InputError(Diagnostic(f"{name}: {error.message}", place)) from None
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(Diagnostic(f"{name} is {value!r}, not a whole number", place))
+            limits[name] = value
+        return Prune(**limits)
+
+    def _parsed_prune(self) -> dict[str, Expr]:
+        if not self._pipeline.launcher.starts_kernel:
+            return {}
+        prune = self._owner.prune
+        declared = {
+            "max_registers": prune.max_registers,
+            "max_spill_bytes": prune.max_spill_bytes,
+            "min_blocks_per_sm": prune.min_blocks_per_sm,
+        }
+        return {name: self.bound(source) for name, source in declared.items() if source is not None}
