@@ -13,8 +13,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from tilusbuild.manifest.document import Path
-from tilusbuild.manifest.shape import NAME, keys_of, schema, table_at, tables, toml_text
+from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.shape import NAME, keys_of, schema, table_at, tables
+from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.manifest.table import ManifestTable
 
 _INTRODUCTION = """\

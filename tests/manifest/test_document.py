@@ -78,9 +78,9 @@ def test_control_characters_of_a_line_do_not_reach_the_terminal(project: Path) -
 
 
 def test_a_path_is_shown_relative_only_below_the_working_directory(project: Path) -> None:
-    assert Document(str(project / "tilus.toml"), "", {}).shown == "tilus.toml"
+    assert Document(str(project / "tilus.toml"), "").shown == "tilus.toml"
     os.chdir(project / "include")
-    assert Document(str(project / "tilus.toml"), "", {}).shown == str(project / "tilus.toml")
+    assert Document(str(project / "tilus.toml"), "").shown == str(project / "tilus.toml")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_path_is_shown_relative_only_below_the_working_directory(project: Path
     ],
 )
 def test_a_column_within_a_string_is_found_in_the_file(text: str, column: int, at: str) -> None:
-    place = Document("tilus.toml", text, {}).inside(("x",), column)
+    place = Document("tilus.toml", text).inside(("x",), column)
     assert place.text is not None
     assert place.column is not None
     assert place.text[place.column - 1 :].rstrip("\"'") == at

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.manifest.document import Locations, decode_string, locate
+from tilusbuild.manifest.scanner import Locations, decode_string, locate
 
 if sys.version_info >= (3, 11):
     import tomllib

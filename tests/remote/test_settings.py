@@ -11,7 +11,8 @@ import pytest
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, VARIABLES
-from tilusbuild.remote.settings import RemoteSettings, UserRemote, decide
+from tilusbuild.remote.settings import RemoteSettings, decide
+from tilusbuild.remote.user_settings import UserRemote
 
 
 def decided(home: Path, manifest: dict[str, Any] | None = None, **variables: str) -> Any:

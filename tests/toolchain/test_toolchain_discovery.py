@@ -13,7 +13,8 @@ import pytest
 from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError, Place
-from tilusbuild.toolchain import ToolchainRequest, diagnose, discovery
+from tilusbuild.toolchain import ToolchainRequest, discovery
+from tilusbuild.toolchain.diagnose import diagnose
 
 World = Any
 """The fixtures' machine, of conftest.py."""

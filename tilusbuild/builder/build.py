@@ -27,7 +27,6 @@ from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.manifest import Manifest
 from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.model import PlannedInstance, PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
@@ -40,6 +39,7 @@ from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.manifest import Manifest
     from tilusbuild.runtime.refused import Refusal
 
 

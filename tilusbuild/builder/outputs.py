@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import product_of
-from tilusbuild.manifest import LinkScript
+from tilusbuild.manifest.methods import LinkMethods
 from tilusbuild.plan.planner import Plan
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import write_atomic
@@ -40,6 +40,6 @@ def _outputs(project: Project, plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield each output's path and the program that it is made of."""
     for instance in plan.instances:
         script = project.manifest.scripts[instance.script]
-        if isinstance(script, LinkScript) and script.owner.output is not None:
+        if isinstance(script, LinkMethods) and script.owner.output is not None:
             name = script.owner.output.replace("{target}", instance.target.name)
             yield os.path.join(project.manifest.root, name), instance.programs[0]

@@ -17,7 +17,8 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest import Manifest, Settings, find, load, settings
+from tilusbuild.manifest import Settings, find, settings
+from tilusbuild.manifest.memo import recalled, remember
 from tilusbuild.manifest.valued_flags import has_values
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
@@ -36,6 +37,8 @@ from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from tilusbuild.manifest import Manifest
 
 
 _UNOPTIMISED = ("--ptxas-options=-O0",)
@@ -57,6 +60,8 @@ class Project:
         self.timeline = Timeline(memory=Machine().free_memory)
         self.counting: Counting | None = None
         """What tells somebody how far a long count of a space is."""
+        self._remembers = False
+        """Whether the manifest is to be remembered."""
         self._options: Mapping[str, str | float | None] = {}
         self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
 
@@ -67,8 +72,22 @@ class Project:
         """Return the project around the directory `start`. Raises `InputError`."""
         path = find(start)
         seen = {path: sighting(path)}
-        project = cls._opened(load(path), options, environment)
+        project = cls._opened(_load(path), options, environment)
         project.sightings = seen
+        return project
+
+    @classmethod
+    def open_remembered(
+        cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
+    ) -> Self:
+        """Return the same project as `open`, sooner where its manifest is remembered; it is, by a
+        project that was opened so and keeps what it learned. Raises `InputError`."""
+        path = find(start)
+        seen = {path: sighting(path)}
+        manifest = recalled(path, environment)
+        project = cls._opened(manifest or _load(path), options, environment)
+        project.sightings = seen
+        project._remembers = manifest is None
         return project
 
     @classmethod
@@ -89,7 +108,7 @@ class Project:
         """Return the project with its manifest read again, and with this one's runner and digests;
         with `tools`, the compilers are discovered again. Only one of the two is to be closed.
         Raises `InputError`."""
-        fresh = self._opened(load(self.manifest.path), self._options, self.environment)
+        fresh = self._opened(_load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
         fresh.timeline = self.timeline
         fresh.counting = self.counting
@@ -114,6 +133,8 @@ class Project:
         if self.keeps_nothing or not os.path.isdir(self.cache.state_path):
             return
         sweep(self.cache.state_path, deep=True)
+        if self._remembers:
+            remember(self.manifest, self.environment)
         if "memo" in self.__dict__:
             self.memo.save()
         if "digests" in self.__dict__:
@@ -224,6 +245,13 @@ class Project:
         if self.manifest.toolchain.nvcc is None:
             return None
         return self.manifest.place_of_value("toolchain", "nvcc")
+
+
+def _load(path: str) -> Manifest:
+    # Imported only here: it takes longer than all else where the manifest is remembered.
+    from tilusbuild.manifest import load
+
+    return load(path)
 
 
 Keys = tuple[str | int, ...]

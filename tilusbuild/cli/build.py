@@ -60,7 +60,8 @@ def run(arguments: BuildArgs) -> int:
     if arguments.history is not None and shard is None:
         raise input_error("--history needs --shard", hint="add --shard I/N, or remove --history")
     display = options.reporter(arguments)
-    with options.project(arguments) as project, options.traced(arguments, project):
+    opened = options.project(arguments, remembered=True)
+    with opened as project, options.traced(arguments, project):
         result = build(
             project,
             options.selected(arguments, project),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import Manifest, Settings
     from tilusbuild.remote.settings import RemoteSettings
-    from tilusbuild.toolchain import Finding
+    from tilusbuild.toolchain.diagnose import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,8 @@ def run(arguments: DoctorArgs) -> int:
 
 def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
     from tilusbuild.process.local import LocalRunner
-    from tilusbuild.toolchain import DigestMemory, ToolchainRequest, diagnose
+    from tilusbuild.toolchain import DigestMemory, ToolchainRequest
+    from tilusbuild.toolchain.diagnose import diagnose
 
     nvcc = manifest.toolchain.nvcc if manifest else None
     runner = LocalRunner()
@@ -120,7 +121,7 @@ def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
 def _remote(manifest: Manifest | None) -> Iterator[Finding]:
     """Yield what the remote cache and the executor answer, where there are such."""
     from tilusbuild.remote.settings import decide
-    from tilusbuild.toolchain import Finding
+    from tilusbuild.toolchain.diagnose import Finding
 
     section = manifest.remote if manifest else None
     for key, component, gives in (

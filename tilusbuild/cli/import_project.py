@@ -80,7 +80,7 @@ def _leave_out(arguments: ImportArgs, draft: Draft, root: str) -> bool:
     from tilusbuild.builder.project import Project
     from tilusbuild.cli.arguments import settings_of
     from tilusbuild.engine.interfaces import BuildConfig
-    from tilusbuild.manifest.library import SOURCE
+    from tilusbuild.manifest.sources import SOURCE
     from tilusbuild.plan.model import PlanSelection
     from tilusbuild.plan.planner import jobs
     from tilusbuild.status import Status

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from tilusbuild.plan.model import PlanSelection
 
 
-def project(arguments: Common) -> Project:
-    """Open the project around the current directory, with the settings of the command line."""
+def project(arguments: Common, *, remembered: bool = False) -> Project:
+    """Open the project around the current directory, with the settings of the command line; with
+    `remembered` its manifest may be one that is remembered, which starts sooner."""
     from tilusbuild.builder.project import Project
 
-    opened = Project.open(os.getcwd(), settings_of(arguments), os.environ)
+    opener = Project.open_remembered if remembered else Project.open
+    opened = opener(os.getcwd(), settings_of(arguments), os.environ)
     if not getattr(arguments, "quiet", False):
         opened.counting = _counting
     return opened

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.dispatch.model import Columns, CostModel, built_in, declared, resources_of
 from tilusbuild.errors import Diagnostic, InputError
@@ -26,14 +26,19 @@ from tilusbuild.expr.tree import (
     Select,
     Unary,
 )
-from tilusbuild.manifest import Manifest, expression
-from tilusbuild.manifest.script_sections import COSTS, Bucket, DispatchSection
+from tilusbuild.manifest import expression
+from tilusbuild.manifest.names import COSTS
 from tilusbuild.plan.model import PlannedInstance, target_constants
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.signature import Argument, Dim
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.script_sections import Bucket, DispatchSection
+
 
 Meta = Mapping[str, Any]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
@@ -18,7 +19,6 @@ from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.dispatch.refusals import adopt
 from tilusbuild.dispatch.tables import forget_other_keys, is_measured, keep_current
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.manifest import Manifest
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.runtime import direct
@@ -32,6 +32,10 @@ from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
+
 
 _LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")
 

@@ -29,16 +29,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.arch import occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
-from tilusbuild.manifest.script_sections import DispatchSection
 from tilusbuild.plan.model import PlannedInstance, target_constants
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Argument
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.script_sections import DispatchSection
+
 
 RESOURCES = RESOURCE_NAMES[:5]
 """As meta.json has them; of several kernels or architectures in a program, the greatest."""

@@ -16,7 +16,7 @@ from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import Draft, LibraryDraft, name_of
 from tilusbuild.manifest.check_targets import flag_problems
-from tilusbuild.manifest.library import LANGUAGES
+from tilusbuild.manifest.sources import LANGUAGES
 
 _VALUED = """
     -o -odir -x -ccbin --compiler-bindir -MF -MT -MQ -MJ -I -isystem -iquote -D -U -std --std

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tilusbuild.expr import Value
-from tilusbuild.manifest.shape import toml_text
+from tilusbuild.manifest.spelling import toml_text
 
 DEFAULT_ARCH = "sm_80"
 _LINE = 100

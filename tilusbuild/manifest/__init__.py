@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.manifest.settings import MANIFEST_NAME, Setting, Settings, find, git_root, settings
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest.check_expressions import signature_of
-    from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
+    from tilusbuild.manifest.library import LinkScript, SourcesScript
     from tilusbuild.manifest.loading import load
+    from tilusbuild.manifest.methods import expression, signature_of
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.names import snake_case
     from tilusbuild.manifest.requirement import parse_requirement
-    from tilusbuild.manifest.script import expression
     from tilusbuild.manifest.sections import IncludeDir
     from tilusbuild.manifest.shape import schema
+    from tilusbuild.manifest.sources import LANGUAGES
 
 __all__ = [
     "LANGUAGES",
@@ -43,16 +43,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LANGUAGES": "library",
+    "LANGUAGES": "sources",
     "IncludeDir": "sections",
     "LinkScript": "library",
     "Manifest": "model",
     "SourcesScript": "library",
-    "expression": "script",
+    "expression": "methods",
     "load": "loading",
     "parse_requirement": "requirement",
     "schema": "shape",
-    "signature_of": "check_expressions",
+    "signature_of": "methods",
     "snake_case": "names",
 }
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.check_expressions import NameScope, scope_of
 from tilusbuild.manifest.check_space import check_chosen
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Path
-from tilusbuild.manifest.script import ScriptSection, expression
-from tilusbuild.manifest.script_sections import COSTS, DispatchSection, TuneSection
+from tilusbuild.manifest.methods import expression
+from tilusbuild.manifest.names import COSTS
+from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.signature import SignatureError, parse_argument
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.script import ScriptSection
+    from tilusbuild.manifest.script_sections import DispatchSection, TuneSection
 
 
 def check_dispatch(checks: Checks) -> None:

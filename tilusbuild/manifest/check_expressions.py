@@ -9,24 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Path
-from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import ScriptSection, expression
-from tilusbuild.manifest.script_sections import COSTS, Arg, DispatchSection, LaunchOverride
+from tilusbuild.manifest.methods import expression
+from tilusbuild.manifest.names import COSTS, linked_names
+from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.valued_flags import in_place
 from tilusbuild.runtime.dtypes import integer_limits
 from tilusbuild.signature import (
     Argument,
-    Signature,
     SignatureError,
     parse_argument,
     signature,
 )
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.script import ScriptSection
+    from tilusbuild.manifest.script_sections import Arg, DispatchSection, LaunchOverride
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,18 +315,6 @@ def _signature_error(checks: Checks, path: Path, name: str, error: SignatureErro
     where: Path = (*path, "args", name, "type")
     place = checks.document.inside(where, error.column)
     checks.error(error.message, place, error.hint)
-
-
-def signature_of(script: ScriptSection) -> Signature:
-    """Return the signature that a checked script declares, its constants still names."""
-    constants = [name for key in script.params for name in linked_names(key)]
-    for override in script.override.values():
-        constants += [name for key in override.params for name in linked_names(key)]
-    arguments = [
-        parse_argument(name, arg.type, out=arg.out, range=arg.bounds, align=arg.align)
-        for name, arg in script.args.items()
-    ]
-    return signature(arguments, constants)
 
 
 def _cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.manifest.check_names import (
-    check_header_patterns,
-    check_include_dirs,
-    check_macros,
-)
+from tilusbuild.manifest.check_files import check_header_patterns, check_include_dirs
+from tilusbuild.manifest.check_names import check_macros
 from tilusbuild.manifest.check_targets import check_flag_list, check_references
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Path
-from tilusbuild.manifest.library import LANGUAGES, LINKED, LibrarySection, files_matching
-from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.sources import LANGUAGES, LINKED, files_matching
 from tilusbuild.state.patterns import PatternTooWideError
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.library import LibrarySection
+    from tilusbuild.manifest.script import ScriptSection
 
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune")
 """What a script of objects has no use for."""

@@ -1,21 +1,12 @@
-"""Checks of declared names, and of the files that a manifest names.
-
-Names can be used where they are needed, and no two are the same; files exist, and lie inside the
-project.
-"""
+"""Checks of declared names: they can be used where they are needed, and no two are the same."""
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Path
-from tilusbuild.manifest.library import SOURCES
 from tilusbuild.manifest.names import (
     IDENTIFIER,
     TABLE_NAME,
@@ -23,9 +14,11 @@ from tilusbuild.manifest.names import (
     linked_names,
     snake_case,
 )
-from tilusbuild.manifest.script import OverrideSection
-from tilusbuild.manifest.script_sections import PACKAGE
-from tilusbuild.manifest.sections import IncludeDir
+from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.sources import SOURCES
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.script import OverrideSection
 
 _SECTIONS = ("args", "params", "space", "derived")
 
@@ -152,120 +145,3 @@ def check_macros(checks: Checks, path: Path) -> None:
 
 
 _NO_MACRO = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-def check_files(checks: Checks) -> None:
-    """Templates, include directories, references, spaces in files, patterns of headers."""
-    check_include_dirs(checks, ("build",), checks.manifest.build.include_dirs)
-    check_header_patterns(checks, ("build",), checks.manifest.build.headers)
-    for path, _, script in checks.scripts():
-        # Whether a package is installed only matters to a build.
-        if not script.template.startswith(PACKAGE):
-            _file(checks, (*path, "template"), script.template, "template")
-        if script.space_file is not None:
-            _file(checks, (*path, "space-file"), script.space_file, "file")
-        if script.tune is not None and script.tune.ref is not None:
-            _file(checks, (*path, "tune", "ref"), script.tune.ref.rpartition(":")[0], "reference")
-        check_include_dirs(checks, path, script.include_dirs)
-        check_header_patterns(checks, path, script.headers)
-
-
-def _file(checks: Checks, path: Path, name: str, what: str) -> None:
-    """Check that a path, links followed, is a regular file inside the project."""
-    place = partial(checks.document.value, *path)
-    root = checks.manifest.root
-    full = os.path.normpath(os.path.join(root, name))
-    if os.path.isabs(name):
-        checks.error(
-            f"the {what} must be relative to the manifest",
-            place,
-            _relative(full, root) or f"the project is {root}",
-        )
-    elif not _inside(full, root):
-        checks.error(f"the {what} is outside the project", place, f"the project is {root}")
-    else:
-        try:
-            mode = os.stat(full).st_mode
-        except FileNotFoundError:
-            checks.error(f'there is no {what} "{name}"', place, _similar(full, name))
-            return
-        except OSError as error:
-            checks.error(f"the {what} cannot be read: {error.strerror}", place)
-            return
-        if not _inside(os.path.realpath(full), os.path.realpath(root)):
-            checks.error(
-                f"the {what} is outside the project, through a symbolic link",
-                place,
-                f"it is {os.path.realpath(full)}",
-            )
-        elif stat.S_ISDIR(mode):
-            checks.error(f"the {what} is a directory, not a file", place, _contents(full, name))
-        elif not stat.S_ISREG(mode):
-            checks.error(f"the {what} is not a regular file", place)
-
-
-def _inside(path: str, root: str) -> bool:
-    return os.path.commonpath([path, root]) == root
-
-
-def _relative(full: str, root: str) -> str | None:
-    return f'write "{os.path.relpath(full, root)}"' if _inside(full, root) else None
-
-
-def _similar(full: str, name: str) -> str | None:
-    """Return the file of the same directory whose name is nearest, or the nearest directory that
-    exists."""
-    directory, base = os.path.split(full)
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return f'there is no directory "{os.path.dirname(name)}"'
-    near = did_you_mean(base, names)
-    if near is None or not near.startswith("did"):
-        return None
-    found = near.split('"')[1]
-    return f'did you mean "{os.path.join(os.path.dirname(name), found)}"?'
-
-
-def _contents(full: str, name: str) -> str | None:
-    try:
-        templates = sorted(entry for entry in os.listdir(full) if entry.endswith(".j2"))
-    except OSError:
-        return None
-    return f'did you mean "{os.path.join(name, templates[0])}"?' if templates else None
-
-
-def check_include_dirs(
-    checks: Checks, path: Path, directories: Sequence[IncludeDir], key: str = "include-dirs"
-) -> None:
-    """Check that directories of the project are there; `key` lists them."""
-    what = "include directory" if key == "include-dirs" else "directory"
-    for number, directory in enumerate(directories):
-        where: Path = (*path, key, number, "path")
-        place = partial(checks.document.value, *where)
-        if directory.package is not None:
-            # Whether the package is installed only matters to a build.
-            escapes = os.path.normpath(directory.path).split(os.sep)[0] == os.pardir
-            if os.path.isabs(directory.path) or escapes:
-                checks.error("a package's directory is relative to the package", place)
-            continue
-        full = os.path.join(checks.manifest.root, os.path.expanduser(directory.path))
-        if not os.path.exists(full):
-            checks.error(
-                f'there is no {what} "{directory.path}"',
-                place,
-                _similar(os.path.normpath(full), directory.path),
-            )
-        elif not os.path.isdir(full):
-            checks.error(f'the {what} "{directory.path}" is a file', place)
-
-
-def check_header_patterns(checks: Checks, path: Path, patterns: tuple[str, ...]) -> None:
-    """Check that patterns of headers stay in the include directories."""
-    for number, pattern in enumerate(patterns):
-        if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
-            checks.error(
-                "a pattern of headers is relative to the include directories",
-                checks.document.value(*path, "headers", number),
-                'as in "generated/*.cuh"',
-            )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Path
+from tilusbuild.manifest.methods import as_row
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import ParameterSection, ScriptSection, as_row
-from tilusbuild.manifest.shape import toml_text
+from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.space.model import Row
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.script import ParameterSection, ScriptSection
 
 MAX_VALUES = 1_000_000
 """The most values of one parameter."""

@@ -9,17 +9,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tilusbuild.arch import PtxNeedsBaseError, UnknownArchError, gencode, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Path
-from tilusbuild.manifest.script import ScriptSection
-from tilusbuild.manifest.sections import TargetSection
-from tilusbuild.manifest.shape import toml_text
+from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.manifest.valued_flags import expressions, has_values
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.script import ScriptSection
+    from tilusbuild.manifest.sections import TargetSection
 
 
 def check_targets(checks: Checks) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Path
+from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import ScriptSection
 
 

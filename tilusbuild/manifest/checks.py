@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import Diagnostic, Place
-from tilusbuild.manifest.document import Document, Path
-from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.scanner import Path
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.model import Manifest
+    from tilusbuild.manifest.script import ScriptSection
 
 MAX_MISTAKES = 100
 """More are not looked for: who wrote so many mends a few at a time."""

@@ -7,28 +7,14 @@ the objects of the scripts that say `library = "NAME"`. Places of both lead to t
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
 
-from tilusbuild.manifest.script import Form, ScriptSection
+from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import IncludeDir
 from tilusbuild.manifest.table import AnyValue, Entries, ManifestTable, Text, entries
-from tilusbuild.space.model import Parameter
-from tilusbuild.state.patterns import PatternTooWideError, matching
-
-SOURCES = ".sources"
-"""What the name of the script of a library's sources ends in."""
-SOURCE = "source"
-"""Its one parameter."""
-LANGUAGES = {".cu": "cu", ".c": "c", **dict.fromkeys((".cc", ".cpp", ".cxx"), "c++")}
-"""What a source is compiled as, by its suffix."""
-LINKED = {"shared": (".o", ".a"), "static": (".o",)}
-"""What `objects` may hold, by kind: an archive of archives is none."""
 
 
 class LinkDir(IncludeDir):
@@ -131,80 +117,16 @@ class LibrarySection(ManifestTable):
     )
 
 
-class SourcesScript(ScriptSection):
+class SourcesScript(SourcesMethods, ScriptSection):
     """The script of a library's sources; its template is the first of them."""
 
     files: tuple[str, ...]
     rdc: bool
 
-    @property
-    def form(self) -> Form:
-        return "object"
 
-    def space_for(self, target: str) -> Mapping[str, Parameter]:
-        rows = tuple((name,) for name in self.files)
-        return MappingProxyType({SOURCE: Parameter((SOURCE,), rows, None, None, None)})
-
-
-class LinkScript(ScriptSection):
+class LinkScript(LinkMethods, ScriptSection):
     """The script of a library itself: one program, and no template."""
 
     owner: LibrarySection
     libs: tuple[str, ...]
     """The objects and archives that `objects` matches."""
-
-    @property
-    def form(self) -> Form:
-        return self.owner.kind
-
-
-def files_matching(root: str, pattern: str) -> tuple[str, ...]:
-    """Return the files that a pattern matches, sorted, relative to `root`. Raises
-    `PatternTooWideError`."""
-    found = matching(root, pattern).names
-    return tuple(name for name in found if os.path.isfile(os.path.join(root, name)))
-
-
-def files_of(root: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files that patterns match, each once, in the patterns' order; none of one that is
-    too wide, which is a mistake of its own (`check_libraries`)."""
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        with suppress(PatternTooWideError):
-            found.update(dict.fromkeys(map(os.path.normpath, files_matching(root, pattern))))
-    return tuple(found)
-
-
-def searched(root: str, library: LibrarySection) -> Iterator[str]:
-    """Yield the directories in which a new file could match a pattern, by path."""
-    for pattern in (*library.sources, *library.objects):
-        with suppress(PatternTooWideError):
-            yield from matching(root, pattern).directories
-
-
-def scripts_of(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, ScriptSection]:
-    """Return the scripts that libraries stand for, by name; sources before what links them."""
-    found: dict[str, ScriptSection] = {}
-    for name, library in libraries.items():
-        files = files_of(root, library.sources)
-        if files:
-            found[name + SOURCES] = SourcesScript.model_construct(
-                targets=library.targets,
-                template=files[0],
-                library=name,
-                include_dirs=library.include_dirs,
-                headers=library.headers,
-                flags=library.flags,
-                unsafe_flags=library.unsafe_flags,
-                defines=library.defines,
-                files=files,
-                rdc=library.rdc,
-            )
-        found[name] = LinkScript.model_construct(
-            targets=library.targets,
-            template="",
-            description=library.description,
-            owner=library,
-            libs=files_of(root, library.objects),
-        )
-    return found

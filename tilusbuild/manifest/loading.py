@@ -20,22 +20,25 @@ from pydantic_core import ErrorDetails
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.check_dispatch import check_dispatch
 from tilusbuild.manifest.check_expressions import check_expressions
+from tilusbuild.manifest.check_files import check_files
 from tilusbuild.manifest.check_libraries import check_libraries
-from tilusbuild.manifest.check_names import check_files, check_names
+from tilusbuild.manifest.check_names import check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import check_flags, check_targets
 from tilusbuild.manifest.check_units import check_units
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError, too_many
-from tilusbuild.manifest.document import Document, Path, read_document, shown_path
+from tilusbuild.manifest.document import Document, read_document, shown_path
+from tilusbuild.manifest.library import LinkScript, SourcesScript
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.shape import (
     example_at,
     header,
     keys_of,
     table_at,
     tables,
-    toml_text,
 )
+from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.manifest.table import kind_of
 
 _CHECKS = (
@@ -71,7 +74,7 @@ def _load(path: str) -> Manifest:
         diagnostics += checks.diagnostics
     if diagnostics or manifest is None:
         raise InputError(*sorted(diagnostics, key=_position))
-    return manifest.with_libraries()
+    return manifest.with_libraries(SourcesScript.model_construct, LinkScript.model_construct)
 
 
 def _position(diagnostic: Diagnostic) -> tuple[int, int]:

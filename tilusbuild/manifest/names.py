@@ -9,13 +9,20 @@ from tilusbuild.expr.tree import FUNCTIONS
 from tilusbuild.runtime.naming import snake_case
 
 __all__ = [
+    "COSTS",
     "IDENTIFIER",
+    "PACKAGE",
     "RESERVED",
     "TABLE_NAME",
     "identifier_problem",
     "linked_names",
     "snake_case",
 ]
+
+PACKAGE = "package:"
+"""What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
+COSTS = ("model", "bytes", "flops")
+"""The expressions of a script's `dispatch` that say what a schedule costs."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
-from tilusbuild.manifest.table import Duration, ManifestTable, Text, fault
+from tilusbuild.manifest.table import Duration, Entries, ManifestTable, Text, entries, fault
 
 SCHEMES = ("file", "http", "https", "grpc", "grpcs")
 
@@ -83,8 +83,8 @@ class RemoteSection(ManifestTable):
         "machine's cores.",
         examples=["grpcs://farm.example:443"],
     )
-    properties: dict[str, str] = Field(
-        {},
+    properties: Entries[str] = Field(
+        default_factory=entries,
         description="What a worker must be, in the words of the server.",
         examples=[{"OSFamily": "linux"}],
     )

@@ -1,17 +1,8 @@
-"""`[script.NAME]`: a kernel template, how it is called, and what it is tuned over.
-
-The `…_for` methods are what a target sees: the script's tables with the target's override laid
-over them, entry by entry. An entry is replaced whole, and `restrict.x = false` removes a rule.
-`parameter_of` and `constant_of` return a section that the checks have passed as the space's own
-`Parameter` or value; for another they may raise.
-"""
+"""`[script.NAME]`: a kernel template, how it is called, and what it is tuned over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from types import MappingProxyType
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated
 
 from pydantic import (
     Field,
@@ -23,8 +14,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tilusbuild.expr import Expr, Value, parse
-from tilusbuild.manifest.names import linked_names
+from tilusbuild.expr import Value
+from tilusbuild.manifest.methods import ParameterMethods, ScriptMethods
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
     Arg,
@@ -53,7 +44,7 @@ from tilusbuild.manifest.table import (
     kind_of,
     shorthand,
 )
-from tilusbuild.space.model import Parameter, Row
+from tilusbuild.space.model import Row
 
 
 def _row(value: object) -> Value | Row:
@@ -89,7 +80,7 @@ ParamValues = Annotated[
 """A constant, or an array that makes one instance of the script for each item."""
 
 
-class ParameterSection(ManifestTable):
+class ParameterSection(ParameterMethods, ManifestTable):
     """One tuning parameter, or several linked ones (`"warp_m, warp_n"`, with rows of values).
 
     Written as an array of values, or as a table with exactly one of `values`, `range` and `pow2`.
@@ -143,60 +134,6 @@ class ParameterSection(ManifestTable):
         values = {"type": "array", "items": _ROW_SCHEMA, "minItems": 1}
         return or_shorthand(cls, core, handler, values)
 
-    def domain(self) -> tuple[Value | Row, ...]:
-        """Return the values as written or counted out, not yet as rows."""
-        if self.values is not None:
-            return self.values
-        if self.bounds is not None:
-            first, last, *step = self.bounds
-            return tuple(range(first, last + 1, step[0] if step else 1))
-        first, last = self.pow2 or (1, 0)
-        return tuple(1 << n for n in range(first.bit_length() - 1, last.bit_length()))
-
-
-def parameter_of(key: str, parameter: ParameterSection) -> Parameter:
-    """Return a checked parameter as rows. `key` is the manifest's: `"warp_m, warp_n"` links two."""
-    return Parameter(
-        linked_names(key),
-        tuple(as_row(value) for value in parameter.domain()),
-        expression(parameter.when) if parameter.when is not None else None,
-        as_row(parameter.otherwise) if parameter.otherwise is not None else None,
-        as_row(parameter.default) if parameter.default is not None else None,
-    )
-
-
-def constant_of(key: str, values: Value | tuple[Value | Row, ...]) -> Parameter:
-    """Return a checked entry of `params` as rows: one instance of the script for each."""
-    rows = values if isinstance(values, tuple) else (values,)
-    return Parameter(linked_names(key), tuple(as_row(value) for value in rows))
-
-
-def as_row(value: Value | Row) -> Row:
-    """Return one value for each name."""
-    return value if isinstance(value, tuple) else (value,)
-
-
-@lru_cache(maxsize=4096, typed=True)
-def expression(source: Value) -> Expr:
-    """`parse`, remembered: views of many targets ask for the same texts. Raises `ExprError`."""
-    return parse(source)
-
-
-def with_defaults(
-    parameters: Mapping[str, ParameterSection], chosen: Mapping[str, Value]
-) -> dict[str, Value]:
-    """Return each parameter's default, where it has one; `chosen` takes precedence over it."""
-    own = {
-        name: value
-        for key, parameter in parameters.items()
-        if parameter.default is not None
-        for name, value in zip(linked_names(key), as_row(parameter.default), strict=True)
-    }
-    return own | dict(chosen)
-
-
-Entry = TypeVar("Entry")
-
 
 class OverrideSection(ManifestTable):
     """What differs for one target. Each entry replaces the script's of that name, whole.
@@ -239,12 +176,7 @@ class OverrideSection(ManifestTable):
     )
 
 
-Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]
-"""What a program is: a kernel or a host function with its launcher, an object, or objects linked
-into a library of either kind."""
-
-
-class ScriptSection(ManifestTable):
+class ScriptSection(ScriptMethods, ManifestTable):
     """A kernel template, how it is called, and what it is tuned over."""
 
     description: str | None = Field(
@@ -377,70 +309,3 @@ class ScriptSection(ManifestTable):
     )
     dispatch: DispatchSection | None = Field(None, description="Which schedule serves which sizes.")
     tune: TuneSection | None = Field(None, description="How `run` and `tune` call the kernel.")
-
-    @property
-    def form(self) -> Form:
-        """What a program of it is."""
-        if self.library is not None:
-            return "object"
-        return "kernel" if self.kernel is not None else "entry"
-
-    def override_for(self, target: str) -> OverrideSection:
-        """Return the target's override; an empty one when it has none."""
-        return self.override.get(target) or OverrideSection()
-
-    def params_for(self, target: str) -> tuple[Parameter, ...]:
-        """Return the constants: an instance takes one row of each."""
-        values = _laid_over(self.params, self.override_for(target).params)
-        return tuple(constant_of(key, value) for key, value in values.items())
-
-    def space_for(self, target: str) -> Mapping[str, Parameter]:
-        """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
-        parameters = _laid_over(self.space, self.override_for(target).space)
-        return {key: parameter_of(key, value) for key, value in parameters.items()}
-
-    def derived_for(self, target: str) -> Mapping[str, Expr]:
-        """Return the derived values, in declared order."""
-        sources = _laid_over(self.derived, self.override_for(target).derived)
-        return {name: expression(source) for name, source in sources.items()}
-
-    def restrict_for(self, target: str) -> Mapping[str, Expr]:
-        """Return the rules, in declared order, less those that the target removes."""
-        rules = self.restrict_sources(target)
-        return {name: expression(source) for name, source in rules.items()}
-
-    def restrict_sources(self, target: str) -> Mapping[str, str]:
-        """Return the rules as written."""
-        rules: Mapping[str, str | bool] = _laid_over(
-            self.restrict, self.override_for(target).restrict
-        )
-        return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
-
-    def launch_for(self, target: str) -> LaunchSection | None:
-        """Return the launch geometry as written; None when there is none."""
-        own = self.override_for(target).launch
-        if own is None:
-            return self.launch
-        declared = own.model_dump(exclude_unset=True)
-        base = self.launch.model_dump() if self.launch else {}
-        return LaunchSection.model_validate({**base, **declared})
-
-    def default_for(self, target: str) -> Mapping[str, Value]:
-        """Return the default schedule, as far as the manifest fixes it."""
-        override = self.override_for(target)
-        parameters = _laid_over(self.space, override.space)
-        return with_defaults(parameters, _laid_over(self.default, override.default))
-
-    def flags_for(self, target: str) -> tuple[str, ...]:
-        """Return the script's own flags; `Manifest.flags_for` has all of them."""
-        own = self.override_for(target).flags
-        return self.flags if own is None else own
-
-    def defines_for(self, target: str) -> Mapping[str, Value]:
-        """Return the script's own macros; `Manifest.defines_for` has all of them."""
-        return _laid_over(self.defines, self.override_for(target).defines)
-
-
-def _laid_over(base: Mapping[str, Entry], override: Mapping[str, Entry]) -> Mapping[str, Entry]:
-    """Entries in the base's order, then those that only the override has."""
-    return MappingProxyType({**base, **override})

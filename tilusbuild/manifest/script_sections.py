@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.sections import or_shorthand
 from tilusbuild.manifest.table import (
     AnyValue,
@@ -142,10 +143,6 @@ class DispatchTableRow(ManifestTable):
     )
 
 
-COSTS = ("model", "bytes", "flops")
-"""The expressions of `DispatchSection` that say what a schedule costs."""
-
-
 class DispatchSection(ManifestTable):
     """Which schedule serves which sizes, where nothing is measured or a person knows better.
 
@@ -268,8 +265,6 @@ def _template_name(value: object) -> object:
     return f"{PACKAGE}{file.package}/{file.path}"
 
 
-PACKAGE = "package:"
-"""What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
 TemplateName = Annotated[
     Text,
     BeforeValidator(_template_name),

@@ -16,6 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tilusbuild.manifest import pure_flags
+from tilusbuild.manifest.methods import TargetMethods
 from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.manifest.table import (
     AnyValue,
@@ -259,7 +260,7 @@ def _arch_list(value: object) -> object:
 _ARCH = {"type": "string", "pattern": r"^(sm_[0-9]+[af]?|cpu)$"}
 
 
-class TargetSection(ManifestTable):
+class TargetSection(TargetMethods, ManifestTable):
     """What to compile for: one GPU architecture, several in one binary, or the CPU."""
 
     arch: Annotated[
@@ -289,11 +290,6 @@ class TargetSection(ManifestTable):
         "of cost. They never enter a hash by themselves.",
         examples=[{"sms": 132, "dram_gbs": 3350}],
     )
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether the host compiler makes this target's programs."""
-        return self.arch == ("cpu",)
 
 
 class PackageSection(ManifestTable):

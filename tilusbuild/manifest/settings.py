@@ -77,6 +77,10 @@ LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"
 REMOTE_PREFIX = "TILUSBUILD_REMOTE_"
 """Of the variables that `remote.settings` reads."""
+REMOTE_OFF = "off"
+"""As an address in the environment: no remote cache, whatever the manifest says."""
+REMOTE_ADDRESSES = ("cache", "executor")
+"""The keys of `[remote]` that are addresses."""
 SWITCH = {"1": True, "true": True, "yes": True, "on": True}
 SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
@@ -146,7 +150,7 @@ def settings(
 
 def settings_in(manifest: Manifest) -> dict[str, str | float | None]:
     """Return the settings that a manifest has, in the form that `settings` takes."""
-    wrote_compiler = "device_compiler" in manifest.toolchain.model_fields_set
+    wrote_compiler = "device_compiler" in manifest.toolchain.given
     return {
         "cache-dir": manifest.build.cache_dir,
         "jobs": manifest.build.jobs,

@@ -6,7 +6,6 @@ accepted. The schema is for editors, such as Even Better TOML.
 
 from __future__ import annotations
 
-import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -16,9 +15,10 @@ from typing import Annotated, Any, Union
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import TABLE_NAME
+from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.spelling import toml_key, toml_text
 from tilusbuild.manifest.table import ManifestTable
 
 NAME = "NAME"
@@ -95,26 +95,7 @@ def example_at(path: Path) -> str | None:
     table = table_at(path[:-1])
     if table is None and isinstance(example, Mapping):
         example = next(iter(example.values()))
-    return f"{_toml_key(str(path[-1]))} = {toml_text(example)}"
-
-
-def toml_text(value: object) -> str:
-    """Return a value as TOML spells it on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(toml_text(item) for item in value)}]"
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{_toml_key(key)} = {toml_text(item)}" for key, item in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    return str(value)
-
-
-def _toml_key(key: str) -> str:
-    bare = key.replace("-", "").replace("_", "").isalnum() and key.isascii()
-    return key if bare else json.dumps(key, ensure_ascii=False)
+    return f"{toml_key(str(path[-1]))} = {toml_text(example)}"
 
 
 def _peel(annotation: Any) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +25,10 @@ from pydantic_core import PydanticCustomError
 
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
+from tilusbuild.manifest.methods import TableMethods
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _Number = TypeVar("_Number", int, float)
 
@@ -50,12 +54,19 @@ def _toml_spelling(name: str) -> str:
     return name.replace("_", "-")
 
 
-class ManifestTable(BaseModel):
+class ManifestTable(TableMethods, BaseModel):
     """A table with known keys, spelt with `-` in the manifest and with `_` in Python."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", alias_generator=_toml_spelling
     )
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return {name: getattr(self, name) for name in sorted(self.model_fields_set)}
+
+    def replaced(self, **changes: object) -> Self:
+        return self.model_copy(update=changes)
 
 
 def fault(message: str, hint: str | None = None) -> PydanticCustomError:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tilusbuild.compile import Link, Recipe
 from tilusbuild.errors import input_error
-from tilusbuild.manifest import LinkScript, SourcesScript
-from tilusbuild.manifest.library import SOURCE
-from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
+from tilusbuild.manifest.sources import SOURCE
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.roots import PROJECT, root_of
@@ -23,6 +22,10 @@ from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.render.closure import Header, closure_of
 from tilusbuild.runtime.naming import program_name
 from tilusbuild.space import Schedule
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import LinkScript
+    from tilusbuild.manifest.script import ScriptSection
 
 
 class SourcesInstance(ScriptInstance):
@@ -149,14 +152,14 @@ class LinkInstance(ScriptInstance):
 
 def is_link(script: ScriptSection) -> bool:
     """Return whether a script's program joins those of others, which are planned before it."""
-    return isinstance(script, LinkScript)
+    return isinstance(script, LinkMethods)
 
 
 def class_of(script: ScriptSection) -> type[ScriptInstance]:
     """Return the class of a script's instances."""
     if is_link(script):
         return LinkInstance
-    return SourcesInstance if isinstance(script, SourcesScript) else ScriptInstance
+    return SourcesInstance if isinstance(script, SourcesMethods) else ScriptInstance
 
 
 def object_names(instance: PlannedInstance, schedules: Sequence[Schedule]) -> list[str]:

@@ -21,7 +21,6 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import islice
 
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
@@ -224,6 +223,22 @@ def own_code(memory: DigestMemory) -> str:
     digest = memory.tree(package, "tilusbuild's code", select)
     libraries = (f"{name} {version(name)}" for name in ("jinja2", "markupsafe", "numpy"))
     return "\n".join([digest, sys.version, *libraries])
+
+
+def version(name: str) -> str:
+    """Return the version of an installed library. Raises `PackageNotFoundError`."""
+    for directory in filter(os.path.isdir, sys.path):
+        for entry in os.listdir(directory):
+            project, dash, rest = entry.partition("-")
+            if dash and project.lower() == name and rest.endswith(_DIST_INFO):
+                return rest.removesuffix(_DIST_INFO)
+    # Installed in another way; imported only here, since it takes as long as the library.
+    from importlib import metadata
+
+    return metadata.version(name)
+
+
+_DIST_INFO = ".dist-info"
 
 
 def packed(scripts: dict[str, KnownPrograms]) -> bytes:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tilusbuild.arch import Arch, combined, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.manifest import Manifest
 from tilusbuild.runtime.naming import (
     Name,
     NameSyntaxError,
@@ -22,6 +22,9 @@ from tilusbuild.runtime.naming import (
     instance_name,
     parse_name,
 )
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

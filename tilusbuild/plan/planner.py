@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tilusbuild.compile import pipeline_for
 from tilusbuild.errors import Diagnostic, InputError
-from tilusbuild.manifest import Manifest, snake_case
+from tilusbuild.manifest import snake_case
 from tilusbuild.plan import identity
 from tilusbuild.plan.library import LinkInstance, class_of, object_names
 from tilusbuild.plan.memo import PlanMemo
@@ -31,6 +32,9 @@ from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.space import SAMPLE_BUDGET, Schedule
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

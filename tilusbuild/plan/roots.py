@@ -6,12 +6,15 @@ Where a directory lies outside of the project enters no hash: only its last name
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from tilusbuild.errors import Place, input_error
-from tilusbuild.manifest import IncludeDir, Manifest
-from tilusbuild.manifest.script_sections import PACKAGE
+from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render.closure import Root, inside
 from tilusbuild.toolchain import package_dir
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import IncludeDir, Manifest
 
 PROJECT = "project"
 

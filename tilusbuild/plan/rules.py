@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tilusbuild.errors import Diagnostic
 from tilusbuild.expr import Expr, Value
 from tilusbuild.expr.tree import Compare, Const, Name
-from tilusbuild.manifest import Manifest
-from tilusbuild.manifest.shape import toml_text
+from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.plan.model import instances_of, targets_of
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.space import SAMPLE_BUDGET, EmptySpaceError, Schedule, Space, SpaceError, SpaceSpec
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
 
 
 def unmet_rules(

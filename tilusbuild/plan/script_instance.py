@@ -11,14 +11,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.compile import Launch, Recipe, options_text, pipeline_for
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Expr, Value
-from tilusbuild.manifest import LANGUAGES, Manifest, expression, signature_of
-from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest import LANGUAGES, expression, signature_of
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.plan.units import Grouping
@@ -32,6 +31,10 @@ from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
 from tilusbuild.state.patterns import PatternTooWideError
 from tilusbuild.toolchain import DigestMemory, Toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.script import ScriptSection
 
 HeadersOf: TypeAlias = Callable[[str], Headers]
 """The headers that a template of a script can reach, by the template's name."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
-from tilusbuild.manifest import Manifest
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,
@@ -35,6 +34,7 @@ from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
     from tilusbuild.space.join import Watch
     from tilusbuild.space.report import SpaceReport
 

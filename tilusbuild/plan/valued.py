@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tilusbuild.compile import Pipeline, Prune
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.manifest import Manifest, expression
-from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest import expression
 from tilusbuild.manifest.valued_flags import filled_in, has_values
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
 
 
 class Valued:
@@ -63,6 +66,9 @@ class Valued:
         except ExprError as error:
             raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
         unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
+        # Imported only here: few flags have values, and the start should be quick.
+        from tilusbuild.manifest.check_targets import flag_problems
+
         problems = flag_problems(
             flags, unsafe=unsafe, cpu=self._manifest.targets[self._target].is_cpu
         )

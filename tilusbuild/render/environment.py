@@ -36,7 +36,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
-from tilusbuild.manifest.script_sections import PACKAGE
+from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render import cuda, templates_directory
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.stamp import Sighting, Stamp, sighting

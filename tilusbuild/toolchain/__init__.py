@@ -2,7 +2,6 @@
 
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda
-from tilusbuild.toolchain.diagnose import Finding, diagnose
 from tilusbuild.toolchain.discovery import (
     SearchResult,
     Toolchain,
@@ -18,7 +17,6 @@ from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 __all__ = [
     "Cuda",
     "DigestMemory",
-    "Finding",
     "HeaderDirectories",
     "HostCompiler",
     "NvrtcLibrary",
@@ -27,7 +25,6 @@ __all__ = [
     "Toolchain",
     "ToolchainRequest",
     "ToolsChangedError",
-    "diagnose",
     "discover",
     "discover_nvrtc",
     "package_dir",

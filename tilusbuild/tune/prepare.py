@@ -61,7 +61,7 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck
             hint='give `ref = "ref.py:function"`, or --unchecked to choose among whatever runs',
         )
     place = manifest.place_of_value("script", script, "tune", "ref")
-    given = tune.model_fields_set
+    given = tune.given
     function = load_reference(manifest.root, tune.ref, place)
     rtol = tune.rtol if "rtol" in given else None
     atol = tune.atol if "atol" in given else None

@@ -12,13 +12,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tilusbuild.manifest import Manifest
-from tilusbuild.manifest.script_sections import PACKAGE
+from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.render.closure import Root
 from tilusbuild.state.patterns import PatternTooWideError, matching
 from tilusbuild.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
+
 
 MANIFEST = ("manifest",)
 TOOLS = ("tools",)

@@ -1,0 +1,162 @@
+"""A remembered manifest is the loaded one, or is not there."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from support.spoilt import EXAMPLE, spoilt
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import Manifest, load, memo
+
+Loader = Callable[[str], Manifest]
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home directory; our own code counts as old, though it may have been edited just now."""
+    monkeypatch.setattr(memo, "_A_MINUTE", -(10**19))
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def environment(home: Path) -> Mapping[str, str]:
+    return {"HOME": str(home)}
+
+
+def the_file(home: Path) -> Path:
+    """Where the one manifest is remembered."""
+    (found,) = (home / ".cache/tilusbuild/manifests").iterdir()
+    return found
+
+
+def everything(manifest: Manifest) -> list[object]:
+    """All that the rest of tilusbuild asks of a manifest, as text."""
+    said: list[object] = [repr(manifest), manifest.path, manifest.root, sorted(manifest.searched)]
+    for name, script in manifest.scripts.items():
+        for target in manifest.targets_of(name):
+            said.append([script.form, script.params_for(target), script.space_for(target)])
+            said.append([script.derived_for(target), script.restrict_for(target)])
+            said.append([script.launch_for(target), script.default_for(target)])
+            said.append([manifest.flags_for(name, target), manifest.defines_for(name, target)])
+            said.append([manifest.targets[target].is_cpu, manifest.std_for(name)])
+            said.append([manifest.include_dirs_for(name), manifest.headers_for(name)])
+            said.append(manifest.place_of_value(*manifest.written(name, target, "flags")))
+        said.append([each.given for each in (script, script.launch, script.tune) if each])
+    said.append([each.given for each in (manifest.build, manifest.toolchain, manifest.remote)])
+    return [repr(each) for each in said]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_remembered_is_what_is_loaded(
+    seed: int, load_example: Loader, environment: Mapping[str, str]
+) -> None:
+    try:
+        loaded = load_example(spoilt(random.Random(seed)))
+    except InputError:
+        assert memo.recalled("tilus.toml", environment) is None
+        return
+    assert memo.recalled("tilus.toml", environment) is None
+    memo.remember(loaded, environment)
+    recalled = memo.recalled("tilus.toml", environment)
+    assert recalled is not None
+    assert not hasattr(recalled, "model_fields_set")
+    assert everything(recalled) == everything(loaded)
+    assert recalled == memo.recalled("tilus.toml", environment)
+
+
+def test_one_that_was_remembered_is_frozen(
+    load_example: Loader, environment: Mapping[str, str]
+) -> None:
+    memo.remember(load_example(EXAMPLE), environment)
+    recalled = memo.recalled("tilus.toml", environment)
+    assert recalled is not None
+    with pytest.raises(AttributeError):
+        recalled.build.jobs = 2  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        recalled.scripts["x"] = recalled.scripts["matmul"]  # type: ignore[index]
+
+
+def test_every_byte_matters(
+    load_script: Loader, home: Path, environment: Mapping[str, str]
+) -> None:
+    memo.remember(load_script("space.a = [1, 2]\n"), environment)
+    file = the_file(home)
+    whole = file.read_bytes()
+    assert memo.recalled("tilus.toml", environment) is not None
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert memo.recalled("tilus.toml", environment) is None, at
+    for length in range(0, len(whole), 997):
+        file.write_bytes(whole[:length])
+        assert memo.recalled("tilus.toml", environment) is None
+
+
+def test_another_text_another_place_and_other_code_are_not_it(
+    load_script: Loader, project: Path, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    memo.remember(load_script("space.a = [1, 2]\n"), environment)
+    manifest = project / "tilus.toml"
+    text = manifest.read_text()
+    os.utime(manifest, (1, 1))
+    assert memo.recalled("tilus.toml", environment) is not None  # by content, not by its stamp
+    manifest.write_text(text + "# a comment\n")
+    assert memo.recalled("tilus.toml", environment) is None
+    manifest.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "version", "4.0")
+        assert memo.recalled("tilus.toml", environment) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memo, "stamp_of", lambda file: (0, 0, 0, 0))
+        assert memo.recalled("tilus.toml", environment) is None
+    assert memo.recalled("tilus.toml", environment) is not None
+
+
+def test_what_others_may_write_is_not_read(
+    load_script: Loader, home: Path, environment: Mapping[str, str]
+) -> None:
+    memo.remember(load_script(""), environment)
+    the_file(home).chmod(0o666)
+    assert memo.recalled("tilus.toml", environment) is None
+
+
+def test_code_that_changed_lately_is_not_vouched_for(
+    load_script: Loader, home: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memo, "_A_MINUTE", 10**19)
+    memo.remember(load_script(""), environment)
+    assert not (home / ".cache").exists()
+
+
+def test_files_are_looked_for_each_time(
+    load_script: Loader, project: Path, environment: Mapping[str, str]
+) -> None:
+    memo.remember(load_script('include-dirs = ["include"]\n'), environment)
+    (project / "include").rmdir()
+    assert memo.recalled("tilus.toml", environment) is None
+    with pytest.raises(InputError, match="include"):
+        load("tilus.toml")
+    (project / "include").mkdir()
+    assert memo.recalled("tilus.toml", environment) is not None
+    (project / "m.cu.j2").unlink()
+    assert memo.recalled("tilus.toml", environment) is None
+
+
+def test_a_library_takes_a_new_source(
+    load_script: Loader, project: Path, environment: Mapping[str, str]
+) -> None:
+    (project / "src").mkdir()
+    (project / "src/a.cu").write_text("")
+    memo.remember(load_script('[library.l]\nsources = ["src/*.cu"]\n'), environment)
+    (project / "src/b.cu").write_text("")
+    recalled = memo.recalled("tilus.toml", environment)
+    assert recalled is not None
+    assert recalled.scripts["l.sources"].files == ("src/a.cu", "src/b.cu")  # type: ignore[attr-defined]
+    assert everything(recalled) == everything(load("tilus.toml"))
+    (project / "src/c.cu").symlink_to("/etc/hostname")
+    assert memo.recalled("tilus.toml", environment) is None

@@ -1,0 +1,115 @@
+"""The checked manifest, remembered, so that a build after an edit starts without pydantic.
+
+One file for each manifest, beside the no-op records. It holds what the checks left of one text:
+it answers for the same text only, and while each file of tilusbuild that was loaded when it was
+written has its stamp. What the file system decides (whether templates are there, what the patterns
+of a library match) is checked each time, by the same checks. Whatever is missing, damaged, of
+another version, another's, or does not pass is as good as no file: then the manifest is loaded, and
+says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tilusbuild.errors import InputError
+from tilusbuild.manifest.check_files import check_files
+from tilusbuild.manifest.checks import Checks, TooManyMistakesError
+from tilusbuild.manifest.document import Document, read_text
+from tilusbuild.manifest.plain import decoded, encoded
+from tilusbuild.noop import record
+from tilusbuild.state.envelope import Envelope
+from tilusbuild.state.files import sha256_text
+from tilusbuild.state.stamp import is_settled, stamp_of
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.model import Manifest
+
+_ENVELOPE = Envelope("manifest 1")
+_A_MINUTE = 60_000_000_000
+"""Nanoseconds. Code that changed so lately may be other code than what runs."""
+_DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
+
+
+def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
+    """Return the manifest at a path as `load` would, where that is remembered; else None."""
+    file = _file(path, environment)
+    body = None if file is None or not _is_own(file) else _ENVELOPE.read(file)
+    if body is None:
+        return None
+    try:
+        text = read_text(path)
+        known = json.loads(body)
+        if known["of"] != _key(path, text) or not _is_our_code(known["code"]):
+            return None
+        return _checked(Document(path, text), known)
+    except (InputError, TooManyMistakesError, *_DAMAGE):
+        return None
+
+
+def _checked(document: Document, known: Mapping[str, Any]) -> Manifest | None:
+    manifest, kinds = decoded(known)
+    manifest._document, manifest._last_flags = document, ()
+    checks = Checks(document, manifest)
+    check_files(checks)
+    if manifest.libraries:
+        from tilusbuild.manifest.check_libraries import check_libraries
+
+        check_libraries(checks)
+        manifest = manifest.with_libraries(kinds["SourcesScript"], kinds["LinkScript"])
+    return None if checks.diagnostics else manifest
+
+
+def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
+    """Keep a manifest that was just loaded; do nothing where that is not possible, or for one that
+    is remembered already."""
+    file = _file(manifest.path, environment)
+    code = _our_code()
+    if file is None or code is None or not hasattr(manifest, "model_fields_set"):
+        return
+    of = _key(manifest.path, manifest._document.text)
+    body = json.dumps({"of": of, "code": code, **encoded(manifest)})
+    _ENVELOPE.write(file, body.encode())
+
+
+def _file(path: str, environment: Mapping[str, str]) -> str | None:
+    records = record.directory(environment)
+    if records is None:
+        return None
+    return os.path.join(os.path.dirname(records), "manifests", sha256_text(os.path.abspath(path)))
+
+
+def _is_own(file: str) -> bool:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _key(path: str, text: str) -> list[str]:
+    return [os.path.abspath(path), sha256_text(text), sys.version]
+
+
+def _our_code() -> list[list[Any]] | None:
+    """Return the stamps of all of tilusbuild that is loaded, which is all that had a part in what
+    is loaded; None when some of it changed lately."""
+    files = {
+        module.__file__
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == "tilusbuild" and getattr(module, "__file__", None)
+    }
+    stamps = [(file, stamp_of(file)) for file in sorted(filter(None, files))]
+    now = time.time_ns()
+    if not all(is_settled(stamp.newest, now, _A_MINUTE) for _, stamp in stamps):
+        return None
+    return [[file, *stamp] for file, stamp in stamps]
+
+
+def _is_our_code(known: list[list[Any]]) -> bool:
+    return all(list(stamp_of(file)) == stamp for file, *stamp in known)

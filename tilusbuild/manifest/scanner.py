@@ -1,0 +1,242 @@
+"""Where each key and value of a TOML text is written.
+
+`tomllib` gives values and no positions, the scanner gives positions and no values: it is run over a
+text that `tomllib` has read, so it checks nothing. In a text that is not TOML it stops where it no
+longer understands, and what it has found until then is right. Offsets count characters of the text
+with line ends made `\\n`, as `tomllib` reads it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+Path = tuple[str | int, ...]
+Span = tuple[int, int]
+"""First character and the one after the last."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_BLANK = re.compile(r"[ \t]*")
+_BLANK_LINES = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
+_SCALAR = re.compile(r"[^,\]}#\n]+")
+_ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+
+
+@dataclass(slots=True)
+class Locations:
+    """The spans of all keys and values of one text.
+
+    An item of an array has an int in its path, and so has a table of an array of tables. A table
+    that has a `[header]` stands at the last name of its header, else where it was first named.
+    """
+
+    keys: dict[Path, Span] = field(default_factory=dict)
+    values: dict[Path, Span] = field(default_factory=dict)
+    repeated: tuple[Path, Span, Span] | None = None
+    """The first key (or header) that is set twice: its path, where first, where again."""
+
+
+def locate(text: str) -> Locations:
+    """Return the positions in a TOML text whose line ends are `\\n`. Never raises."""
+    scanner = _Scanner(text)
+    with contextlib.suppress(_LostPlaceError, RecursionError):
+        scanner.document()
+    return scanner.found
+
+
+def decode_string(raw: str) -> tuple[str, list[int]]:
+    """Return the content of a TOML string literal, and for each of its characters the offset in
+    `raw`."""
+    fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
+    start, end = len(fence), len(raw) - len(fence)
+    if len(fence) == 3 and raw[start : start + 1] == "\n":
+        start += 1
+    characters = list(_decoded(raw, start, end, escapes=fence[0] == '"'))
+    return "".join(c for c, _ in characters), [offset for _, offset in characters]
+
+
+def _decoded(raw: str, at: int, end: int, *, escapes: bool) -> Iterator[tuple[str, int]]:
+    while at < end:
+        character = raw[at]
+        if character != "\\" or not escapes:
+            yield character, at
+            at += 1
+            continue
+        letter = raw[at + 1]
+        if letter in _HEX_DIGITS:
+            digits = _HEX_DIGITS[letter]
+            yield chr(int(raw[at + 2 : at + 2 + digits], 16)), at
+            at += 2 + digits
+        elif letter in " \t\n":
+            at += 1
+            while at < end and raw[at] in " \t\n":
+                at += 1
+        else:
+            yield _ESCAPES.get(letter, letter), at
+            at += 2
+
+
+class _LostPlaceError(Exception):
+    """The text goes on in a way that the scanner does not understand."""
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.found = Locations()
+        self.counts: dict[Path, int] = {}
+        """Tables so far in each array of tables."""
+        self.headers: dict[Path, Span] = {}
+
+    def document(self) -> None:
+        prefix: Path = ()
+        while True:
+            self.skip(_BLANK_LINES)
+            if self.at >= len(self.text):
+                return
+            prefix = self.header() if self.peek("[") else self.pair(prefix, prefix)
+
+    def peek(self, token: str) -> bool:
+        return self.text.startswith(token, self.at)
+
+    def take(self, token: str) -> None:
+        if not self.peek(token):
+            raise _LostPlaceError
+        self.at += len(token)
+
+    def skip(self, pattern: re.Pattern[str]) -> None:
+        match = pattern.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+
+    def header(self) -> Path:
+        many = self.peek("[[")
+        self.take("[[" if many else "[")
+        names = self.key()
+        path: Path = ()
+        for name, span in names[:-1]:
+            path = (*path, name)
+            self.found.keys.setdefault(path, span)
+            self.found.values.setdefault(path, span)
+            path = self.last(path)
+        name, span = names[-1]
+        path = (*path, name)
+        if many:
+            self.found.keys.setdefault(path, span)
+            self.found.values.setdefault(path, span)
+            number = self.counts[path] = self.counts.get(path, -1) + 1
+            path = (*path, number)
+        elif path in self.headers:
+            self.repeat(path, self.headers[path], span)
+        self.headers[path] = span
+        self.found.keys[path] = self.found.values[path] = span
+        self.take("]]" if many else "]")
+        return path
+
+    def last(self, path: Path) -> Path:
+        """Return the table that a header means by `path`: of an array of tables, the last."""
+        return (*path, self.counts[path]) if path in self.counts else path
+
+    def key(self) -> list[tuple[str, Span]]:
+        names = []
+        while True:
+            self.skip(_BLANK)
+            start = self.at
+            if self.peek('"') or self.peek("'"):
+                self.string()
+                name = decode_string(self.text[start : self.at])[0]
+            else:
+                match = _BARE_KEY.match(self.text, self.at)
+                if not match:
+                    raise _LostPlaceError
+                name, self.at = match.group(), match.end()
+            names.append((name, (start, self.at)))
+            self.skip(_BLANK)
+            if not self.peek("."):
+                return names
+            self.take(".")
+
+    def pair(self, table: Path, result: Path) -> Path:
+        names = self.key()
+        path = table
+        for name, span in names[:-1]:
+            path = (*path, name)
+            self.found.keys.setdefault(path, span)
+            self.found.values.setdefault(path, span)
+        name, span = names[-1]
+        path = (*path, name)
+        if path in self.found.keys:
+            self.repeat(path, self.found.keys[path], span)
+        self.found.keys[path] = span
+        self.take("=")
+        self.skip(_BLANK)
+        self.value(path)
+        return result
+
+    def repeat(self, path: Path, first: Span, again: Span) -> None:
+        if self.found.repeated is None:
+            self.found.repeated = (path, first, again)
+
+    def value(self, path: Path) -> None:
+        start = self.at
+        if self.peek('"') or self.peek("'"):
+            self.string()
+        elif self.peek("["):
+            self.array(path)
+        elif self.peek("{"):
+            self.inline_table(path)
+        else:
+            match = _SCALAR.match(self.text, self.at)
+            if not match:
+                raise _LostPlaceError
+            self.at += len(match.group().rstrip(" \t"))
+        self.found.values[path] = (start, self.at)
+
+    def array(self, path: Path) -> None:
+        self.take("[")
+        number = 0
+        while True:
+            self.skip(_BLANK_LINES)
+            if self.peek("]"):
+                break
+            item = (*path, number)
+            self.value(item)
+            self.found.keys[item] = self.found.values[item]
+            number += 1
+            self.skip(_BLANK_LINES)
+            if not self.peek(","):
+                break
+            self.take(",")
+        self.take("]")
+
+    def inline_table(self, path: Path) -> None:
+        self.take("{")
+        while True:
+            self.skip(_BLANK_LINES)
+            if self.peek("}"):
+                break
+            self.pair(path, path)
+            self.skip(_BLANK_LINES)
+            if not self.peek(","):
+                break
+            self.take(",")
+        self.take("}")
+
+    def string(self) -> None:
+        quote = self.text[self.at]
+        fence = quote * 3 if self.peek(quote * 3) else quote
+        at = self.at + len(fence)
+        while not self.text.startswith(fence, at):
+            if at >= len(self.text) or (len(fence) == 1 and self.text[at] == "\n"):
+                raise _LostPlaceError
+            at += 2 if quote == '"' and self.text[at] == "\\" else 1
+        at += len(fence)
+        if len(fence) == 3:
+            # Up to two quotes may stand right before the closing fence.
+            for _ in range(2):
+                at += self.text.startswith(quote, at)
+        self.at = at
