@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild.cli import cache_ls, cache_show, cache_transfer, foreign_caches, options
+from tilusbuild.cli import cache_gc, cache_ls, cache_show, cache_transfer, foreign_caches, options
 from tilusbuild.cli.arguments import (
     Common,
     Verb,
@@ -21,7 +21,6 @@ from tilusbuild.cli.arguments import (
     optional,
     positional,
     positionals,
-    repeated,
 )
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
@@ -30,7 +29,6 @@ from tilusbuild.report.text import amount, counted
 if TYPE_CHECKING:
     from tilusbuild.builder.merge import Merged
     from tilusbuild.cache.cache import Cache
-    from tilusbuild.cache.strangers import Stranger
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,120 +139,6 @@ def _say_litter(cache: Cache, *, remove: bool) -> None:
     for name in found:
         what = "removed" if os.path.basename(name) in gone else "the next build or gc removes it"
         sys.stderr.write(f"{name}: a killed process left it: {what}\n")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheGcArgs(Common):
-    """What may go."""
-
-    other: str | None = optional("DIR", help=foreign_caches.DIRECTORY_HELP)
-    broken: bool = flag("--broken", help="in a foreign cache: remove broken entries, too")
-    older_than: str | None = option(
-        "--older-than", metavar="AGE", help="remove only what is older, as in 30d or 12h"
-    )
-    max_size: str | None = option(
-        "--max-size", metavar="SIZE", help="remove only until the cache has this size, as in 20GB"
-    )
-    forget: tuple[str, ...] = repeated(
-        "--forget",
-        metavar="MANIFEST",
-        help="forget this project: what its last build made can be removed, too",
-    )
-    dry_run: bool = flag("-n", "--dry-run", help="print what would be removed")
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedLine(JsonLine):
-    """An entry that was removed; its age is in seconds."""
-
-    event: ClassVar[str] = "removed"
-    name: str
-    size: int
-    age: float
-
-
-@dataclass(frozen=True, slots=True)
-class LeftLine(JsonLine):
-    """Something in the cache that tilusbuild did not write: it stays."""
-
-    event: ClassVar[str] = "left"
-    name: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class CacheGcSummary(JsonLine):
-    """How many entries were removed, and the bytes that these and the others take."""
-
-    event: ClassVar[str] = "summary"
-    removed: int
-    freed: int
-    kept: int
-
-
-def _gc(arguments: CacheGcArgs) -> int:
-    from tilusbuild.manifest.table import parse_duration, parse_size
-
-    if foreign_caches.is_foreign(arguments.other):
-        return foreign_caches.gc(arguments.other, arguments)
-    cache = options.chosen_cache(arguments.other, arguments)
-    older = parse_duration(arguments.older_than) if arguments.older_than else None
-    size = parse_size(arguments.max_size) if arguments.max_size else None
-    if arguments.forget:
-        forgotten = _known(cache, arguments.forget)
-        if not arguments.dry_run:
-            cache.forget(forgotten)
-    result = cache.gc(older_than=older, max_size=size, dry_run=arguments.dry_run)
-    freed = sum(item.size for item in result.removed)
-    if arguments.json:
-        for item in result.removed:
-            emit(RemovedLine(item.name, item.size, item.age))
-        _say_left(result.left, arguments)
-        emit(CacheGcSummary(len(result.removed), freed, result.kept_size))
-        return 0
-    if arguments.verbose or arguments.dry_run:
-        for item in result.removed:
-            print(f"{amount(item.size):>10}  {item.name}")
-    verb = "would remove" if arguments.dry_run else "removed"
-    entries = counted(len(result.removed), "entry", "entries")
-    print(f"{verb} {entries}, {amount(freed)}; {amount(result.kept_size)} kept")
-    _say_left(result.left, arguments)
-    return 0
-
-
-def _known(cache: Cache, manifests: Sequence[str]) -> list[str]:
-    """Return what the index calls these projects. Raises `InputError` for one that it has not."""
-    from tilusbuild.errors import did_you_mean, input_error
-
-    known = cache.projects()
-    found = []
-    for word in manifests:
-        names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
-        name = next((name for name in names if name in known), None)
-        if name is None:
-            raise input_error(
-                f"--forget {word}: no project of {cache.root}",
-                hint=did_you_mean(os.path.abspath(word), known) or "the cache knows no project",
-            )
-        found.append(name)
-    return found
-
-
-def _say_left(left: Sequence[Stranger], arguments: Common) -> None:
-    for each in left:
-        if arguments.json:
-            emit(LeftLine(each.name, each.what))
-        else:
-            sys.stderr.write(f"left alone: {each}\n")
-
-
-def _clear(arguments: Common) -> int:
-    cache = options.cache(arguments.cache_dir)
-    left = cache.clear()
-    _say_left(left, arguments)
-    if not arguments.quiet and not arguments.json and not left:
-        print(f"{cache.root} is empty")
-    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,12 +301,17 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         "verify every file against its digest",
     ),
     "gc": Verb(
-        CacheGcArgs,
-        _gc,
-        (RemovedLine, LeftLine, CacheGcSummary, *foreign_caches.GC_LINES),
+        cache_gc.CacheGcArgs,
+        cache_gc.gc,
+        (
+            cache_gc.RemovedLine,
+            cache_gc.LeftLine,
+            cache_gc.CacheGcSummary,
+            *foreign_caches.GC_LINES,
+        ),
         "remove what no project's last build made",
     ),
-    "clear": Verb(Common, _clear, (LeftLine,), "remove everything"),
+    "clear": Verb(Common, cache_gc.clear, (cache_gc.LeftLine,), "remove everything"),
     "merge": Verb(
         CacheMergeArgs,
         _merge,

@@ -17,7 +17,7 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
-    from tilusbuild.cli.cache import CacheGcArgs
+    from tilusbuild.cli.cache_gc import CacheGcArgs
     from tilusbuild.cli.install import InstallArgs
     from tilusbuild.interop.caches.directory import ForeignCache
     from tilusbuild.package.model import Reader

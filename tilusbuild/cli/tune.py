@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
@@ -21,7 +21,13 @@ from tilusbuild.cli.arguments import (
     repeated,
 )
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.cli.tune_results import (
+    ModelRowLine,
+    TunedLine,
+    TuneSummary,
+    show,
+    tuned_line,
+)
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
     from tilusbuild.expr import Value
     from tilusbuild.plan.model import Target
     from tilusbuild.report.tuning import TuningReporter
-    from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.bench import Answer
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.work import Candidate, Case, Work
@@ -158,51 +163,6 @@ class TuneArgs(DeviceCompilerArgs, TraceArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a program is not usable at some sizes."""
-
-    status: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class TunedLine(JsonLine):
-    """The choice for some sizes; null where no program is usable."""
-
-    event: ClassVar[str] = "tuned"
-    instance: str
-    sizes: Mapping[str, Scalar]
-    program: int | None
-    schedule: Mapping[str, Scalar] | None
-    seconds: float | None
-    seen: int
-    unseen: int
-    """Programs that the budget did not suffice for."""
-    refused: Mapping[str, Refusal]
-    """By the program's number."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRowLine(JsonLine):
-    """With `--model`: a row of the table."""
-
-    event: ClassVar[str] = "row"
-    instance: str
-    key: tuple[Scalar, ...]
-    program: int
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class TuneSummary(JsonLine):
-    """How many choices, and how many of them without a usable program."""
-
-    event: ClassVar[str] = "summary"
-    tuned: int
-    without: int
-
-
 def run(arguments: TuneArgs) -> int:
     """Tune, or export, or import; 1 when some sizes have no program."""
     from tilusbuild.errors import TilusbuildError, input_error
@@ -288,9 +248,19 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
         return 0
     listener = _Listener(arguments)
     try:
-        return _report(arguments, [tune(project, wanted, each, listener) for each in ready])
+        return _finish(arguments, [tune(project, wanted, each, listener) for each in ready])
     finally:
         listener.reporter.close()
+
+
+def _finish(arguments: TuneArgs, tuned: Sequence[TunedInstance]) -> int:
+    """Write what was asked for of the results, and show them; returns the exit status."""
+    if arguments.export_t4 is not None:
+        from tilusbuild.tune.publish import t4_json
+
+        found = [(each.script, each.device.name, each.decisions) for each in tuned]
+        options.write_to(arguments.export_t4, t4_json(found).encode())
+    return show(tuned, json=arguments.json, replayed=arguments.import_ is not None)
 
 
 def _target_away(project: Project, wanted: TuneRequest) -> Target:
@@ -311,7 +281,7 @@ def _import(arguments: TuneArgs, project: Project, log: str) -> int:
     from tilusbuild.tune.bundle import take_back
 
     tuned, missing = take_back(project, log)
-    status = _report(arguments, tuned)
+    status = _finish(arguments, tuned)
     for text in missing:
         sys.stderr.write(f"not finished: {text}\n")
     return 1 if missing else status
@@ -365,7 +335,7 @@ class _Listener:
 
     def decided(self, work: Work, decision: Decision) -> None:
         if self._json:
-            emit(_line(work.label, decision), flush=True)
+            emit(tuned_line(work.label, decision), flush=True)
         winner = decision.winner
         if winner is None or winner.seconds is None:
             self.reporter.end_case(f"{decision.case.label}: no program is usable")
@@ -374,112 +344,6 @@ class _Listener:
             self.reporter.end_case(
                 f"{decision.case.label}: program {winner.program.index}, {milliseconds}"
             )
-
-
-def _line(label: str, decision: Decision) -> TunedLine:
-    winner = decision.winner
-    return TunedLine(
-        instance=label,
-        sizes=decision.case.sizes,
-        program=winner.program.index if winner else None,
-        schedule=winner.program.schedule if winner else None,
-        seconds=winner.seconds if winner else None,
-        seen=len(decision.outcomes),
-        unseen=decision.unseen,
-        refused={
-            str(outcome.program.index): Refusal(outcome.status, outcome.why)
-            for outcome in decision.outcomes
-            if outcome.seconds is None
-        },
-    )
-
-
-def _report(arguments: TuneArgs, tuned: Sequence[TunedInstance]) -> int:
-    if arguments.export_t4 is not None:
-        from tilusbuild.tune.publish import t4_json
-
-        found = [(each.script, each.device.name, each.decisions) for each in tuned]
-        options.write_to(arguments.export_t4, t4_json(found).encode())
-    decisions = [decision for each in tuned for decision in each.decisions]
-    without = sum(decision.winner is None for decision in decisions)
-    if arguments.json:
-        if arguments.import_ is not None:
-            for each in tuned:
-                for decision in each.decisions:
-                    emit(_line(each.script.label, decision))
-        emit(TuneSummary(len(decisions), without))
-    else:
-        for each in tuned:
-            _print(each)
-    complaints = [text for each in tuned for text in _complaints(each.script, each.refused)]
-    for text in complaints:
-        sys.stderr.write(f"error: {text}\n")
-    return 1 if without or complaints else 0
-
-
-def _complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
-    """Yield each word of a person for a program that is chosen nowhere: calls that come to it are
-    refused."""
-    from tilusbuild.runtime.tables import read_dispatch
-
-    said = [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
-    rows = (row for table in read_dispatch(script).tables for row in table.entries)
-    said += [(f"the row for {list(r.key)}", r.program) for r in rows if r.source == "table"]
-    if script.default is not None:
-        said.insert(0, ("the default schedule", script.default))
-    for what, program in dict.fromkeys(said):
-        if program in refused:
-            values = ", ".join(f"{n}={v}" for n, v in script.schedule(program).items())
-            yield (
-                f"{script.label}: {what} means program {program} ({values}), which was"
-                f" {refused[program]}; calls that come to it are refused: choose another"
-            )
-
-
-def _print(tuned: TunedInstance) -> None:
-    from tilusbuild.table import table
-
-    print(f"{tuned.script.label} on {tuned.device}")
-    names = list(tuned.decisions[0].case.sizes) if tuned.decisions else []
-    parameters = list(tuned.script.schedules)
-    rows = []
-    for decision in tuned.decisions:
-        winner = decision.winner
-        schedule = winner.program.schedule if winner else {}
-        time = None if winner is None or winner.seconds is None else f"{winner.seconds * 1e3:.4f}"
-        tried = f"{len(decision.outcomes)}" + ("" if not decision.unseen else " (budget)")
-        out = sum(outcome.seconds is None for outcome in decision.outcomes)
-        rows.append(
-            (
-                *(decision.case.sizes.get(name) for name in names),
-                winner.program.index if winner else None,
-                *(schedule.get(name) for name in parameters),
-                time,
-                tried,
-                out,
-            )
-        )
-    print(table((*names, "choice", *parameters, "latency (ms)", "tried", "refused"), rows), end="")
-    for line in _refused(tuned):
-        print(line)
-    if tuned.refused:
-        listed = ", ".join(map(str, sorted(tuned.refused)))
-        print(f"chosen nowhere, whatever the sizes, until rebuilt: {listed}")
-    for shared in tuned.shared:
-        print(f"{shared.gives_way} and {shared.decides} share a bucket: the latter decides")
-    print(f"table: {tuned.script.path}/dispatch_table.txt")
-
-
-def _refused(tuned: TunedInstance) -> Iterator[str]:
-    """Yield each program that is not usable, once."""
-    reported: set[int] = set()
-    for decision in tuned.decisions:
-        for outcome in decision.outcomes:
-            program = outcome.program
-            if outcome.seconds is None and program.index not in reported:
-                reported.add(program.index)
-                schedule = ", ".join(f"{n}={v}" for n, v in program.schedule.items())
-                yield f"program {program.index} ({schedule}): {outcome.status}: {outcome.why}"
 
 
 VERB = Verb(TuneArgs, run, (TunedLine, ModelRowLine, TuneSummary))

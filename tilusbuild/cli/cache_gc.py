@@ -1,0 +1,135 @@
+"""`tilusbuild cache gc` and `clear`: what of a cache is removed, and what is left and named."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tilusbuild.cli import foreign_caches, options
+from tilusbuild.cli.arguments import Common, flag, option, optional, repeated
+from tilusbuild.cli.options import emit
+from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.text import amount, counted
+
+if TYPE_CHECKING:
+    from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.strangers import Stranger
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheGcArgs(Common):
+    """What may go."""
+
+    other: str | None = optional("DIR", help=foreign_caches.DIRECTORY_HELP)
+    broken: bool = flag("--broken", help="in a foreign cache: remove broken entries, too")
+    older_than: str | None = option(
+        "--older-than", metavar="AGE", help="remove only what is older, as in 30d or 12h"
+    )
+    max_size: str | None = option(
+        "--max-size", metavar="SIZE", help="remove only until the cache has this size, as in 20GB"
+    )
+    forget: tuple[str, ...] = repeated(
+        "--forget",
+        metavar="MANIFEST",
+        help="forget this project: what its last build made can be removed, too",
+    )
+    dry_run: bool = flag("-n", "--dry-run", help="print what would be removed")
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedLine(JsonLine):
+    """An entry that was removed; its age is in seconds."""
+
+    event: ClassVar[str] = "removed"
+    name: str
+    size: int
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeftLine(JsonLine):
+    """Something in the cache that tilusbuild did not write: it stays."""
+
+    event: ClassVar[str] = "left"
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGcSummary(JsonLine):
+    """How many entries were removed, and the bytes that these and the others take."""
+
+    event: ClassVar[str] = "summary"
+    removed: int
+    freed: int
+    kept: int
+
+
+def gc(arguments: CacheGcArgs) -> int:
+    """Remove what no project's last build made; returns the exit status."""
+    from tilusbuild.manifest.table import parse_duration, parse_size
+
+    if foreign_caches.is_foreign(arguments.other):
+        return foreign_caches.gc(arguments.other, arguments)
+    cache = options.chosen_cache(arguments.other, arguments)
+    older = parse_duration(arguments.older_than) if arguments.older_than else None
+    size = parse_size(arguments.max_size) if arguments.max_size else None
+    if arguments.forget:
+        forgotten = _known(cache, arguments.forget)
+        if not arguments.dry_run:
+            cache.forget(forgotten)
+    result = cache.gc(older_than=older, max_size=size, dry_run=arguments.dry_run)
+    freed = sum(item.size for item in result.removed)
+    if arguments.json:
+        for item in result.removed:
+            emit(RemovedLine(item.name, item.size, item.age))
+        _say_left(result.left, arguments)
+        emit(CacheGcSummary(len(result.removed), freed, result.kept_size))
+        return 0
+    if arguments.verbose or arguments.dry_run:
+        for item in result.removed:
+            print(f"{amount(item.size):>10}  {item.name}")
+    verb = "would remove" if arguments.dry_run else "removed"
+    entries = counted(len(result.removed), "entry", "entries")
+    print(f"{verb} {entries}, {amount(freed)}; {amount(result.kept_size)} kept")
+    _say_left(result.left, arguments)
+    return 0
+
+
+def _known(cache: Cache, manifests: Sequence[str]) -> list[str]:
+    """Return what the index calls these projects. Raises `InputError` for one that it has not."""
+    from tilusbuild.errors import did_you_mean, input_error
+
+    known = cache.projects()
+    found = []
+    for word in manifests:
+        names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
+        name = next((name for name in names if name in known), None)
+        if name is None:
+            raise input_error(
+                f"--forget {word}: no project of {cache.root}",
+                hint=did_you_mean(os.path.abspath(word), known) or "the cache knows no project",
+            )
+        found.append(name)
+    return found
+
+
+def _say_left(left: Sequence[Stranger], arguments: Common) -> None:
+    for each in left:
+        if arguments.json:
+            emit(LeftLine(each.name, each.what))
+        else:
+            sys.stderr.write(f"left alone: {each}\n")
+
+
+def clear(arguments: Common) -> int:
+    """Remove everything that is ours; returns the exit status."""
+    cache = options.cache(arguments.cache_dir)
+    left = cache.clear()
+    _say_left(left, arguments)
+    if not arguments.quiet and not arguments.json and not left:
+        print(f"{cache.root} is empty")
+    return 0
