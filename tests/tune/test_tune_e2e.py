@@ -143,7 +143,7 @@ def test_a_second_tuning_of_the_device_waits(tune_project: New) -> None:
         if project.log_exists() and len(measured(project.log)) >= 2:
             break
         time.sleep(0.01)
-    second = project.start("tune", "scale", "--time-limit", "1")
+    second = project.start("tune", "scale", "--time-limit", "10")
     assert second.stderr is not None
     for line in second.stderr:
         if "waiting" in line:
