@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from support.processes import wait_until
 from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.process.stopping import STOPPING, stoppable
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.render.worker import RenderLimits
 
@@ -99,6 +101,25 @@ def test_several_together_are_as_many_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="division by zero"):
         renderer.render_some("k.cu", contexts[2:])
     renderer.close()
+
+
+def test_a_child_has_none_of_the_handlers_that_end_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text("")
+    renderer = Renderer(str(tmp_path), limits=SMALL)
+    with stoppable():
+        renderer.render("k.cu", {})
+    assert renderer._worker is not None
+    assert renderer._worker._child is not None
+    status = Path(f"/proc/{renderer._worker._child._pid}/status").read_text()
+    masks = {
+        line[:6]: int(line[8:], 16)
+        for line in status.splitlines()
+        if line.startswith(("SigBlk", "SigIgn", "SigCgt"))
+    }
+    for number in STOPPING:
+        assert not masks["SigBlk"] & 1 << number - 1
+        assert not masks["SigCgt"] & 1 << number - 1
+    assert not masks["SigIgn"] & 1 << signal.SIGTERM - 1
 
 
 def test_the_parent_knows_the_text_that_the_child_read(tmp_path: Path) -> None:

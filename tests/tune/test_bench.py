@@ -14,9 +14,9 @@ import pytest
 
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError, device_lock
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
-from tilusbuild.tune.bench.workplace import Workplace
 
 Libraries = Callable[..., str]
 
@@ -235,14 +235,21 @@ def test_what_a_killed_tuning_left_is_removed_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    held = Workplace()
-    left = tmp_path / "tilusbuild-tune-abcd_123"
+    held = TemporaryDirectory("tune")
+    left = tmp_path / "tilusbuild-tmp-tune-abcd_123"
     (left / "inner").mkdir(parents=True)
-    others = [tmp_path / name for name in ("tilusbuild-tune-cpu.lock", "tilusbuild-tune-abcd", "x")]
+    others = [
+        tmp_path / name
+        for name in (
+            "tilusbuild-tune-cpu.lock",
+            "tilusbuild-tmp-tune-abcd",
+            "tilusbuild-tune-abcdefgh",
+        )
+    ]
     for path in others:
         path.mkdir()
-    (tmp_path / "tilusbuild-tune-link_123").symlink_to(others[0])
-    next_one = Workplace()
+    (tmp_path / "tilusbuild-tmp-tune-link_123").symlink_to(others[0])
+    next_one = TemporaryDirectory("tune")
     assert not left.exists()
     assert all(path.exists() for path in (*others, Path(held.path), Path(next_one.path)))
     for each in (held, next_one, next_one):

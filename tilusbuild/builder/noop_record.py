@@ -38,6 +38,7 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sha256_text, sweep, write_atomic
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 
@@ -309,8 +310,8 @@ def is_right(path: str) -> bool:
     same = stat_helper.load(path, stamp_of(path))
     if same is None:
         return False
-    with tempfile.TemporaryDirectory() as directory:
-        for names, stats, expected in _cases(os.path.join(directory, "")):
+    with TemporaryDirectory("helper") as made:
+        for names, stats, expected in _cases(os.path.join(made.path, "")):
             if same(memoryview(names), memoryview(stats)) != expected:
                 return False
     return True

@@ -183,10 +183,9 @@ def _resources(meta: Mapping[str, Any]) -> str:
 
 def _disassembled(library: str) -> str:
     """Return the code of a library, without the source's lines."""
-    import tempfile
-
     from tilusbuild.binary import BinaryError
     from tilusbuild.binary.fatbin import extract_cubins
+    from tilusbuild.state.temporary import TemporaryDirectory
     from tilusbuild.toolchain.cuda import disassembler
 
     tool = disassembler(None)
@@ -200,10 +199,11 @@ def _disassembled(library: str) -> str:
         raise input_error(f"{library} has no code for a GPU")
     parts = []
     for cubin in cubins:
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(cubin.data)
-            file.flush()
-            done = subprocess.run([tool, "-c", file.name], capture_output=True, check=False)
+        with TemporaryDirectory("sass") as directory:
+            path = os.path.join(directory.path, "code.cubin")
+            with open(path, "wb") as file:
+                file.write(cubin.data)
+            done = subprocess.run([tool, "-c", path], capture_output=True, check=False)
         if done.returncode:
             raise input_error(f"{tool}: {done.stderr.decode(errors='replace').strip()}")
         parts.append(f"// {cubin.image.arch}\n{done.stdout.decode(errors='replace')}")

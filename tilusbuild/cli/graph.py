@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -103,6 +102,7 @@ def _draw(path: str, text: str, project: Project) -> None:
     from tilusbuild.errors import input_error
     from tilusbuild.process.base import Command
     from tilusbuild.runtime.regular import read_bytes
+    from tilusbuild.state.temporary import TemporaryDirectory
 
     program = shutil.which("dot")
     if program is None:
@@ -110,7 +110,8 @@ def _draw(path: str, text: str, project: Project) -> None:
             "--svg needs Graphviz, and there is no `dot` on PATH",
             hint="`apt-get install graphviz`, or draw the output of `graph` elsewhere",
         )
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-") as directory:
+    with TemporaryDirectory("graph") as made:
+        directory = made.path
         for name in ("graph.dot", "graph.svg"):
             with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
                 file.write(text if name.endswith("dot") else "")

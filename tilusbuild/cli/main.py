@@ -2,8 +2,8 @@
 
 Only this package prints. Results go to stdout, progress and messages to stderr. Exit status: 0
 done, 1 something did not build or verify, 2 the command line or the manifest is wrong, 70 a bug of
-ours (`boundary.py`), 130 interrupted. A build whose no-op record is still valid is answered before
-anything else is imported.
+ours (`boundary.py`), 128 + n ended by signal n (130: Ctrl-C). A build whose no-op record is still
+valid is answered before anything else is imported.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def main(words: Sequence[str] | None = None) -> int:
             # has closed what it opened, and runs no code of others that could rely on atexit.
             os._exit(status)
         return status
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         _say("interrupted\n")
-        return 130
+        return 128 + getattr(stopped, "number", 2)
     except BrokenPipeError:
         _drop(sys.stdout)
         return 1
@@ -116,9 +116,10 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
 
     from tilusbuild.cli.parser import parse
     from tilusbuild.errors import TilusbuildError
+    from tilusbuild.process.stopping import stoppable
     from tilusbuild.report.terminal import shown
 
-    with shown(os.environ):
+    with stoppable(), shown(os.environ):
         # A command line that cannot be parsed may still say who reads the answer.
         verb, json, color = "", "--json" in words, "auto"
         try:

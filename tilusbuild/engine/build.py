@@ -43,7 +43,6 @@ from tilusbuild.engine.queue import (
     TokenAvailable,
     WakeUp,
     WantProgram,
-    catch_signals,
 )
 from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered, RemoteWithdrawn
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
@@ -53,6 +52,7 @@ from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import LOCK, MEMORY, TOKEN, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.machine import usable_cores
+from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Status
 
 TICK = 0.1

@@ -8,14 +8,10 @@ another thread changes as it runs.
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import FrameType
 from typing import Any, Protocol
 
 from tilusbuild.engine.attempt import ProgramAnswer
@@ -149,41 +145,3 @@ class ControlledQueue:
             self._open = keep_open
             self.inbox.put(message)
             return True
-
-
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, call `notify(number)` for the first signal, and end the process at the
-    second; `notify` must be safe in a handler.
-
-    Off the main thread, where Python allows no handlers, nothing is installed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    notified = False
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        nonlocal notified
-        if notified:
-            # Die of the signal itself, so that whoever waits for us sees which it was.
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        notified = True
-        notify(number)
-
-    former = {}
-    for number in _STOPPING:
-        # What our parent ignores (`nohup`) stays ignored. None is a handler that C code installed:
-        # Python could not put it back.
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            former[number] = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, was in former.items():
-            signal.signal(number, was)

@@ -22,6 +22,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.jit.request import SOURCES, Request
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
+from tilusbuild.process.stopping import StoppedError
 from tilusbuild.report.spots import first_spot
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.regular import read_text
@@ -108,7 +109,7 @@ def build(
         root=JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16],
     )
     if result.summary.signal is not None:
-        raise KeyboardInterrupt
+        raise StoppedError(result.summary.signal)
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
         raise KernelNotBuilt(_why(instance.label, result.summary), project.manifest.root)

@@ -11,7 +11,6 @@ program's library and texts, or several where a container mixes them up.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -65,6 +64,7 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import read_tables
 from tilusbuild.state.files import sha256_bytes, sha256_file
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
 
 _MAX_TEXT_SIZE = 64 << 20
@@ -101,8 +101,8 @@ def verify(reader: Reader, limits: Limits) -> Verified:
         listing = parse(reader.list_bytes())
         check_limits(listing, reader, limits)
         reader.attestations()
-        with tempfile.TemporaryDirectory(prefix="tilusbuild-verify-") as directory:
-            checker = Checker(listing, directory, refuse)
+        with TemporaryDirectory("verify") as directory:
+            checker = Checker(listing, directory.path, refuse)
             for member in members(reader, listing, refuse=refuse):
                 try:
                     checker.take(member, keep=member.path.startswith(layout.SCRIPTS))

@@ -8,7 +8,6 @@ and digest, and the runtime can read the scripts; nothing else was checked.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from tilusbuild.package.formats.directory import DirectoryReader
 from tilusbuild.package.listing import FileList, layers, parse
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import open_file
+from tilusbuild.state.temporary import TemporaryDirectory
 
 _PICKLE = b"\x80"
 _KNOWN = "a package is a directory, a .tar.zst, a wheel, or an OCI image layout"
@@ -107,23 +107,23 @@ def unpacked(
     """
     with (
         opened(path) as reader,
-        tempfile.TemporaryDirectory(prefix="tilusbuild-package-") as directory,
+        TemporaryDirectory("package") as directory,
     ):
         listing = parse(reader.list_bytes())
         check_limits(listing, reader, limits)
         chosen = choose(listing)
         skip = {n for n, part in enumerate(layers(listing)) if chosen.isdisjoint(part)}
-        checker = Checker(listing, directory)
+        checker = Checker(listing, directory.path)
         for member in members(reader, listing, skip):
             if member.path not in chosen:
                 continue
             if names.root_of(member.path)[0] == layout.SCRIPTS:
                 checker.take(member, keep=True)
             else:
-                for _ in write_member(member, directory):
+                for _ in write_member(member, directory.path):
                     pass
         checker.finish()
-        yield UnpackedPackage(listing, directory)
+        yield UnpackedPackage(listing, directory.path)
 
 
 def of_scripts(listing: FileList) -> set[str]:

@@ -8,7 +8,6 @@ kept.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_file
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
 
 
@@ -108,14 +108,13 @@ def compile_again(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildRes
     """Compile programs of a tree, whose products have these digests; as many at once as there are
     cores. Yields in the order of hashes."""
     runner = LocalRunner()
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-rebuild-") as directory:
+    with TemporaryDirectory("rebuild") as directory, ThreadPoolExecutor(usable_cores()) as pool:
         try:
-            with ThreadPoolExecutor(usable_cores()) as pool:
-                yield from pool.map(
-                    lambda item: _one(root, directory, runner, *item), sorted(recorded.items())
-                )
+            yield from pool.map(
+                lambda item: _one(root, directory.path, runner, *item), sorted(recorded.items())
+            )
         finally:
-            runner.close()
+            runner.close()  # first: the pool waits for its threads, and they for compilers
 
 
 def _objects_missing(root: str, program: str) -> int:

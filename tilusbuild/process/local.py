@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
@@ -38,6 +38,9 @@ _SWEEPS = 500
 
 _LOOK_AFTER = 1000
 """Milliseconds without an answer after which we look whether the warden was stopped."""
+
+_DYING = 5.0
+"""Seconds that a killed command has to end: one may be uninterruptible."""
 
 _FAR_BEHIND = 256
 """Pieces of output, of at most 64 KiB each, that wait for a slow `on_output`."""
@@ -65,6 +68,13 @@ class _PendingCommand:
 
     def end(self) -> None:
         self._pieces.put(None)
+
+    def end_soon(self) -> None:
+        """Wait until the end of what is killed, unless it cannot be."""
+        late = time.monotonic() + _DYING
+        with contextlib.suppress(Empty):
+            while self._pieces.get(timeout=max(0.0, late - time.monotonic())) is not None:
+                pass
 
     def wait(self, on_output: Callable[[bytes], None] | None) -> None:
         """Wait until the end, and call `on_output` with the output in the meantime."""
@@ -140,9 +150,11 @@ class LocalRunner:
             number, pending = self._submit(payload, scope)
         try:
             pending.wait(command.on_output)
-        except BaseException:  # KeyboardInterrupt: nothing waits for the command any more
+        except BaseException:  # KeyboardInterrupt: nobody wants the command any more
             with self._lock:
                 self._send(warden.KILL, number)
+            # What it leaves in a directory of its caller's would come after that is removed.
+            pending.end_soon()
             raise
         return self._answer(pending, command)
 

@@ -7,11 +7,11 @@ digest that the fingerprint has, and the directories of headers as wholes.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tilusbuild.process.base import Command, CompletedCommand, Runner
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.toolchain import Toolchain
 
 _DIGESTS = """\
@@ -34,12 +34,12 @@ def probe(
     """Return why a worker's tools are not this machine's; None when they are. Raises what the two
     raise."""
     tools, directories = _tools(toolchain), toolchain.reach().headers
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-probe-") as empty:
+    with TemporaryDirectory("probe") as empty:
         # The tools' digests are those of the fingerprint; of the headers it has other sums.
-        ours = _command(empty, directories, ())
+        ours = _command(empty.path, directories, ())
         with ThreadPoolExecutor(1) as meanwhile:
             own = meanwhile.submit(here.run, ours)
-            theirs = there(_command(empty, directories, tuple(tools)))
+            theirs = there(_command(empty.path, directories, tuple(tools)))
             headers = own.result().output.splitlines()
     said = theirs.output.splitlines()
     for directory, one, other in zip(directories, headers, said, strict=False):

@@ -28,6 +28,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.process import stopping
 from tilusbuild.render.environment import MAX_CHARACTERS, LimitExceededError
 
 if TYPE_CHECKING:
@@ -218,15 +219,10 @@ class _Child:
         with warnings.catch_warnings():
             # Python warns of locks that other threads may hold: the child takes none of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
-            # A Ctrl-C would be lost in Python's own hooks around a fork, or be raised in the child,
-            # which is never to see one: it ends with us.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            with stopping.held_back():
                 self._pid = os.fork()
                 if self._pid == 0:
                     _live(serve, requests, answers)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(requests)
         os.close(answers)
         self._closed = weakref.finalize(self, _end, self._pid, self._to, self._from)
@@ -261,11 +257,10 @@ def _end(pid: int, *pipes: int) -> int:
 def _live(serve: Callable[[int, int], None], requests: int, answers: int) -> NoReturn:
     """Be the child: nothing of the parent's stays open, and no exit handler of its runs."""
     try:
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        stopping.forget()
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)

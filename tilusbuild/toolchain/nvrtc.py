@@ -19,7 +19,7 @@ from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain import nvrtc_command
 from tilusbuild.toolchain.cuda import RejectedError, embedded_version, wheel_roots
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.probe import Probe
+from tilusbuild.toolchain.probe import Probe, ProbeError, run_apart
 
 _SECONDS = 60.0
 
@@ -120,7 +120,7 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
     try:
         release, numbers = _identity(library, builtins, probe)
         version = embedded_version(probe, library)
-    except OSError as error:
+    except (OSError, ProbeError) as error:
         raise RejectedError(str(error)) from error
     except (ValueError, IndexError) as error:
         raise RejectedError("does not report its release") from error
@@ -147,7 +147,7 @@ def _identity(
     if answer is None:
         script = os.path.abspath(nvrtc_command.__file__)
         argv = (sys.executable, "-I", "-S", script, "--library", library, "identify")
-        finished = probe.runner.run(Command(argv, cwd="/", env={}, timeout=_SECONDS))
+        finished = run_apart(probe.runner, Command(argv, cwd="/", env={}, timeout=_SECONDS))
         answer = finished.output.decode("utf-8", "replace")
         if not finished.ok:
             lines = answer.strip().splitlines()

@@ -10,11 +10,13 @@ import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 
-from tilusbuild.process.base import Command, Runner
+from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_text
+from tilusbuild.state.temporary import TemporaryDirectory
 
 SCRUBBED = frozenset(
     {
@@ -51,6 +53,21 @@ def raise_shortage(error: ProbeError | OSError) -> None:
     """Raise what says something about the machine, and nothing about a tool."""
     if isinstance(error, OSError) and error.errno in _SHORTAGES:
         raise error
+
+
+def run_apart(runner: Runner, command: Command) -> CompletedCommand:
+    """Run with a TMPDIR that is removed afterwards: compilers leave files there when they are
+    killed, or cannot write. Raises `ProbeError`, and `OSError` where the machine is short of
+    something."""
+    with ExitStack() as held:
+        with suppress(OSError):  # most tools that are asked write nothing
+            made = held.enter_context(TemporaryDirectory("tool"))
+            command = replace(command, env={**command.env, "TMPDIR": made.path})
+        try:
+            return runner.run(command)
+        except OSError as error:
+            raise_shortage(error)
+            raise ProbeError(f"cannot be started: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +125,7 @@ class Probe:
     def _run(self, program: str, *arguments: str) -> str:
         env = {name: value for name, value in self.env.items() if name not in SCRUBBED}
         env |= {"LANG": "C", "LC_ALL": "C"}
-        command = Command((program, *arguments), cwd="/", env=env, timeout=_SECONDS)
-        try:
-            finished = self.runner.run(command)
-        except OSError as error:
-            raise_shortage(error)
-            raise ProbeError(f"cannot be started: {error.strerror or error}") from error
+        finished = run_apart(self.runner, Command((program, *arguments), "/", env, _SECONDS))
         text = finished.output.decode("utf-8", "replace")
         if not finished.ok:
             if finished.status in _FROM_OUTSIDE:

@@ -63,6 +63,7 @@ _CARRIED = (
     "process",
     "state/__init__.py",
     "state/directories.py",
+    "state/temporary.py",
     *(f"runtime/{name}.py" for name in _CARRIED_RUNTIME),
 )
 _CARRIED_TUNE = ("tune/__init__.py", "tune/bench")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.naming import Name, as_typed
 from tilusbuild.signature import Signature
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
 from tilusbuild.tune.bench.elements import Mismatch, errors
@@ -160,11 +160,11 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
         launch = load(chosen.library)
         return [_call_here(chosen, launch, check, size, wanted.seed) for size in sizes]
     program = Candidate(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-run-") as directory:
+    with TemporaryDirectory("run") as directory:
         return [
             call_on_gpu(
                 project.runner,
-                os.path.join(directory, str(number)),
+                os.path.join(directory.path, str(number)),
                 signature,
                 program,
                 check,

@@ -21,6 +21,7 @@ from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.model import PlanSelection, Target, called_script_of, chosen_pairs
 from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.process.stopping import StoppedError
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
 from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script, read_script
@@ -107,7 +108,7 @@ def built(
             inputs.check_sizes(script_instance.signature, size)
     result = build_planned(project, plan, selection, BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
-        raise KeyboardInterrupt
+        raise StoppedError(result.summary.signal)
     if result.summary.error is not None:
         raise NotTunedError(f"the build stopped: {result.summary.error}")
     found = []

@@ -21,10 +21,10 @@ from queue import Empty, SimpleQueue
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig
-from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
+from tilusbuild.process.stopping import catch_signals
 from tilusbuild.state.clock import Moment
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from tilusbuild.builder.project import Project
-from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError
+from tilusbuild.process.stopping import catch_signals
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sha256_file
 from tilusbuild.watch import events

@@ -115,7 +115,8 @@ def _live(trial: Trial, box: Path, outputs: tuple[Path, Path]) -> NoReturn:
 def as_started() -> None:
     """Take back what this process has set for itself."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def environment_of(trial: Trial, box: Path) -> dict[str, str]:

@@ -27,6 +27,7 @@ from typing import NoReturn
 from support.hostile.classes import Laboratory
 from support.hostile.running import WALL, Ended, as_started, call, environment_of, hold, words_of
 from support.hostile.trial import Trial, attempt
+from tilusbuild.process.stopping import STOPPING
 
 LENGTH = 24
 """Trials of one worker."""
@@ -134,7 +135,7 @@ def _caches() -> Iterator[Callable[[], None]]:
 def _inline(trial: Trial, box: Path) -> Ended:
     """Run the command in this process, and put back what it changed of it."""
     outputs = box / "tmp-out", box / "tmp-err"
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {each: signal.getsignal(each) for each in STOPPING}
     before, streams = _used(), (sys.stdout, sys.stderr)
     os.environ.clear()
     os.environ.update(environment_of(trial, box))

@@ -33,9 +33,9 @@ from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, signal_name
 from tilusbuild.process.threads import start_thread
 from tilusbuild.runtime.regular import open_regular
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.bench.worker import SOCKET
-from tilusbuild.tune.bench.workplace import Workplace
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
 """What can come of a program."""
@@ -292,7 +292,7 @@ class Conversation:
         self._scope = runner.scope()
         self._finished: CompletedCommand | BaseException | None = None
         self._wake, self._woken = os.pipe()
-        self._workplace = Workplace()
+        self._workplace = TemporaryDirectory("tune")
         self._ends: tuple[int, ...] = (self._wake, self._woken)
         self._channel: socket.socket | None = None
         self._received = bytearray()

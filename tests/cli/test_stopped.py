@@ -1,0 +1,139 @@
+"""A command that a signal stops ends as at Ctrl-C: what it has, it removes and lets go of.
+
+It is stopped in the middle: where a function of it would run, or the shell of a compile, that says
+so and waits.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import wait_until
+from support.project import Project, needs_cxx
+
+_DRIVER = """\
+import importlib, sys, time
+from tilusbuild.cli.main import main
+
+def wait(*_, **__):
+    open("here", "w").close()
+    time.sleep(60)
+
+if sys.argv[1]:
+    module, name = sys.argv[1].split(":")
+    owner = importlib.import_module(module)
+    *path, last = name.split(".")
+    for each in path:
+        owner = getattr(owner, each)
+    setattr(owner, last, wait)
+sys.exit(main(sys.argv[2:]))
+"""
+MANIFEST = """\
+edition = 1
+project = { name = "p", version = "1" }
+target.cpu = { arch = "cpu" }
+[script.copy]
+template = "copy.cu.j2"
+kernel = "k"
+args = { x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i64" }
+"""
+TEMPLATE = 'extern "C" void k(const float *x, float *y, long long n) { y[0] = x[n - 1]; }\n'
+VERBS = {
+    "verify": ("tilusbuild.package.check:Checker.finish", "verify", "packed"),
+    "rebuild": ("", "verify", "--rebuild", ".cache"),
+    "diff": ("tilusbuild.package.read:Checker.finish", "diff", "packed", "packed"),
+    "doctor": ("tilusbuild.process.local:LocalRunner.run", "doctor"),
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project, and its package `packed`."""
+    needs_cxx()
+    project = Project(tmp_path_factory.mktemp("built"))
+    project.write_all({"tilus.toml": MANIFEST, "copy.cu.j2": TEMPLATE, ".git": ""}).run(
+        "build", "-q"
+    )
+    project.run("package", "-o", "made", "--format", "dir")
+    (made,) = (project.directory / "made").iterdir()
+    made.rename(project.directory / "packed")
+    return project.directory
+
+
+@pytest.fixture
+def directory(built: Path, tmp_path: Path) -> Path:
+    """A copy of it, with an empty TMPDIR."""
+    shutil.copytree(built, tmp_path / "project", symlinks=True)
+    (tmp_path / "project/tmp").mkdir()
+    shell = tmp_path / "project/bin/bash"
+    shell.parent.mkdir()
+    shell.write_text(f"#!/bin/sh\ntouch '{tmp_path}/project/here'\nexec sleep 60\n")
+    shell.chmod(0o755)
+    return tmp_path / "project"
+
+
+def started(directory: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command, and return when it waits in the middle."""
+    here = directory / "here"
+    here.unlink(missing_ok=True)
+    environment = {
+        **os.environ,
+        "TMPDIR": str(directory / "tmp"),
+        "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
+    }
+    command = [sys.executable, "-c", _DRIVER, *words]
+    process = subprocess.Popen(
+        command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: here.exists() or process.poll() is not None)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("verb", "number"),
+    [
+        *((verb, signal.SIGTERM) for verb in VERBS),
+        ("verify", signal.SIGHUP),
+        ("rebuild", signal.SIGINT),
+    ],
+)
+def test_what_a_signal_stops_leaves_nothing(directory: Path, verb: str, number: int) -> None:
+    with started(directory, *VERBS[verb]) as process:
+        assert os.listdir(directory / "tmp")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (128 + number, "interrupted\n")
+    assert os.listdir(directory / "tmp") == []
+
+
+def test_what_a_kill_leaves_the_next_one_removes(directory: Path) -> None:
+    left = []
+    for _ in range(2):
+        with started(directory, *VERBS["verify"]) as process:
+            left += os.listdir(directory / "tmp")
+            process.kill()
+    assert len(set(left)) == len(left) == 2
+    environment = {**os.environ, "TMPDIR": str(directory / "tmp")}
+    command = [sys.executable, "-m", "tilusbuild", "verify", "packed"]
+    subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True)
+    assert os.listdir(directory / "tmp") == []
+
+
+def test_what_a_parent_ignores_stays_ignored(directory: Path) -> None:
+    """As under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = started(directory, *VERBS["verify"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with process:
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM

@@ -1,0 +1,97 @@
+"""The signals that end a command: SIGINT, SIGTERM and SIGHUP.
+
+The first one is an exception in the main thread, as Python makes one of Ctrl-C, so that whatever
+holds something lets go of it in its own `with` block. What has a loop takes signals as messages
+instead (`catch_signals`). Either way a second one ends the process as it would by itself. What a
+parent ignores (`nohup`) stays ignored. A fork that does not exec takes the handlers back
+(`held_back`, `forget`): it must never run its parent's blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StoppedError(KeyboardInterrupt):
+    """A signal ended the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within the block, SIGTERM and SIGHUP raise `StoppedError`. SIGINT raises `KeyboardInterrupt`
+    by itself. Off the main thread, where Python allows no handlers, nothing is installed."""
+    with _handled(_raise, (signal.SIGTERM, signal.SIGHUP)):
+        yield
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise StoppedError(number)
+
+
+@contextmanager
+def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
+    """Within the block, call `notify(number)` for the first signal, and end the process at the
+    second; `notify` must be safe in a handler. Off the main thread nothing is installed."""
+    notified = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal notified
+        if notified:
+            # Die of the signal itself, so that whoever waits for us sees which it was.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        notified = True
+        notify(number)
+
+    with _handled(handler, STOPPING):
+        yield
+
+
+@contextmanager
+def _handled(
+    handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...]
+) -> Iterator[None]:
+    former = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            # None is a handler that C code installed: Python could not put it back.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                former[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, was in former.items():
+            signal.signal(number, was)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold these signals back around a fork: one is lost in Python's own hooks there, or raised in
+    the child."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def forget() -> None:
+    """In a fork that was `held_back`: leave Ctrl-C and a terminal's end to the parent, which the
+    fork ends with, and end at SIGTERM as any process does."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

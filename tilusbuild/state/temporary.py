@@ -1,0 +1,70 @@
+"""Directories of ours in TMPDIR.
+
+Who has one holds a lock of it, which the system drops however the holder ends. So the next one to
+make a directory knows what a killed command left, and removes it: directories of our names, of this
+user, that nobody holds. Where the file system has no locks, nothing is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from tilusbuild.state.directories import below, remove
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_PREFIX = "tilusbuild-tmp-"
+_MADE = re.compile(rf"{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
+
+
+class TemporaryDirectory:
+    """A directory `path`, open as `handle`, that nobody else reads or writes; use as a context
+    manager. `what` is what it is for, in small letters. Making one raises `OSError`."""
+
+    def __init__(self, what: str) -> None:
+        _sweep()
+        while True:
+            self.path = tempfile.mkdtemp(prefix=f"{_PREFIX}{what}-")
+            self._held = ExitStack()
+            try:
+                self.handle = self._held.enter_context(below(*os.path.split(self.path)))
+                with suppress(OSError):
+                    fcntl.flock(self.handle, fcntl.LOCK_EX)
+                # Another one may have swept it before it was held.
+                if os.path.exists(self.path):
+                    return
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                self.close()
+                raise
+            self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove it. What cannot be removed waits for the next one's sweep."""
+        with suppress(OSError):
+            remove(self.path)
+        self._held.close()
+
+
+def _sweep() -> None:
+    top = tempfile.gettempdir()
+    with suppress(OSError):
+        for name in filter(_MADE.fullmatch, os.listdir(top)):
+            # Held by nobody, and this user's.
+            with suppress(OSError), below(top, name) as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(handle).st_uid == os.geteuid():
+                    remove(os.path.join(top, name))
