@@ -185,6 +185,7 @@ def _disassembled(library: str) -> str:
     """Return the code of a library, without the source's lines."""
     from tilusbuild.binary import BinaryError
     from tilusbuild.binary.fatbin import extract_cubins
+    from tilusbuild.state.files import write_atomic
     from tilusbuild.state.temporary import TemporaryDirectory
     from tilusbuild.toolchain.cuda import disassembler
 
@@ -201,8 +202,7 @@ def _disassembled(library: str) -> str:
     for cubin in cubins:
         with TemporaryDirectory("sass") as directory:
             path = os.path.join(directory.path, "code.cubin")
-            with open(path, "wb") as file:
-                file.write(cubin.data)
+            write_atomic(path, cubin.data)
             done = subprocess.run([tool, "-c", path], capture_output=True, check=False)
         if done.returncode:
             raise input_error(f"{tool}: {done.stderr.decode(errors='replace').strip()}")
