@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from support.processes import no_thread_left
+from tilusbuild.engine import attempt
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
@@ -29,15 +31,14 @@ def run(
     listener: Listener | None = None,
     **options: Any,
 ) -> Result:
-    result = build(
-        plan,
-        store or FakeStore(),
-        compiler or FakeCompiler(),
-        listener or Listener(),
-        BuildConfig(**{"jobs": 4, **options}),
-    )
-    assert not [t for t in threading.enumerate() if t.name.startswith("tilusbuild-worker")]
-    return result
+    with no_thread_left():
+        return build(
+            plan,
+            store or FakeStore(),
+            compiler or FakeCompiler(),
+            listener or Listener(),
+            BuildConfig(**{"jobs": 4, **options}),
+        )
 
 
 def columns(summary: Summary) -> dict[str, int]:
@@ -278,6 +279,15 @@ def test_a_full_disk_is_not_a_failed_schedule(log: str) -> None:
     assert not store.entries
 
 
+def test_a_worker_that_finds_no_memory_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(attempt, "attempt", fails)
+    with pytest.raises(MemoryError):
+        run(jobs(2))
+
+
 def test_a_compile_killed_for_memory_is_tried_once_more_alone() -> None:
     running: set[str] = set()
     beside: list[set[str]] = []
@@ -399,7 +409,6 @@ def test_our_own_bug_is_raised_after_the_workers_ended() -> None:
 
     with pytest.raises(ZeroDivisionError):
         run(jobs(5), compiler=FakeCompiler(broken))
-    assert not [t for t in threading.enumerate() if t.name.startswith("tilusbuild-worker")]
 
 
 def test_equal_failures_are_one_group_with_a_sample_and_what_reproduces_it() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from support.processes import no_thread_left
 from tilusbuild.engine.build import build
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig, Compiled
@@ -44,10 +45,6 @@ def compiler_of(outcomes: dict[str, str]) -> FakeCompiler:
     return FakeCompiler(script)
 
 
-def assert_no_worker_left() -> None:
-    assert not [t for t in threading.enumerate() if t.name.startswith("tilusbuild-worker")]
-
-
 @settings(deadline=None, max_examples=150)
 @given(plans(), st.integers(1, 9), st.sets(st.integers(0, 30)), st.data())
 def test_a_build_gives_what_each_program_gives_alone(
@@ -62,11 +59,9 @@ def test_a_build_gives_what_each_program_gives_alone(
         history.record(job, data.draw(st.floats(0, 100)), 0)
 
     compiler, listener = compiler_of(outcomes), Listener()
-    result = build(
-        jobs, store, compiler, listener, BuildConfig(keep_going=0, jobs=width, history=history)
-    )
-
-    assert_no_worker_left()
+    config = BuildConfig(keep_going=0, jobs=width, history=history)
+    with no_thread_left():
+        result = build(jobs, store, compiler, listener, config)
     asked = {job.text: job for job in jobs}
     assert result.statuses == {job.hash: outcomes[text] for text, job in asked.items()}
     compiled = [text for text, job in asked.items() if job.hash not in recorded]
@@ -120,11 +115,11 @@ def test_builders_that_share_a_store_never_compile_a_program_twice(
         statuses.append(result.statuses)
 
     threads = [threading.Thread(target=builder) for _ in range(builders)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert_no_worker_left()
+    with no_thread_left():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert set(compiler.runs) == {job.text for job in jobs}
     assert set(compiler.runs.values()) <= {1}
     assert statuses == [{job.hash: outcomes[job.text] for job in jobs}] * builders
@@ -145,8 +140,8 @@ def test_a_crashed_build_keeps_what_is_done_and_the_next_one_completes_it(
         return healthy(job)
 
     first._script = breaking
-    build(jobs, store, first, Listener(), BuildConfig(keep_going=0, jobs=width))
-    assert_no_worker_left()
+    with no_thread_left():
+        build(jobs, store, first, Listener(), BuildConfig(keep_going=0, jobs=width))
     kept = set(store.entries)
     second = compiler_of(outcomes)
     result = build(jobs, store, second, Listener(), BuildConfig(keep_going=0, jobs=width))

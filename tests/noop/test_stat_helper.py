@@ -165,13 +165,23 @@ def test_any_thread_may_see_the_change(
     assert record.holds(shared_out, NAME, threads=threads) is None
 
 
-def test_without_another_thread_all_is_looked_at_by_this_one(
-    tree: Path, shared_out: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> int:
-        raise RuntimeError("can't start new thread")
+def _refused(*_: object) -> int:
+    raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("_thread.start_new_thread", refused)
+
+def _never_begun(*_: object) -> int:
+    """A thread that finds no memory for its first call: nobody is told."""
+    return 1
+
+
+@pytest.mark.parametrize("start", [_refused, _never_begun])
+def test_without_another_thread_all_is_looked_at_by_this_one(
+    tree: Path,
+    shared_out: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[..., int],
+) -> None:
+    monkeypatch.setattr("_thread.start_new_thread", start)
     assert record.holds(shared_out, NAME, threads=3) == SUMMARY
     (tree / "out/038/lib.so").unlink()
     assert record.holds(shared_out, NAME, threads=3) is None
@@ -181,15 +191,17 @@ def test_a_thread_that_fails_vouches_for_nothing(
     shared_out: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = threading.get_ident()
+    begun = threading.Event()
 
     def failing(*_: object) -> bool:
         if threading.get_ident() != here:
+            begun.set()
             raise MemoryError
-        return True
+        return begun.wait(60)
 
     monkeypatch.setattr(record, "_same", lambda _: failing)
-    assert record.holds(shared_out, NAME, threads=1) == SUMMARY
     assert record.holds(shared_out, NAME, threads=2) is None
+    assert record.holds(shared_out, NAME, threads=1) == SUMMARY
 
 
 def test_a_file_that_appears_ends_it(tree: Path, data: bytes) -> None:

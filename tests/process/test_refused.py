@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import resource
@@ -125,10 +126,10 @@ def test_a_stopped_warden_goes_on(started: LocalRunner, action: str) -> None:
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    def start(thread: threading.Thread) -> None:
+    def start(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    return lambda: monkeypatch.setattr(threading.Thread, "start", start)
+    return lambda: monkeypatch.setattr(_thread, "start_new_thread", start)
 
 
 def test_a_runner_without_a_thread_leaves_no_process(no_threads: Callable[[], None]) -> None:

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,21 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.005)
+
+
+def own_threads() -> int:
+    """How many threads this process has, whoever started them."""
+    return len(os.listdir("/proc/self/task"))
+
+
+@contextmanager
+def no_thread_left() -> Iterator[None]:
+    """After the block there are no more threads than before it."""
+    before = own_threads()
+    try:
+        yield
+    finally:
+        wait_until(lambda: own_threads() <= before)
 
 
 def kill_group(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:

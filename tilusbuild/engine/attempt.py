@@ -8,7 +8,6 @@ compiler has ended. A stage is published or discarded, whatever is raised.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from tilusbuild.engine.states import Ticket
 from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError
-from tilusbuild.process.threads import start_thread
+from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Cause, Status
 
@@ -105,7 +104,7 @@ class Workers:
         self._inbox = inbox
         self._stopped = stopped
         self._tickets: SimpleQueue[Ticket | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
 
     def start(self, ticket: Ticket, running: int) -> None:
         """Have a worker attempt this ticket; `running` is how many have one then.
@@ -114,9 +113,8 @@ class Workers:
         Raises `OSError` when there is none.
         """
         if len(self._threads) < running:
-            name = f"tilusbuild-worker-{len(self._threads)}"
             try:
-                self._threads.append(start_thread(name, self._work))
+                self._threads.append(start_thread(self._work))
             except OSError:
                 if not self._threads:
                     raise
@@ -131,19 +129,27 @@ class Workers:
 
     def _work(self) -> None:
         while (ticket := self._tickets.get()) is not None:
-            with self._timeline.attempt(ticket.job, ticket.estimate.peak_rss) as record:
-                result = attempt(
-                    ticket.attempted or ticket.job,
-                    self._store,
-                    self._compiler,
-                    started=partial(self._inbox.put, CompileStarted(ticket)),
-                    ended=partial(self._inbox.put, CompileEnded(ticket)),
-                    stopped=self._stopped,
-                    timeline=self._timeline,
-                )
-                if isinstance(result, ProgramAnswer):
-                    record.ended(result.compiled)
+            result: AttemptResult
+            try:
+                result = self._attempt(ticket)
+            except BaseException as error:  # without memory, say: who waits for the answer gets one
+                result = InternalError(error)
             self._inbox.put(AttemptEnded(ticket, result))
+
+    def _attempt(self, ticket: Ticket) -> AttemptResult:
+        with self._timeline.attempt(ticket.job, ticket.estimate.peak_rss) as record:
+            result = attempt(
+                ticket.attempted or ticket.job,
+                self._store,
+                self._compiler,
+                started=partial(self._inbox.put, CompileStarted(ticket)),
+                ended=partial(self._inbox.put, CompileEnded(ticket)),
+                stopped=self._stopped,
+                timeline=self._timeline,
+            )
+            if isinstance(result, ProgramAnswer):
+                record.ended(result.compiled)
+        return result
 
 
 def found(entry: StoredProgram) -> ProgramAnswer:

@@ -135,26 +135,35 @@ def _hold_by_threads(groups: Sequence[_Group], same: Same, threads: int) -> bool
     """Return whether all is as it was: the first share is checked here, each other by a thread."""
     own, *others = [groups[number::threads] for number in range(threads)]
     answers: list[bool] = []
-    waiting = []
+    begun = []
     for share in others:
-        done = _thread.allocate_lock()
+        claim, done = _thread.allocate_lock(), _thread.allocate_lock()
         done.acquire()
-        try:
-            _thread.start_new_thread(_check, (share, same, answers, done))
-        except RuntimeError:  # no thread can be started: this one checks the share, too
-            own = [*own, *share]
-            continue
-        waiting.append(done)
+        try:  # noqa: SIM105 - contextlib would be one more import
+            _thread.start_new_thread(_check, (share, same, answers, claim, done))
+        except RuntimeError:  # no thread can be started
+            pass
+        begun.append((share, claim, done))
     answers.append(all(same(*group) for group in own))
-    for done in waiting:
-        done.acquire()
+    for share, claim, done in begun:
+        # One that has not begun yet may never do so: it found no memory, and nobody is told.
+        if claim.acquire(blocking=False):
+            answers.append(all(same(*group) for group in share))
+        else:
+            done.acquire()
     # Counted, so that a thread that ended without an answer stands for a change.
-    return answers.count(True) == 1 + len(waiting)
+    return answers.count(True) == threads
 
 
 def _check(
-    share: Sequence[_Group], same: Same, answers: list[bool], done: _thread.LockType
+    share: Sequence[_Group],
+    same: Same,
+    answers: list[bool],
+    claim: _thread.LockType,
+    done: _thread.LockType,
 ) -> None:
+    if not claim.acquire(blocking=False):
+        return
     try:
         answers.append(all(same(*group) for group in share))
     except Exception:

@@ -233,7 +233,7 @@ class _Sleeper:
         self._asked = threading.Semaphore(0)
         self._callback: Callable[[], None] | None = None
         self._closing = False
-        self._thread = start_thread("jobserver", self._run)
+        self._thread = start_thread(self._run)
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call `callback` when there is something to read; no effect while another one waits."""

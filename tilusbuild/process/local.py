@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, RunnerLostError
-from tilusbuild.process.threads import start_thread
+from tilusbuild.process.threads import Thread, start_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -117,7 +117,7 @@ class LocalRunner:
         self._last_number = 0
         self._owner = os.getpid()
         self._socket: socket.socket | None = None
-        self._reader: threading.Thread | None = None
+        self._reader: Thread | None = None
         self._warden = 0
         self._closed = False
         self._held = threading.Event()
@@ -264,7 +264,7 @@ class LocalRunner:
         finally:
             theirs.close()
         try:
-            self._reader = start_thread("process-reader", self._read_answers, ours)
+            self._reader = start_thread(self._read_answers, ours)
         except OSError:
             ours.close()  # which ends the warden
             self._wait_for_warden()

@@ -166,7 +166,7 @@ class _Resident:
         self._channel: socket.socket | None = None
         command = replace(like, argv=(*argv, "--serve", name), cwd="/", timeout=None)
         try:
-            start_thread("resident", self._live, command)
+            start_thread(self._live, command)
         except OSError:
             self._listener.close()
             raise

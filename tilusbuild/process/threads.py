@@ -1,19 +1,66 @@
-"""Start a thread, or say in an `OSError` that there can be none: a limit on processes counts
-threads too, and Python's `RuntimeError` would be taken for a bug of ours."""
+"""Threads that begin, or of which an `OSError` says that they cannot: a limit on processes counts
+threads too, and Python's `RuntimeError` would be taken for a bug of ours.
+
+`threading.Thread.start` waits for the new thread without a limit, and one that finds no memory for
+its first call ends without a word to it: under `ulimit -v` a build hung. Here the new thread alone
+holds an object, which goes with it however it ends, and who started it looks whether it is there.
+"""
 
 from __future__ import annotations
 
+import _thread
 import errno
-import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_LOOK_SECONDS = 0.1
 
-def start_thread(name: str, run: Callable[..., object], *arguments: object) -> threading.Thread:
+
+class Thread:
+    """A thread that does not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._begun = _thread.allocate_lock()
+        self._alive = _thread.allocate_lock()
+        self._begun.acquire()
+        self._alive.acquire()
+
+    def is_alive(self) -> bool:
+        """Return whether it has not ended."""
+        return self._alive.locked()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended; no longer than `timeout` seconds."""
+        if self._alive.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            self._alive.release()
+
+    def _run(self, held: _Held, run: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self._begun.release()
+        try:
+            run(*arguments)
+        finally:
+            self._alive.release()
+
+    def _start(self, run: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        held = _Held()
+        there = weakref.ref(held)
+        with starting_threads():
+            _thread.start_new_thread(self._run, (held, run, arguments))
+        del held
+        while not self._begun.acquire(timeout=_LOOK_SECONDS):
+            if there() is None and not self._begun.acquire(blocking=False):
+                raise OSError(errno.ENOMEM, "no thread can be started (no memory)")
+
+
+class _Held:
+    """What a thread holds until it ends."""
+
+
+def start_thread(run: Callable[..., object], *arguments: object) -> Thread:
     """Start a thread that does not keep the process alive. Raises `OSError`."""
-    thread = threading.Thread(target=run, name=name, args=arguments, daemon=True)
-    with starting_threads():
-        thread.start()
+    thread = Thread()
+    thread._start(run, arguments)
     return thread
 
 

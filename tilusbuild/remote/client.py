@@ -19,7 +19,7 @@ from tilusbuild.engine import events
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.engine.queue import WakeUp
 from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
-from tilusbuild.process.threads import start_thread
+from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.remote.choose import open_backend
 from tilusbuild.remote.fetch import Fetcher, Hit, Miss, Outcome, Refused
 from tilusbuild.remote.guard import BrokenError, Guard
@@ -83,7 +83,7 @@ class RemoteCache:
         self._withdrawn = False
         self._senders: list[Sender] = []
         self._askers = 0
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
 
     # On the build's thread.
 
@@ -95,7 +95,7 @@ class RemoteCache:
         batches = [named[at : at + size] for at in range(0, len(named), size)]
         try:
             while self._askers < min(self._backend.width, len(batches)):
-                self._start(f"tilusbuild-remote-{self._askers}", self._ask_all)
+                self._threads.append(start_thread(self._ask_all))
                 self._askers += 1
         except OSError:
             if not self._askers:
@@ -117,7 +117,7 @@ class RemoteCache:
         try:
             while len(self._senders) < min(_SENDERS, self._unsent):
                 sender = Sender(self._backend, self._sending, self._cache)
-                self._start(f"tilusbuild-send-{len(self._senders)}", self._send_all, sender)
+                self._threads.append(start_thread(self._send_all, sender))
                 self._senders.append(sender)
         except OSError:
             if not self._senders:
@@ -207,9 +207,6 @@ class RemoteCache:
             self._origins.take_back(address)
         if first:
             self._tell(RemoteWithdrawn())
-
-    def _start(self, name: str, run: Callable[..., object], *arguments: object) -> None:
-        self._threads.append(start_thread(name, run, *arguments))
 
     # On threads of its own.
 

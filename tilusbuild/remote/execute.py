@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
-from tilusbuild.process.threads import start_thread
+from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.process.warden import Output
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.actions import Actions, digest
@@ -64,7 +64,7 @@ class RemoteExecutor:
         self._proved: bool | None = None
         """None while the probe runs."""
         self._probing = False
-        self._prover: threading.Thread | None = None
+        self._prover: Thread | None = None
         self.executed = 0
 
     def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
@@ -109,7 +109,7 @@ class RemoteExecutor:
             begins, self._probing = not self._probing, True
         if begins:
             with suppress(OSError):
-                self._prover = start_thread("tilusbuild-probe", self._prove)
+                self._prover = start_thread(self._prove)
         return bool(self._proved) and not self._guard.broken
 
     def _prove(self) -> None:

@@ -78,7 +78,7 @@ class BuildThread:
         self._guard = threading.Lock()
         self._state: PlanState | None = None
         self._over = False
-        self._thread = start_thread("tilusbuild-build", self._run)
+        self._thread = start_thread(self._run)
 
     @property
     def has_plan(self) -> bool:
@@ -250,7 +250,7 @@ class CommandRun:
         self._programs = programs
         self._lines = Lines(printed)
         self._ended = ended
-        self._thread = start_thread("tilusbuild-exec", self._run)
+        self._thread = start_thread(self._run)
 
     def cancel(self) -> None:
         """Kill it; return when it has ended."""

@@ -22,7 +22,8 @@ COLUMNS = ("lost", "torn", "stale", "twice", "left over", "traceback", "stuck", 
 status that is not documented, or a failure without a word."""
 
 NO_WORD = " and no word"
-_DOCUMENTED = (0, 1, 2, 130, 129, 143)
+_STOPPED = (129, 130, 143)
+_DOCUMENTED = (0, 1, 2, *_STOPPED)
 _STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*\.lock")
 """What may stay in TMPDIR: the file in which a bug is reported, and the lock of a device, which all
 users share and nobody may remove while another waits for it."""
@@ -62,6 +63,11 @@ class Scenario:
     """It publishes what it measured: other bytes each time."""
 
     @property
+    def goes_on(self) -> bool:
+        """It ends by the trial's own signal."""
+        return self.words[0] == "watch"
+
+    @property
     def builds(self) -> bool:
         """When it ends well, everything is built."""
         return self.words[0] in ("build", "install", "merge")
@@ -72,7 +78,7 @@ def judge(
 ) -> list[Finding]:
     """Say all that is wrong in a world in which `scenario` ended like this. `before` is what was
     published when it began; `killed`: it was to die."""
-    findings = [*of_command(ended, killed)]
+    findings = [*of_command(ended, killed, stopped=scenario.goes_on)]
     findings += [Finding("left over", f"process {words}") for words in world.server.settle()]
     compiled = world.journal()
     world.obey()
@@ -93,7 +99,9 @@ def judge(
     return findings
 
 
-def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
+def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator[Finding]:
+    """Say what is wrong with how a command ended. `killed`: it was to die; `stopped`: it was sent
+    a signal, and who sent that needs no word of it."""
     if ended.hung:
         yield Finding("stuck", f"never ended: {ended.err[-300:]}")
         return
@@ -107,6 +115,8 @@ def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
         return
     if ended.status not in _DOCUMENTED and not (killed and ended.status < 0):
         yield Finding("status", f"status {ended.status}: {ended.err[-300:]}")
+    elif stopped and ended.status in _STOPPED:
+        return
     elif ended.status > 0 and not (ended.err.strip() or _says_why(ended.out)):
         yield Finding("status", f"status {ended.status}{NO_WORD}")
 

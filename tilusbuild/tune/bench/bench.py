@@ -20,7 +20,6 @@ import select
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,7 +30,7 @@ import tilusbuild
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, signal_name
-from tilusbuild.process.threads import start_thread
+from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune.bench.work import Candidate, Case
@@ -296,7 +295,7 @@ class Conversation:
         self._ends: tuple[int, ...] = (self._wake, self._woken)
         self._channel: socket.socket | None = None
         self._received = bytearray()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         try:
             self._connect(kind, index)
         except BaseException:
@@ -354,7 +353,7 @@ class Conversation:
             # Through /proc, because a socket's path has at most 107 bytes, and TMPDIR any number.
             listener.bind(f"/proc/self/fd/{self._workplace.handle}/{SOCKET}")
             listener.listen(1)
-            self._thread = start_thread("bench", self._run, command)
+            self._thread = start_thread(self._run, command)
             ready, _, _ = select.select([listener.fileno(), self._wake], [], [], _START)
             if listener.fileno() not in ready:
                 self._scope.cancel()
