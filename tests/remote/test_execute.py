@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +19,16 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 from support.casd import Casd, worker
 from support.http_cache import Faults, line_to
 from support.processes import Marker, wait_until
-from support.project import NewProject, Project
+from support.project import NewProject, Project, needs_cxx
 from support.trees import published
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.elsewhere import Places, SharingRunner
+from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.execute import RemoteExecutor
+from tilusbuild.remote.probe import probe
 from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.toolkit import toolkit
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
 SLOW = "#include <iostream>\n#include <map>\n"
 """What takes a compiler long enough for workers to be proved before all is compiled."""
@@ -260,6 +265,50 @@ def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: New
     assert said == []
     assert summary["remote"]["executed"] >= 1
     assert published(here.cache) == published(there.cache)
+
+
+@pytest.mark.slow
+def test_a_worker_without_tools_compiles_with_those_that_it_is_sent(tmp_path: Path) -> None:
+    """The sandbox of its workers has nothing but an action's inputs."""
+    needs_cxx()
+    bare, runner = Casd(tmp_path / "bare", *worker(tools=False)), LocalRunner()
+    request = ToolchainRequest(needs_cuda=False, project_root=str(tmp_path))
+    found = discover(request, os.environ, runner, DigestMemory())
+    work = tmp_path / "work"
+    (work / "tmp").mkdir(parents=True)
+    (work / "source.cc").write_text(
+        SLOW + "int main() { std::cout << std::map<int, int>().size(); }"
+    )
+    words = (found.cxx.path, "-O2", "-c", "source.cc", "-o", "out.o")
+    environment = {**found.environment(), "TMPDIR": "/proc/self/cwd/tmp"}
+    command = Command(words, str(work), environment, outputs=("out.o",))
+
+    def there(sent: bool) -> tuple[CompletedCommand | None, list[str]]:
+        warned: list[str] = []
+        executor = RemoteExecutor(
+            RemoteSettings(bare.address, "test"),
+            lambda run: probe(found, runner, run),
+            warned.append,
+            (lambda: toolkit(found, runner)) if sent else None,
+        )
+        assert executor.run(command, threading.Event()) is None  # not proved yet
+        wait_until(lambda: executor._proved is not None or bool(warned), 120)
+        done = executor.run(command, threading.Event())
+        executor.close()
+        return done, warned
+
+    try:
+        done, (said,) = there(sent=False)
+        assert done is None
+        assert "this build compiles here" in said
+        done, warned = there(sent=True)
+        assert (warned, done is not None and done.status) == ([], 0)
+        made = (work / "out.o").read_bytes()
+        assert runner.run(command).ok
+        assert (work / "out.o").read_bytes() == made
+    finally:
+        runner.close()
+        bare.kill()
 
 
 def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:

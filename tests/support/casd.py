@@ -42,15 +42,16 @@ def free_port() -> int:
         return port
 
 
-def worker() -> tuple[str, ...]:
-    """The words that make a server execute with this machine's tools; skip where it cannot."""
+def worker(*, tools: bool = True) -> tuple[str, ...]:
+    """The words that make a server execute with this machine's tools, or with nothing but an
+    action's inputs; skip where it cannot."""
     run = shutil.which("buildbox-run", path=_PATH)
     bwrap = shutil.which("bwrap", path=_PATH)
     if run is None or bwrap is None:
         pytest.skip("needs buildbox-run and bubblewrap: make remote")
     if subprocess.run([bwrap, "--ro-bind", "/", "/", "true"], capture_output=True).returncode:
         pytest.skip("bubblewrap cannot make namespaces here")
-    places = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives")
+    places = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives") if tools else ()
     mounts = (f"{os.path.realpath(place)}:{place}" for place in places if os.path.isdir(place))
     shown = (f"--runner-arg=--ro-bind-mount={mount}" for mount in mounts)
     return ("--buildbox-run", run, "--jobs", "4", *shown)

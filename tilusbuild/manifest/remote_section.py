@@ -4,7 +4,7 @@ is not taken from a manifest, which somebody else may have written: see `remote.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
@@ -87,6 +87,12 @@ class RemoteSection(ManifestTable):
         default_factory=entries,
         description="What a worker must be, in the words of the server.",
         examples=[{"OSFamily": "linux"}],
+    )
+    toolchain: Literal["worker", "inputs"] = Field(
+        "worker",
+        description="Whose compilers workers run: their own, which must be those of this machine, "
+        'or, with "inputs", those that they are sent.',
+        examples=["inputs"],
     )
     jobs: int = Field(
         64,

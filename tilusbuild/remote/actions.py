@@ -3,7 +3,7 @@ environment, and what it makes.
 
 A private directory is small and is read as it is. A link to a published header directory is that
 directory, whose tree is worked out once a build; any other link names a tool, which the worker has
-at the same place.
+at the same place: by itself, or from the inputs, when it is sent the compilers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from tilusbuild.cache import layout
 from tilusbuild.process.base import Command
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.record import Blob, Sources, blob_for
+from tilusbuild.remote.toolkit import Toolkit
 from tilusbuild.runtime.regular import read_bytes
 
 WORKING = "w"
-"""The command's directory on a worker, which may be below the root of its file system."""
+"""The command's directory on a worker, which may be below the root of its file system. No system
+has a directory of that name there."""
 
 
 class Actions:
@@ -31,17 +33,21 @@ class Actions:
         self._lock = threading.Lock()
         self._headers: dict[str, tuple[Blob, Sources]] = {}
         """The trees of header directories, by their real paths."""
+        self.toolkit = Toolkit()
+        """What else is in the inputs: nothing, where workers have the compilers."""
         self._platform = reapi.Platform()
         for name, value in sorted(properties.items()):
             self._platform.properties.add(name=name, value=value)
 
     def of(self, command: Command, *, cached: bool = True) -> tuple[Blob, Sources]:
-        """Return the digest of a command's Action, and all blobs that it consists of. Raises
-        `OSError`."""
+        """Return the digest of a command's Action, and all blobs that it consists of but for those
+        of the toolkit. Raises `OSError`."""
         sources: Sources = {}
         inside = self._directory(command.cwd, sources)
         root = reapi.Directory()
+        root.CopyFrom(self.toolkit.root)
         root.directories.add(name=WORKING, digest=digest(inside))
+        root.directories.sort(key=lambda node: node.name)
         words = reapi.Command(
             arguments=command.argv,
             output_paths=sorted(command.outputs),

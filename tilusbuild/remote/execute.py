@@ -21,9 +21,10 @@ from tilusbuild.remote.actions import Actions, digest
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.guard import BrokenError, Guard
 from tilusbuild.remote.operations import InputsAbsentError, Operations, Running, said
-from tilusbuild.remote.reapi import ReapiBackend
+from tilusbuild.remote.reapi import ReapiBackend, in_batches
 from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for, blob_of
 from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.toolkit import Toolkit, ToolkitError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
 
@@ -32,6 +33,8 @@ _NOT_OF_A_COMPILER = range(126, 193)
 """An exit status with which a shell or a signal speaks. nvcc has 255 for errors of its parts."""
 _LONGEST = 1e5
 """Seconds of an action, whatever a server says."""
+_AT_ONCE = 64 << 20
+"""Bytes that are read to be sent together."""
 _LAST_WORDS = 5.0
 """Seconds that the probe has to remove what it made."""
 
@@ -48,8 +51,11 @@ class RemoteExecutor:
         settings: RemoteSettings,
         probe: Callable[[Callable[[Command], CompletedCommand]], str | None],
         warn: Callable[[str], None],
+        toolkit: Callable[[], Toolkit] | None = None,
     ) -> None:
-        """Connects to nothing yet. Raises `RemoteTroubleError`."""
+        """`toolkit` returns what else the workers are sent. Connects to nothing yet. Raises
+        `RemoteTroubleError`."""
+        self._toolkit = toolkit
         self._settings = settings
         self._backend = ReapiBackend(settings)
         self._actions = Actions(settings.properties)
@@ -114,9 +120,14 @@ class RemoteExecutor:
 
     def _prove(self) -> None:
         try:
+            if self._toolkit is not None:
+                self._actions.toolkit = self._toolkit()
+                self._guard.call(lambda: self._upload(self._actions.toolkit.sources, anew=False))
             problem = self._guard.call(lambda: self._probe(self.try_once))
-        except (BrokenError, OSError, CancelledError):
+        except (BrokenError, CancelledError):
             return
+        except (OSError, ToolkitError) as error:
+            problem = str(error)
         if problem is None:
             self._proved = True
         else:
@@ -139,7 +150,8 @@ class RemoteExecutor:
             self._running[cancelled] = running
         try:
             for again in (False, True):
-                self._upload(sources, anew=again)
+                every = {**self._actions.toolkit.sources, **sources} if again else sources
+                self._upload(every, anew=again)
                 try:
                     answer = self._operations.execute(request, running, command.timeout)
                     return self._completed(answer, command)
@@ -156,8 +168,8 @@ class RemoteExecutor:
                 self._known.difference_update(sources)
             unknown = sources.keys() - self._known
         missing = self._backend.missing(unknown) if unknown else ()
-        if missing:
-            self._backend.send({blob: _content(sources[blob]) for blob in missing})
+        for some in in_batches(missing, _AT_ONCE):
+            self._backend.send({blob: _content(sources[blob]) for blob in some})
         with self._lock:
             self._known |= unknown
 

@@ -117,6 +117,7 @@ class LazyExecutor:
     ) -> None:
         """`runner` runs the probe's part here, and nothing else."""
         self._settings = settings
+        self._sends = settings.toolchain == "inputs"
         self._toolchain = toolchain
         self._runner = runner
         self._warn = warn
@@ -153,14 +154,17 @@ class LazyExecutor:
             from tilusbuild.remote.backend import RemoteTroubleError
             from tilusbuild.remote.execute import RemoteExecutor
             from tilusbuild.remote.probe import probe
+            from tilusbuild.remote.toolkit import toolkit
         except ImportError as error:
             self._warn(not_installed(error))
             return
+        sent = (lambda: toolkit(self._toolchain, self._runner)) if self._sends else None
         try:
             self._executor = RemoteExecutor(
                 self._settings,
                 lambda there: probe(self._toolchain, self._runner, there),
                 self._warn,
+                sent,
             )
         except RemoteTroubleError as error:
             self._warn(str(error))
