@@ -83,9 +83,10 @@ def _sections() -> Iterator[str]:
 
 
 def _is_described_elsewhere(path: Path) -> bool:
-    """Return whether another table shows the same keys: an override has the script's."""
-    within_override = "override" in path and path[-2:] != ("override", NAME)
-    return within_override or ("include-dirs" in path and path[0] == "script")
+    """Return whether another table shows the same keys: an override, or a kernel, has the
+    script's."""
+    within = any(each in path and path[-2:] != (each, NAME) for each in ("override", "kernels"))
+    return within or ("include-dirs" in path and path[0] == "script")
 
 
 def _title(path: Path) -> str:

@@ -116,6 +116,8 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
     place = partial(checks.document.key, *path)
     if checks.wrote(*path, "library") is not None:
         return  # `check_libraries` has it
+    if checks.wrote(*path, "kernels") is not None:
+        return  # `check_units` has it
     has_kernel = checks.wrote(*path, "kernel") is not None
     has_entry = checks.wrote(*path, "entry") is not None
     if has_kernel and has_entry:

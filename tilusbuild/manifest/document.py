@@ -10,7 +10,7 @@ import bisect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +73,17 @@ class Document:
 
     @cached_property
     def locations(self) -> Locations:
-        """Where everything is written."""
-        return locate(self.text)
+        """Where everything is written: of a script that stands for a kernel, in the kernel's table,
+        else in its script's."""
+        found = locate(self.text)
+        for spans in (found.keys, found.values):
+            _add_kernels(spans, kernels_in(found.keys))
+        return found
+
+    @cached_property
+    def kernels(self) -> dict[str, tuple[str, str]]:
+        """The scripts that stand for a kernel: the name of the script that has it, and its own."""
+        return kernels_in(self.locations.keys)
 
     def key(self, *path: str | int) -> Place:
         """Return where a key is written; of an array's item, the item. The nearest table when
@@ -122,6 +131,23 @@ class Document:
             elif name not in SHORTHANDS:
                 break
         return written
+
+
+def kernels_in(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
+    """Return the kernels of scripts, by the name of what stands for each."""
+    named = (path for path in keys if path[:1] == ("script",) and path[2:3] == ("kernels",))
+    return {f"{path[1]}.{path[3]}": (str(path[1]), str(path[3])) for path in named if len(path) > 3}
+
+
+def _add_kernels(spans: dict[Path, Span], kernels: Mapping[str, tuple[str, str]]) -> None:
+    for path, span in list(spans.items()) if kernels else ():
+        for full, (name, kernel) in kernels.items():
+            if path[:2] != ("script", name):
+                continue
+            if path[2:4] == ("kernels", kernel):
+                spans[("script", full, *path[4:])] = span
+            elif path[2:3] != ("kernels",):
+                spans.setdefault(("script", full, *path[2:]), span)
 
 
 def shown_path(path: str) -> str:

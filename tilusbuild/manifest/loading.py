@@ -28,6 +28,7 @@ from tilusbuild.manifest.check_targets import check_flags, check_targets
 from tilusbuild.manifest.check_units import check_units
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError, too_many
 from tilusbuild.manifest.document import Document, read_document, shown_path
+from tilusbuild.manifest.kernels import spread
 from tilusbuild.manifest.library import LinkScript, SourcesScript
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.scanner import Path
@@ -65,6 +66,7 @@ def load(path: str | os.PathLike[str]) -> Manifest:
 
 def _load(path: str) -> Manifest:
     document = read_document(path)
+    spread(document)
     manifest, diagnostics = structured(document)
     if manifest is not None:
         checks = Checks(document, manifest)
@@ -289,7 +291,7 @@ def _homes(key: str) -> list[str]:
     return [
         header(path)
         for path, table in tables().items()
-        if key in keys_of(table) and "override" not in path and 0 not in path
+        if key in keys_of(table) and not {"override", "kernels", 0} & {*path}
     ]
 
 

@@ -346,6 +346,19 @@ class ManifestMethods(TableMethods):
             if script.form == "object" and script.library == library
         )
 
+    def kernels_with(self, script: str) -> tuple[str, ...]:
+        """Return the scripts that stand for kernels of the same template, a script's own among
+        them; () for one that stands for itself."""
+        if "." not in script or script not in self._document.kernels:
+            return ()
+        return self.kernels_of(self._document.kernels[script][0])
+
+    def kernels_of(self, name: str) -> tuple[str, ...]:
+        """Return the scripts that stand for the kernels of what is called `name`."""
+        if name in self.scripts:
+            return ()
+        return tuple(each for each, (of, _) in self._document.kernels.items() if of == name)
+
     def written(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
         """Return the path of a script's entry as the target sees it: its override's, else its
         own."""

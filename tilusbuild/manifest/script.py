@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import (
-    Field,
-    GetJsonSchemaHandler,
-    PlainValidator,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tilusbuild.expr import Value
+from tilusbuild.manifest.kernels import KernelSection
 from tilusbuild.manifest.methods import ParameterMethods, ScriptMethods
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
@@ -204,6 +199,11 @@ class ScriptSection(ScriptMethods, ManifestTable):
         "`::saxpy` too. `{{ … }}` is an expression over the program's values. Exactly one of "
         "`kernel` and `entry`.",
         examples=["matmul", "marlin::Marlin<{{ threads }}, {{ stages }}>"],
+    )
+    kernels: Entries[KernelSection] = Field(
+        default_factory=entries,
+        description="Several kernels of the template, in place of `kernel`: each is a script "
+        "`NAME.KERNEL`, and all are one translation unit.",
     )
     entry: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         None,

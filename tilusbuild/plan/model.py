@@ -96,7 +96,15 @@ class PlanSelection:
         return tuple(named(each) if isinstance(each, str) else each for each in self.scripts)
 
     def with_objects(self, manifest: Manifest) -> PlanSelection:
-        """Return the part with the objects of the libraries that are in it. Raises `InputError`."""
+        """Return the part with the objects of the libraries that are in it, and for a script with
+        kernels those. Raises `InputError`."""
+        kernels = [
+            name._replace(script=kernel)
+            for name in self.names
+            for kernel in manifest.kernels_of(name.script) or (name.script,)
+        ]
+        if tuple(kernels) != self.names:
+            return replace(self, scripts=tuple(kernels)).with_objects(manifest)
         objects = [
             Name(script, target=name.target)
             for name in self.names

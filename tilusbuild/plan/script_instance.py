@@ -130,12 +130,14 @@ class ScriptInstance:
     def _grouping(self, spec: SpaceSpec) -> Grouping | None:
         """Return how kernels share translation units; None where each has one of its own."""
         group = self._owner.group
+        if group is None and self._manifest.kernels_with(self.script):
+            group = self.parameters
         if group is None or not self.pipeline.launcher.starts_kernel:
             return None
         place = self._manifest.place_of_value("script", self.script, "group")
 
         def names(values: Mapping[str, Value]) -> tuple[str, ...]:
-            return (self.symbol({**self.params, **values}),)
+            return self._valued.kernels({**self.params, **values})
 
         def fail(problem: Diagnostic) -> InputError:
             return InputError(replace(problem, place=place))
@@ -341,7 +343,7 @@ class ScriptInstance:
         if self.is_part:
             parts = (*parts, (owner.form, self._rdc))
         if self.grouping is not None:
-            parts = (*parts, owner.group)
+            parts = (*parts, self.grouping.group)
         return "\n".join(repr(part) for part in parts)
 
     def note_inputs(self, templates: tuple[str, ...], closure: Closure) -> None:

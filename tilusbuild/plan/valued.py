@@ -43,10 +43,19 @@ class Valued:
 
     def symbol(self, values: Mapping[str, Value]) -> str:
         """Return the function that the template defines. Raises `InputError`."""
-        written = self._owner.kernel or self._owner.entry or ""
+        return self._symbol(self._script, values)
+
+    def kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Return the kernels of one template that a schedule stands for. Raises `InputError`."""
+        scripts = self._manifest.kernels_with(self._script) or (self._script,)
+        return tuple(self._symbol(script, values) for script in scripts)
+
+    def _symbol(self, script: str, values: Mapping[str, Value]) -> str:
+        owner = self._manifest.scripts[script]
+        written = owner.kernel or owner.entry or ""
         if not has_values(written):
             return written
-        place = self._manifest.place_of_value("script", self._script, "kernel")
+        place = self._manifest.place_of_value("script", script, "kernel")
         try:
             name = "".join(filled_in((written,), values, self.bound))
         except ExprError as error:

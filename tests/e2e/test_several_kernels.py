@@ -1,0 +1,137 @@
+"""`[script.NAME.kernels]`: one template, several kernels, each a script with its own arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilusbuild
+from support.project import NewProject, Project, needs_cxx
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "several"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.TARGET]
+arch = "ARCH"
+[script.poly]
+template = "poly.cu.j2"
+space = { block = [64, 128] }
+[script.poly.kernels.forward]
+args = { x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i32" }
+launch = { grid = ["cdiv(n, block)"], block = ["block"] }
+default = { block = 128 }
+[script.poly.kernels.backward]
+kernel = "poly_backward"
+args = { x = "f32*[n]", dy = "f32*[n]", dx = { type = "f32*[n]", out = true }, n = "i32" }
+launch = { grid = ["cdiv(n, block)"], block = ["block"], smem = "4 * block" }
+prune = { max-registers = 255 }
+"""
+CPU = """\
+extern "C" void forward(const float *x, float *y, int n) {
+  for (int i = 0; i < n; i++) y[i] = x[i] * x[i] + {{ block }};
+}
+extern "C" void poly_backward(const float *x, const float *dy, float *dx, int n) {
+  for (int i = 0; i < n; i++) dx[i] = 2 * x[i] * dy[i];
+}
+"""
+GPU = """\
+__device__ int place() { return blockIdx.x * {{ block }} + threadIdx.x; }
+extern "C" __global__ void forward(const float *x, float *y, int n) {
+  if (place() < n) y[place()] = x[place()] * x[place()];
+}
+extern "C" __global__ void poly_backward(const float *x, const float *dy, float *dx, int n) {
+  extern __shared__ float held[];
+  held[threadIdx.x] = place() < n ? x[place()] : 0;
+  __syncthreads();
+  if (place() < n) dx[place()] = 2 * held[{{ block }} - 1 - threadIdx.x] * dy[place()];
+}
+"""
+
+
+def on_cpu(new_project: NewProject) -> Project:
+    needs_cxx()
+    text = MANIFEST.replace("TARGET", "host").replace("ARCH", "cpu")
+    return new_project(text, {"poly.cu.j2": CPU})
+
+
+def test_each_kernel_is_loaded_and_called_by_its_name(new_project: NewProject) -> None:
+    project = on_cpu(new_project)
+    assert project.compiled() == 4
+    x, dy = np.arange(4, dtype=np.float32), np.full(4, 0.5, np.float32)
+    y, dx = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    tilusbuild.load("poly.forward", where=str(project.cache))(x, y)
+    tilusbuild.load("poly.backward", where=str(project.cache))(x, dy, dx)
+    np.testing.assert_array_equal(y, x * x + 128)
+    np.testing.assert_array_equal(dx, x)
+    assert project.compiled() == 0
+    project.edit("poly.cu.j2", "2 * x[i]", "3 * x[i]")
+    assert project.compiled("poly.backward") == 2
+    assert project.compiled("poly") == 2, "the name of the script means all of its kernels"
+
+
+@pytest.mark.nvcc
+def test_all_kernels_of_a_schedule_go_through_one_front_end(new_project: NewProject) -> None:
+    text = MANIFEST.replace("TARGET", "gpu").replace("ARCH", "sm_80")
+    project = new_project(text, {"poly.cu.j2": GPU})
+    ran = project.run("build", "--json", "-v")
+    ended = [event for event in ran.events if event["event"] == "finished"]
+    assert [each["status"] for each in ended] == ["built"] * 4
+    assert sum(" -ptx " in word for each in ended for word in each["commands"]) == 2
+    for script, kernel in (("forward", "forward"), ("backward", "poly_backward")):
+        (shown,) = project.run("cache", "show", "--json", f"poly.{script}/0").events
+        assert [*shown["kernels"]] == [kernel]
+    project.edit("tilus.toml", "max-registers = 255", "max-registers = 2")
+    ran = project.run("build", "--json", "-v", status=None)
+    ended = [event for event in ran.events if event["event"] == "finished"]
+    assert {each["script"]: each["status"] for each in ended} == {"poly.backward": "pruned"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'dx = { type = "f32*[n]"',
+            'dx = { type = "f32*[k]"',
+            'tilus.toml:18:55: error: dimension "k" is neither an argument nor a constant',
+        ),
+        (
+            'smem = "4 * block"',
+            'smem = "4 * blok"',
+            'tilus.toml:19:70: error: unknown name "blok"',
+        ),
+        (
+            'kernel = "poly_backward"',
+            "space = { x = [1] }",
+            'tilus.toml:17:1: error: unknown key "space" in [script.poly.kernels.backward]',
+        ),
+        (
+            "space = { block = [64, 128] }",
+            'kernel = "poly"',
+            'tilus.toml:12:14: error: both "kernel" and "kernels" are set',
+        ),
+        ('template = "poly.cu.j2"', 'template = "pol.cu.j2"', "tilus.toml:10:12: error: there is"),
+    ],
+)
+def test_a_mistake_is_shown_where_it_is_written(
+    new_project: NewProject, old: str, new: str, said: str
+) -> None:
+    project = on_cpu(new_project)
+    project.edit("tilus.toml", old, new)
+    error = project.run("plan", status=2).err
+    assert said in error
+    assert error.count("error:") == 1, error
+
+
+def test_a_kernel_that_the_template_has_not_is_its_own_failure(
+    new_project: NewProject, tmp_path: Path
+) -> None:
+    project = on_cpu(new_project)
+    project.edit("tilus.toml", '"poly_backward"', '"poly_backwards"')
+    summary = project.build(status=1)
+    assert (summary["compiled"], summary["failed"]) == (2, 2)
