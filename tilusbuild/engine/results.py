@@ -103,6 +103,7 @@ class Results:
         unfinished = stopped and self.counts["skipped"] > 0
         wrong = remote is not None and remote.wrong > 0
         status = int(bad or error is not None or unfinished or wrong)
+        failures, left_out = grouped(self._failures)
         return Summary(
             programs=len(self.statuses),
             **self.counts,
@@ -110,7 +111,8 @@ class Results:
             seconds=seconds,
             exit_status=status if signal is None else 128 + signal,
             scripts=scripts,
-            failures=grouped(self._failures),
+            failures=failures,
+            failures_left_out=left_out,
             error=error,
             signal=signal,
             remote=remote,
@@ -289,13 +291,14 @@ def located(reason: str) -> tuple[str, str] | None:
     return _COLUMN.sub(r"\1", match[0]), normalised(reason)
 
 
-def grouped(failures: Iterable[Failure], limit: int = 20) -> tuple[FailureGroup, ...]:
-    """Equal failures together, the largest group first; at most `limit` groups."""
+def grouped(failures: Iterable[Failure], limit: int = 20) -> tuple[tuple[FailureGroup, ...], int]:
+    """Return equal failures together, the largest group first, and how many more groups there are
+    than `limit`."""
     groups: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         groups.setdefault((failure.status, normalised(failure.error)), []).append(failure)
-    ordered = sorted(groups.values(), key=len, reverse=True)[:limit]
-    return tuple(_group(members) for members in ordered)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    return tuple(map(_group, ordered[:limit])), len(ordered[limit:])
 
 
 def _group(members: list[Failure]) -> FailureGroup:
