@@ -4,6 +4,7 @@ Nothing crashes, nothing wrong is believed, and verification finds it.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample
+from tilusbuild.cache import includes
+from tilusbuild.cache import verify as verification
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheDamagedError
 from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
+from tilusbuild.state.files import sha256_file
 
 
 @pytest.fixture
@@ -113,6 +117,31 @@ def test_damaged_headers_are_published_again(cache: Cache, sample: Sample, full)
             full[which].write_bytes(content)
             sample.include(a="one")
             assert cache.verify() == []
+
+
+@pytest.mark.parametrize("kind", ["program", "header"])
+@pytest.mark.parametrize("back", [False, True])
+def test_what_is_removed_or_replaced_meanwhile_is_not_reported(
+    cache: Cache, full, monkeypatch: pytest.MonkeyPatch, kind: str, back: bool
+) -> None:
+    """An entry is taken away by one rename while its files are looked at; a build makes another."""
+    path = full[kind].parent if kind == "program" else full[kind].parents[1]
+    whole = f"{cache.root}.whole"
+    shutil.copytree(path, whole)
+    if kind == "program" and not back:
+        cache.tree.remove_entry(str(full["script"].parent))
+
+    def looked_at(name: str) -> str:
+        digest = sha256_file(name)
+        if name.startswith(str(path)) and os.path.exists(whole):
+            os.rename(path, f"{cache.root}.away")
+            os.rename(whole, path if back else f"{cache.root}.another")
+        return digest
+
+    monkeypatch.setattr(verification, "sha256_file", looked_at)
+    monkeypatch.setattr(includes, "sha256_file", looked_at)
+    assert cache.verify() == []
+    assert not os.path.exists(whole)
 
 
 def test_shallow_verification_reads_no_contents(cache: Cache, full):

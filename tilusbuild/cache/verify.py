@@ -9,8 +9,10 @@ rests on `staging` and `state`, so they are not checked; what killed processes l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, wrap_oserror
@@ -25,9 +27,12 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.directories import mounts_below
 from tilusbuild.state.files import sha256_bytes, sha256_file
+from tilusbuild.state.stamp import stamp_of
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
+_LOOKS = 3
+_Found = TypeVar("_Found", "tuple[str, str]", "CacheProblem")
 BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
 
 
@@ -116,14 +121,27 @@ def _programs(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
     for program in entries(tree, layout.PROGRAMS):
         entry = f"{layout.PROGRAMS}/{program}"
         path = tree.program_path(program)
-        try:
-            found = list(program_problems(path, program, deep))
-        except FileNotFoundError:
-            continue
-        except (CorruptFileError, OSError) as error:
-            found = [("", str(error))]
-        for name, what in found:
+        for found in _found(path, partial(program_problems, path, program, deep)):
+            name, what = ("", found) if isinstance(found, str) else found
             yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+
+
+def _found(path: str, look: Callable[[], Iterable[_Found]]) -> list[_Found | str]:
+    """Return what is wrong with an entry that was there all the while; a string is of it as a
+    whole. `cache clear` or a new build takes one away at once, and who is looking into it then
+    misses its files."""
+    found: list[_Found | str] = []
+    for _ in range(_LOOKS):
+        before = stamp_of(path)
+        try:
+            found = list(look())
+        except FileNotFoundError:
+            found = []
+        except (CorruptFileError, OSError) as error:
+            found = [str(error)]
+        if not found or stamp_of(path) == before:
+            break
+    return found
 
 
 def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
@@ -151,25 +169,20 @@ def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
     for digest in entries(tree, layout.INCLUDE):
         entry = f"{layout.INCLUDE}/{digest}"
         path = tree.include_path(digest)
-        try:
-            found = include_problems(path, digest, deep=deep)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            found = [("", str(error))]
-        for name, what in found:
+        for found in _found(path, partial(include_problems, path, digest, deep=deep)):
+            name, what = ("", found) if isinstance(found, str) else found
             yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
 def _scripts(tree: Tree) -> Iterator[CacheProblem]:
     for directory, digest in script_entries(tree):
         entry = f"{layout.SCRIPTS}/{directory}/{digest}"
-        try:
-            yield from _script_problems(tree, entry, tree.path(entry), digest)
-        except FileNotFoundError:
-            continue
-        except (CorruptFileError, OSError) as error:
-            yield CacheProblem(entry, str(error), REBUILD, entry)
+        path = tree.path(entry)
+        for found in _found(path, partial(_script_problems, tree, entry, path, digest)):
+            if isinstance(found, str):
+                yield CacheProblem(entry, found, REBUILD, entry)
+            else:
+                yield found
 
 
 def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:

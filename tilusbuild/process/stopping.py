@@ -65,7 +65,7 @@ def _handled(
     handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...]
 ) -> Iterator[None]:
     former = {}
-    if threading.current_thread() is threading.main_thread():
+    if threading.get_ident() == threading.main_thread().ident:
         for number in numbers:
             # None is a handler that C code installed: Python could not put it back.
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
