@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test faults lint bench hostile docs site peers remote clean
+.PHONY: demo test faults lint bench real hostile docs site peers remote clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -26,7 +26,14 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[bench]'
-	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script; done
+	set -e; for script in $(filter-out benchmarks/real.py,$(wildcard benchmarks/[a-z]*.py)); do \
+	  $(BIN)/python $$script; done
+
+# Real projects beside their own builds: PROJECTS (all), INSTANCES of each (6; ALL=1 for all), ROUNDS (1).
+# They come from their published packages and stay below build/real; TORCH is as for `make peers`.
+real: $(VENV)/.ready
+	$(BIN)/python benchmarks/real.py $(PROJECTS) --instances $(or $(INSTANCES),6) \
+	  --rounds $(or $(ROUNDS),1) -j $(JOBS) $(if $(ALL),--all)
 
 # SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`, or `HOSTILE_ARGS="--trials 50000"`. A finding is
 # printed with its own seed.

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from support.project import Project
+from tilusbuild.intake import folder
+from tilusbuild.intake.complaints import Complaint, Preprocess
+from tilusbuild.intake.draft import Draft
 from tilusbuild.manifest import load
 
 SCRIPT = '''\
@@ -64,6 +69,90 @@ def test_a_folder_says_what_it_leaves_out(project: Project) -> None:
     assert [each.path for each in library.include_dirs] == ["include"]
     for name in ("src/lost.cu", "src/main.cu", "src/part.cu"):
         assert name in told
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of installed packages, with a `deep` one as torch is."""
+    site = tmp_path / "site-packages"
+    for name in ("deep/include/csrc/api/include/deep/all.h", "deep/include/core/x.h"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("#pragma once\n#if 1\n#include <core/x.h>\n#endif\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    return site
+
+
+def drafted(files: dict[str, str], root: Path, preprocess: Preprocess | None = None) -> Draft:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    draft = Draft("p")
+    folder.read(draft, str(root), [], preprocess)
+    return draft
+
+
+def test_a_package_s_header_is_found_where_its_name_begins_with_the_package(
+    packages: Path, tmp_path: Path
+) -> None:
+    draft = drafted({"a.cu": "#include <deep/all.h>\n"}, tmp_path / "p")
+    (library,) = draft.libraries
+    assert library.include_dirs == [{"package": "deep", "path": "include/csrc/api/include"}]
+
+
+def test_what_the_preprocessor_misses_is_looked_for(packages: Path, tmp_path: Path) -> None:
+    def preprocess(source: str, include_dirs: Sequence[str]) -> Complaint | None:
+        if str(packages / "deep/include") in include_dirs:
+            return None
+        return Complaint(f"{packages}/deep/include/csrc/api/include/deep/all.h", 3, "", "core/x.h")
+
+    draft = drafted({"a.cu": "#include <deep/all.h>\n"}, tmp_path / "p", preprocess)
+    (library,) = draft.libraries
+    assert {"package": "deep", "path": "include"} in library.include_dirs
+
+
+def test_what_the_preprocessor_refuses_is_left_out_by_name(packages: Path, tmp_path: Path) -> None:
+    def preprocess(source: str, include_dirs: Sequence[str]) -> Complaint | None:
+        if source.endswith("a.cu"):
+            return Complaint(f"{packages}/deep/include/core/x.h", 7, "", "made/by_cmake.h")
+        return Complaint(source, 2, "#error not for this compiler")
+
+    files = {"a.cu": "#include <deep/all.h>\n", "b.cu": "", "made.h.in": ""}
+    assert list(drafted(files, tmp_path / "p", preprocess).notes) == [
+        "left out: a.cu: made/by_cmake.h is nowhere (for deep/include/core/x.h)",
+        "left out: b.cu: b.cu:2: #error not for this compiler",
+        "no .cu file is left to compile",
+    ]
+
+
+def test_a_generated_header_is_told_by_what_it_is_made_of(tmp_path: Path) -> None:
+    files = {f"{n}.cu": '#include "lib/config.h"\n' for n in range(6)}
+    draft = drafted({**files, "lib/config.h.in": ""}, tmp_path / "p")
+    assert next(iter(draft.notes)) == (
+        "left out: 0.cu, 1.cu, 2.cu, 3.cu and 2 more: lib/config.h is missing, which its own build "
+        "makes of lib/config.h.in"
+    )
+
+
+CONDITIONAL = {
+    "a.cu": "#ifndef MADE\n#include <odd/needed.h>\n#endif\n#ifdef MADE\n#include <no.h>\n#endif\n"
+    "template <class F> __global__ void k(F f) { f(); }\n"
+    "void run() { k<<<1, 1>>>([] __device__ {}); }\n",
+    "far/away/odd/needed.h": "#pragma once\n",
+    "b.cu": "#ifndef MADE\n#include <odd/nowhere.h>\n#endif\n",
+}
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_includes_count_as_the_preprocessor_has_them(project: Project) -> None:
+    project.write_all(CONDITIONAL)
+    told = project.run("import", ".", "--build").out
+    library = next(iter(load(str(project.directory / "tilus.toml")).libraries.values()))
+    assert library.sources == ("a.cu",)
+    assert [each.path for each in library.include_dirs] == ["far/away"]
+    assert library.flags == ("--extended-lambda",)  # nvcc's message names it
+    assert "left out: b.cu: odd/nowhere.h is nowhere" in told
+    assert "flag added, because the compiler asks for it: --extended-lambda" in told
 
 
 @pytest.mark.nvcc

@@ -68,14 +68,39 @@ def run(arguments: ImportArgs) -> int:
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
             options.write_to(os.path.join(root, name), source.encode())
         options.write_to(path, text.encode())
-        if arguments.build and _leave_out(arguments, draft, root):
-            options.write_to(path, manifest_text(draft).encode())
+        if arguments.build:
+            _build(arguments, draft, root, path)
     _report(arguments, draft, text if arguments.stdout else path)
     return 0
 
 
-def _leave_out(arguments: ImportArgs, draft: Draft, root: str) -> bool:
-    """Build what was written, and take out of the draft what failed. Return whether any did."""
+def _build(arguments: ImportArgs, draft: Draft, root: str, path: str) -> None:
+    """Build what was written, with the flags that the compiler asks for, and take out of the
+    manifest what does not compile."""
+    from tilusbuild.intake.complaints import asked_flags
+    from tilusbuild.intake.draft import manifest_text
+
+    while failed := _failed(arguments, root):
+        asked = [each for _, log in failed.values() for each in asked_flags(log)]
+        asked = [each for each in dict.fromkeys(asked) if each not in draft.asked_flags]
+        draft.asked_flags += asked
+        for each in asked:
+            draft.note(f"flag added, because the compiler asks for it: {each}")
+        for library in draft.libraries:
+            library.flags += asked
+            if not asked:
+                library.sources = [name for name in library.sources if name not in failed]
+        if not asked:
+            for source, (reason, _) in failed.items():
+                draft.note(f"left out: {source} does not compile: {reason}")
+        draft.libraries = [library for library in draft.libraries if library.sources]
+        options.write_to(path, manifest_text(draft).encode())
+        if not asked:
+            break
+
+
+def _failed(arguments: ImportArgs, root: str) -> dict[str, tuple[str, str]]:
+    """Build a project. Return of each source that does not compile the reason and the log."""
     from tilusbuild.builder.build import build
     from tilusbuild.builder.project import Project
     from tilusbuild.cli.arguments import settings_of
@@ -85,7 +110,7 @@ def _leave_out(arguments: ImportArgs, draft: Draft, root: str) -> bool:
     from tilusbuild.plan.planner import jobs
     from tilusbuild.status import Status
 
-    before = len(draft.notes)
+    failed: dict[str, tuple[str, str]] = {}
     project = Project.open(root, settings_of(arguments), os.environ)
     try:
         config = BuildConfig(jobs=project.settings.jobs.value)
@@ -93,25 +118,21 @@ def _leave_out(arguments: ImportArgs, draft: Draft, root: str) -> bool:
         for job in jobs(project.plan(PlanSelection())):
             entry = project.cache.lookup(job.hash)
             source = job.schedule.values.get(SOURCE)
-            if entry is None or entry.status != Status.FAILED or source is None:
-                continue
-            draft.note(f"left out: {source} does not compile: {entry.meta['reason']}")
-            for library in draft.libraries:
-                library.sources = [name for name in library.sources if name != source]
+            if entry is not None and entry.status == Status.FAILED and source is not None:
+                failed[str(source)] = (entry.reason, project.cache.log(job.hash))
     finally:
         project.close()
-    draft.libraries = [library for library in draft.libraries if library.sources]
-    return len(draft.notes) > before
+    return failed
 
 
 def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
     """Read what was named into a draft, by what it is. Return the project's directory."""
-    from tilusbuild.intake import commands, folder, kernel_tuner, ninja, t1
+    from tilusbuild.intake import commands, kernel_tuner, ninja, t1
     from tilusbuild.runtime.regular import read_text
 
     name = os.path.basename(what)
     if os.path.isdir(what):
-        folder.read(draft, what, _system_directories())
+        _read_folder(draft, what)
     elif name.endswith(".ninja"):
         found = list(ninja.commands(draft, read_text(what, "replace"), root))
         root = _common(root, commands.sources_of(found))
@@ -143,9 +164,12 @@ def _common(root: str, sources: list[str]) -> str:
     return os.path.commonpath([root, *map(os.path.dirname, sources)])
 
 
-def _system_directories() -> list[str]:
-    """Return what the compilers search by themselves; fewer where they are not there."""
+def _read_folder(draft: Draft, root: str) -> None:
+    """Read a folder, with the compilers that are there."""
     from tilusbuild.errors import InputError
+    from tilusbuild.intake import folder
+    from tilusbuild.intake.complaints import preprocessor
+    from tilusbuild.intake.draft import DEFAULT_ARCH
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
@@ -157,8 +181,10 @@ def _system_directories() -> list[str]:
             except InputError:
                 continue
             headers = found.headers(cuda=cuda)
-            return [*headers.toolkit, *headers.compiler, *headers.system]
-    return []
+            system = [*headers.toolkit, *headers.compiler, *headers.system]
+            preprocess = preprocessor(found, runner, DEFAULT_ARCH, "c++17")
+            return folder.read(draft, root, system, preprocess)
+    return folder.read(draft, root, [])
 
 
 def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:

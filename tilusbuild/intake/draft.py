@@ -59,6 +59,8 @@ class Draft:
     ptx: bool = False
     std: str | None = None
     unsafe_flags: bool = False
+    asked_flags: list[str] = field(default_factory=list)
+    """What the compiler asked for when the sources were built."""
     libraries: list[LibraryDraft] = field(default_factory=list)
     kernels: list[KernelDraft] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)

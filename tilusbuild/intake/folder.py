@@ -1,135 +1,46 @@
 """A folder of `.cu` files: which of them are sources, and where their headers are.
 
-Includes are followed through the files of the folder, the toolkit's and the system's, and what the
-installed Python packages hold. A file that asks for a header which is nowhere is left out and
-noted, so that what remains compiles.
+Includes are followed through the files of the folder, and the preprocessor, where there is one, is
+asked about each source: it alone knows which conditions hold, also in the headers of packages. A
+file that asks for a header which is nowhere is left out and noted, so that what remains compiles.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
+from tilusbuild.intake.complaints import Preprocess
 from tilusbuild.intake.draft import Draft, LibraryDraft, name_of
-from tilusbuild.render.preprocessor import Include, scan
+from tilusbuild.intake.places import Places, files_below
+from tilusbuild.render.preprocessor import scan
 from tilusbuild.runtime.regular import read_text
 
-_SKIPPED = frozenset({"build", "dist", "node_modules", "__pycache__", "CMakeFiles"})
 _HOPPER = re.compile(r"\bwgmma\.|\bcp\.async\.bulk\b|\bsetmaxnreg\b|\bSM90_")
 _BLACKWELL = re.compile(r"\btcgen05\.|\bSM100_")
 _MAIN = re.compile(r"^\s*(?:int|void)\s+main\s*\(", re.MULTILINE)
-_MAX_DEPTH = 4
-"""So many directories of a Python package stand before the name of a header, at most."""
+_MOST_DIRECTORIES = 64
+_NAMED = 4
+"""So many files are named that are left out for the same reason."""
 
 
-def files_below(root: str) -> list[str]:
-    """Return the files of a folder by their names in it, without what builds leave."""
-    found = []
-    for where, directories, names in os.walk(root):
-        directories[:] = sorted(
-            each for each in directories if each not in _SKIPPED and not each.startswith(".")
-        )
-        found += [os.path.relpath(os.path.join(where, name), root) for name in sorted(names)]
-    return [name for name in found if name.isprintable()]  # others cannot be written down
-
-
-@dataclass(slots=True)
-class Places:
-    """Where headers are: of the folder, of the machine, and of Python packages."""
-
-    root: str
-    files: Sequence[str]
-    system: Sequence[str]
-    roots: list[str] = field(default_factory=list)
-    """Directories of the folder that sources need, in the order in which they were found."""
-    packages: list[tuple[str, str]] = field(default_factory=list)
-    _by_name: dict[str, list[str]] = field(default_factory=dict)
-    _known: dict[str, bool] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for file in self.files:
-            self._by_name.setdefault(os.path.basename(file), []).append(file)
-
-    def find(self, include: Include, includer: str) -> str | None:
-        """Return the file of the folder that an include means; None for one of elsewhere. Raises
-        `LookupError` for one that is nowhere."""
-        beside = os.path.normpath(os.path.join(os.path.dirname(includer), include.name))
-        if include.quoted and os.path.isfile(os.path.join(self.root, beside)):
-            if beside.startswith(".."):
-                raise LookupError(f"{include.name}, which is outside of the folder")
-            return beside
-        for directory in self.roots:
-            path = os.path.normpath(os.path.join(directory, include.name))
-            if os.path.isfile(os.path.join(self.root, path)):
-                return path
-        if not include.quoted and self._outside(include.name):
-            return None
-        if found := self._in_folder(include.name, includer):
-            return found
-        if self._outside(include.name):
-            return None
-        raise LookupError(f"{include.name}, which is nowhere")
-
-    def _in_folder(self, name: str, includer: str) -> str | None:
-        """Return the nearest file whose path ends in `name`, and take its directory."""
-        parts = os.path.normpath(name).split("/")
-        ends = [
-            file
-            for file in self._by_name.get(parts[-1], ())
-            if file.split("/")[-len(parts) :] == parts
-        ]
-        if not ends:
-            return None
-        near = max(ends, key=lambda file: (_shared(file, includer), -len(file)))
-        directory = "/".join(near.split("/")[: -len(parts)]) or "."
-        self.roots += [directory] if directory not in self.roots else []
-        return near
-
-    def _outside(self, name: str) -> bool:
-        if name not in self._known:
-            there = any(os.path.isfile(os.path.join(each, name)) for each in self.system)
-            self._known[name] = there or self._in_package(name)
-        return self._known[name]
-
-    def _in_package(self, name: str) -> bool:
-        for package, path in self.packages:
-            if any(os.path.isfile(f"{site}/{package}/{path}/{name}") for site in sys.path):
-                return True
-        for site in sys.path:
-            if not site.endswith("-packages"):
-                continue
-            for depth in range(1, _MAX_DEPTH):
-                pattern = "/".join(["*"] * depth)
-                for found in sorted(glob.glob(f"{pattern}/{glob.escape(name)}", root_dir=site)):
-                    package, _, path = found.removesuffix("/" + name).partition("/")
-                    if package.isidentifier() and path:
-                        self.packages.append((package, path))
-                        return True
-        return False
-
-
-def _shared(file: str, other: str) -> int:
-    """Return how many directories two files have in common."""
-    return len(os.path.commonpath(["/" + file, "/" + other]).split("/"))
-
-
-def read(draft: Draft, root: str, system: Sequence[str]) -> None:
+def read(
+    draft: Draft, root: str, system: Sequence[str], preprocess: Preprocess | None = None
+) -> None:
     """Add the library of a folder's `.cu` files to a draft; `system` are the directories that the
     compilers search by themselves."""
     places = Places(root, files_below(root), system)
     included: set[str] = set()
     sources: list[str] = []
+    left_out: dict[str, list[str]] = {}
     for file in places.files:
         if not file.endswith(".cu"):
             continue
         try:
             reached = list(_reached(places, file))
         except LookupError as error:
-            draft.note(f"left out: {file} includes {error.args[0]}")
+            left_out.setdefault(error.args[0], []).append(file)
             continue
         if _MAIN.search(_text(root, file)):
             draft.note(f"left out: {file} is a program of its own (main)")
@@ -139,14 +50,39 @@ def read(draft: Draft, root: str, system: Sequence[str]) -> None:
     for file in sorted(included.intersection(sources)):
         draft.note(f"not a source of its own, because another one includes it: {file}")
     sources = [file for file in sources if file not in included]
+    if preprocess is not None:
+        for file in list(sources):
+            if reason := _refused(places, file, preprocess):
+                left_out.setdefault(reason, []).append(file)
+                sources.remove(file)
+    for reason, files in left_out.items():
+        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+        draft.note(f"left out: {', '.join(files[:_NAMED])}{more}: {reason}")
     if not sources:
         draft.note("no .cu file is left to compile")
         return
     library = LibraryDraft(name_of(draft.project), sources, kind="static")
-    library.include_dirs = [*places.roots]
-    library.include_dirs += [{"package": p, "path": path} for p, path in places.packages]
+    library.include_dirs = list(places.include_dirs())
+    for directory in places.machine:
+        draft.note(f"a directory of this machine, which others may have elsewhere: {directory}")
     draft.libraries.append(library)
     _guess_arch(draft, [_text(root, file) for file in (*sources, *included)])
+
+
+def _refused(places: Places, file: str, preprocess: Preprocess) -> str:
+    """Return why the preprocessor refuses a file, if it does. Directories that it needs are
+    taken."""
+    for _ in range(_MOST_DIRECTORIES):
+        complaint = preprocess(os.path.join(places.root, file), places.directories())
+        if complaint is None:
+            return ""
+        where = os.path.relpath(complaint.file, places.root)
+        if not complaint.missing:
+            return f"{places.name(complaint.file)}:{complaint.line}: {complaint.text}"
+        if not places.take(complaint.missing, where):
+            reason = places.nowhere(complaint.missing)
+            return reason if where == file else f"{reason} (for {places.name(complaint.file)})"
+    return f"more than {_MOST_DIRECTORIES} include directories are needed"
 
 
 def _guess_arch(draft: Draft, texts: Sequence[str]) -> None:

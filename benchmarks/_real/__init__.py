@@ -1,0 +1,1 @@
+"""Real projects beside their own builds: fetched, ported, built both ways and compared."""

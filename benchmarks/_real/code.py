@@ -1,0 +1,67 @@
+"""Machine code of two builds, kernel by kernel: equal, different, or in one of them only.
+
+Compared are the bytes of each kernel's `.text` section. Names of what is internal to a source hold
+a number that nvcc makes of its path; it is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilusbuild.binary.cubin import read_cubin
+from tilusbuild.binary.elf import BinaryError, Elf
+from tilusbuild.binary.fatbin import extract_cubins
+
+_INTERNAL = re.compile(r"_?[0-9a-f]{8}_[0-9]+_\w+?_cu_[0-9a-f]{8}_[0-9]+")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Kernels of both builds, by what became of them."""
+
+    equal: int
+    different: tuple[str, ...]
+    ours_only: tuple[str, ...]
+    theirs_only: tuple[str, ...]
+
+    def __str__(self) -> str:
+        both = self.equal + len(self.different)
+        rest = [
+            f"{len(names)} {where}"
+            for names, where in ((self.ours_only, "ours only"), (self.theirs_only, "theirs only"))
+            if names
+        ]
+        return ", ".join([f"{self.equal} of {both}", *rest])
+
+
+def kernels(files: Iterable[Path]) -> dict[str, bytes]:
+    """Return the code of every kernel in objects, libraries and cubins, by name."""
+    found: dict[str, bytes] = {}
+    for path in files:
+        try:
+            cubins = extract_cubins(path.read_bytes())
+        except BinaryError:
+            continue
+        for cubin in cubins:
+            elf = Elf(cubin.data)
+            for kernel in read_cubin(cubin.data):
+                section = elf.named(f".text.{kernel.name}")
+                if section is not None:
+                    found[_INTERNAL.sub("", kernel.name)] = elf.content(section)
+    return found
+
+
+def compare(ours: Iterable[Path], theirs: Iterable[Path]) -> Compared:
+    """Compare two builds."""
+    mine, other = kernels(ours), kernels(theirs)
+    both = mine.keys() & other.keys()
+    different = tuple(sorted(name for name in both if mine[name] != other[name]))
+    return Compared(
+        len(both) - len(different),
+        different,
+        tuple(sorted(mine.keys() - other.keys())),
+        tuple(sorted(other.keys() - mine.keys())),
+    )

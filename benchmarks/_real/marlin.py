@@ -1,0 +1,92 @@
+"""vLLM's Marlin: the kernels of one combination of types.
+
+vLLM generates a source for each combination, with all of its schedules; that is its unit, compiled
+by the flags of its CMake file. Ours is the same unit (`grouped`), or a program for each schedule.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from _bench import ninja, nvcc
+
+from _real import world
+from _real.project import Project
+
+PACKAGE = "vllm==0.33.0"
+
+_FLAGS = (
+    "-O3 -DNDEBUG -std=c++17 -Xcompiler -fPIC --compress-mode=size "
+    "--expt-relaxed-constexpr -static-global-template-stub=false "
+    "-gencode arch=compute_80,code=sm_80"
+)
+_NINJA = """\
+rule cu
+  command = {nvcc} {flags} {includes} -MD -MF $out.d -c $in -o $out
+  deps = gcc
+  depfile = $out.d
+rule link
+  command = g++ -shared $in -o $out
+build kernels.o: cu kernels.cu
+build kernels.so: link kernels.o
+"""
+
+
+def prepare(kernels: int | None, *, grouped: bool) -> Project:
+    """Lay Marlin out with f16, u4b8 and f16; so many of its 60 kernels, or all."""
+    tree = world.WORK / ("marlin/grouped" if grouped else "marlin/single")
+    ours = tree / "csrc/quantization/marlin"
+    if not ours.exists():
+        csrc = world.source(PACKAGE) / "csrc"
+        shutil.copytree(csrc / "quantization/marlin", f"{ours}.new")
+        shutil.copytree(csrc / "core", tree / "csrc/core", dirs_exist_ok=True)
+        Path(f"{ours}.new").rename(ours)
+    world.port("marlin", tree)
+    _narrow(tree / "tilus.toml", kernels or 60, grouped=grouped)
+    build = tree / "theirs"
+    (build / "generated").mkdir(parents=True, exist_ok=True)
+    generate = [world.python(), str(ours / "generate_kernels.py"), "8.0", str(build / "generated")]
+    subprocess.run(generate, check=True)
+    text = (build / "generated/sm80_kernel_float16_u4b8_float16.cu").read_text()
+    head, *each = re.split(r"(?=template __global__)", text)
+    chosen = [re.sub(r"\s*}\s*$", "", kernel) for kernel in each[: kernels or len(each)]]
+    (build / "kernels.cu").write_text(head + "\n".join(chosen) + "\n}\n")
+    torch = world.site("torch") / "include"
+    includes = f"-I{tree}/csrc -I{ours} -isystem {torch}"
+    rules = _NINJA.format(nvcc=nvcc(), flags=_FLAGS, includes=includes)
+    (build / "build.ninja").write_text(rules)
+    own = tree / "build/marlin_kernels.so"
+    way = "one unit" if grouped else "a program each"
+    return Project(
+        name=f"Marlin, {len(chosen)} of {len(each)} kernels, {way}",
+        tree=tree,
+        theirs=[(build, [ninja(), "-j2"])],
+        made=lambda: [build / "kernels.o", build / "kernels.so"],
+        theirs_again=(build, [ninja(), "-j2"]),
+        theirs_code=lambda: [build / "kernels.o"],
+        theirs_compiles=1,
+        products=(
+            lambda: [own] if grouped else list(tree.rglob("programs/**/module/lib.so")),
+            lambda: [build / "kernels.so"],
+        ),
+        header=ours / "dequant.h",
+    )
+
+
+def _narrow(manifest: Path, kernels: int, *, grouped: bool) -> None:
+    """Leave one of the two ways, and so many kernels, in the order of vLLM's generator."""
+    text = manifest.read_text()
+    unit, single = text.index("[library."), text.index("[script.marlin]")
+    if grouped:
+        chosen = "[script.unit.restrict]\none = \"a_type == 'kFloat16' and b_type == 'kU4B8'\"\n"
+        text = text[:single].replace("most = 1000", f"most = {kernels}") + chosen
+    else:
+        rules = [
+            f"(group_blocks == {g} and m_blocks == {m})" for g in (-1, 2, 4, 8) for m in range(5)
+        ]
+        chosen = " or ".join(rules[: kernels // 3])
+        text = text[:unit] + text[single:].replace("large =", f'sample = "{chosen}"\nlarge =')
+    manifest.write_text(text)

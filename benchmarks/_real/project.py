@@ -1,0 +1,135 @@
+"""A project, built its own way and ours, and what is compared of the two.
+
+Both builds start from the same unpacked sources, with the same compiler and as many jobs. CPU time
+is that of all processes of a build, as the kernel counts it. The two are run in turn, and ratios
+are taken within a round.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _bench import Arm, Ran, WorkNotDoneError, process
+
+from _real import world
+from _real.code import Compared, compare
+
+Command = tuple[Path, Sequence[str]]
+"""A directory and the words of a program that is run in it."""
+
+
+@dataclass
+class Project:
+    """One project, ready to be built both ways."""
+
+    name: str
+    tree: Path
+    """Where `tilus.toml` is."""
+    theirs: list[Command]
+    """What builds it from nothing, in turn."""
+    made: Callable[[], list[Path]]
+    """What `theirs` built, to be taken away before it is built again."""
+    theirs_again: Command
+    """ninja, for nothing to do and for what it would build again."""
+    theirs_code: Callable[[], list[Path]]
+    theirs_compiles: int
+    """How many compiles `theirs` are."""
+    products: tuple[Callable[[], list[Path]], Callable[[], list[Path]]]
+    """What is shipped: of ours, and of theirs."""
+    header: Path
+    """An edit of it is built again."""
+    note: str = ""
+
+
+@dataclass
+class Measured:
+    """What is printed of a project."""
+
+    project: Project
+    ours: Arm
+    theirs: Arm
+    programs: int
+    code: Compared
+    sizes: tuple[int, int]
+    noop: tuple[Ran, Ran]
+    again: tuple[int, int]
+    rows: dict[str, object] = field(default_factory=dict)
+
+
+def tilusbuild(*words: str) -> list[str]:
+    """Return a command of ours, by the environment's interpreter."""
+    return [world.python(), "-m", "tilusbuild", *words]
+
+
+def _run(commands: Iterable[Command]) -> Ran:
+    ran = [process(words, where, world.environment()) for where, words in commands]
+    return Ran(
+        sum(each.wall for each in ran),
+        sum(each.cpu for each in ran),
+        max(each.peak_rss for each in ran),
+        "".join(each.out for each in ran),
+    )
+
+
+def measure(project: Project, jobs: int, rounds: int) -> Measured:
+    """Build a project both ways, and compare what was made and what it took."""
+    tree, cache = project.tree, project.tree / ".cache"
+    build = tilusbuild("build", "--cache-dir", str(cache), "-j", str(jobs))
+
+    def forget() -> None:
+        shutil.rmtree(cache, ignore_errors=True)
+        shutil.rmtree(world.WORK / "xdg", ignore_errors=True)
+
+    def wipe() -> None:
+        for path in project.made():
+            path.unlink(missing_ok=True)
+
+    ours = Arm("ours", lambda: _run([(tree, build)]), lambda: bool(programs(project)), forget)
+    theirs = Arm("theirs", lambda: _run(project.theirs), lambda: True, wipe)
+    for number in range(rounds):
+        for arm in (ours, theirs) if number % 2 == 0 else (theirs, ours):
+            arm.once()
+    built = programs(project)
+    code = compare(built, project.theirs_code())
+    sizes = tuple(sum(path.stat().st_size for path in side()) for side in project.products)
+    noop = [(_run([(tree, build)]), _run([project.theirs_again])) for _ in range(2)][-1]
+    edited = rebuild_set(project, cache)
+    return Measured(project, ours, theirs, len(built), code, (sizes[0], sizes[1]), noop, edited)
+
+
+def programs(project: Project) -> list[Path]:
+    """Return what ours compiled: objects, and libraries that are called by themselves."""
+    found = []
+    for module in sorted((project.tree / ".cache/programs").rglob("module")):
+        if (module / "object.o").exists():
+            found.append(module / "object.o")
+        elif (module / "source.cu").exists() and (module / "lib.so").exists():
+            found.append(module / "lib.so")  # without a source it is a link of objects
+    return found
+
+
+def rebuild_set(project: Project, cache: Path) -> tuple[int, int]:
+    """Return how many compiles an edit of the header asks for, without links: of ours, of
+    theirs."""
+    header, before = project.header, project.header.read_bytes()
+    stamp = header.stat()
+    header.write_bytes(before + b"\nstruct tilusbuild_edit;\n")
+    try:
+        words = tilusbuild("plan", "--cache-dir", str(cache))
+        said = process(words, project.tree, world.environment()).out.splitlines()[-1]
+        where, again = project.theirs_again
+        edges = process([*again, "-n", "-v"], where, world.environment()).out
+    finally:
+        header.write_bytes(before)
+        os.utime(header, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    match = re.search(r"(\d+) to compile", said)
+    if match is None:
+        raise WorkNotDoneError(f"what plan said was not understood: {said}")
+    links = len(re.findall(r"(?m)^\[library\.", (project.tree / "tilus.toml").read_text()))
+    compiles = sum(" -c " in line for line in edges.splitlines())
+    return max(0, int(match[1]) - links), compiles
