@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.process.base import Command, Runner
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.toolchain import Toolchain
 
 _TIMEOUT = 120.0
@@ -52,11 +52,11 @@ def preprocessor(toolchain: Toolchain, runner: Runner, arch: str, std: str) -> P
     )
 
     def run(source: str, include_dirs: Sequence[str]) -> Complaint | None:
-        with tempfile.TemporaryDirectory(prefix="tilusbuild-import-") as directory:
+        with TemporaryDirectory("import") as made:
             includes = (f"-I{path}" for path in include_dirs)
-            env = {**toolchain.environment(), "TMPDIR": directory}
+            env = {**toolchain.environment(), "TMPDIR": made.path}
             argv = (*words, *includes, source, "-o", os.devnull)
-            ended = runner.run(Command(argv, directory, env, timeout=_TIMEOUT))
+            ended = runner.run(Command(argv, made.path, env, timeout=_TIMEOUT))
         return None if ended.ok else _complaint(ended.output)
 
     return run
