@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
+import string
 import subprocess
 
 import pytest
@@ -65,6 +67,22 @@ READ += [
     "-O3;touch x",
     "-Xlinker @x",
 ]
+READ += ["-mcpu=native", "-Xcompiler -mtune=native", "-mllvm -load=x", "-mllvm=-load", "-D", "-U"]
+OF_NVCC = [
+    # nvcc takes words apart at commas, and hands them to a shell.
+    "-Xcompiler -fabi-version=0,-save-temps",
+    "-Xcompiler=-finline-limit=1,-wrapper,env",
+    "-Xcompiler -Wl,-z,now",
+    "-Xcompiler -fdebug-prefix-map=$(touch)=b",
+    "-Xcompiler -ffile-prefix-map=a=`touch`",
+    "-Xcompiler=-fmacro-prefix-map=a;touch;=b",
+    "-Xcompiler -ffile-prefix-map=a=b\ntouch",
+    "-Xcompiler -ffile-prefix-map=a='b",
+    "-U$(touch)",
+    "-U `touch`",
+    "--undefine-macro=$(touch)",
+    "-undefine-macro a;touch",
+]
 PURE_GPU = [
     "-O3 -lineinfo",
     "--use_fast_math",
@@ -83,6 +101,7 @@ PURE_GPU += [
 PURE_GPU += [
     "--extended-lambda",
     "-Xcompiler -fopenmp,-Wall",
+    "-Xcompiler -ffile-prefix-map=/a/b+c=%d",
     "-Xcompiler -Wno-unused",
     "-t 4",
     "-lm",
@@ -122,6 +141,22 @@ def impure(flags: str, *, cpu: bool) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("cpu", [True, False])
 def test_what_is_refused(flags, cpu):
     assert impure(flags, cpu=cpu)
+
+
+@pytest.mark.parametrize("flags", OF_NVCC)
+def test_what_is_refused_of_nvcc(flags):
+    assert impure(flags, cpu=False)
+
+
+@pytest.mark.parametrize("value", string.punctuation)
+def test_what_a_shell_reads_is_a_macro_or_plain(value):
+    """Only a macro is escaped for nvcc's shell."""
+    special = shlex.quote(value) != value and value != "~"
+    prefix = f"-ffile-prefix-map=a={value}b"
+    assert bool(list(pure_flags.impure(["-Xcompiler", prefix], cpu=False))) == (
+        special or value in "~,@"
+    )
+    assert not impure(f"-DX={value}", cpu=False)
 
 
 @pytest.mark.parametrize("flags", PURE_GPU)

@@ -263,10 +263,9 @@ def flag_problems(
         if len(words) > 1:
             message = "one argument per item: this is a shell string"
             yield number, message, f"write {', '.join(toml_text(word) for word in words)}"
-        elif passed_on:
-            if "-march=" in flag:
-                yield number, f'"{flag}" is set by tilusbuild', _MARCH
-        elif hint := owned(flag):
+        elif passed_on and "-march=" in flag:
+            yield number, f'"{flag}" is set by tilusbuild', _MARCH
+        elif not passed_on and (hint := owned(flag)):
             yield number, f'"{flag}" is set by tilusbuild', hint
         elif number in impure:
             yield number, f'"{impure[number]}" is not a flag that is known to be pure', _IMPURE

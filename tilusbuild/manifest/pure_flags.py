@@ -84,7 +84,8 @@ _GCC = re.compile(
       -O[0-3sgz]? | -Ofast | -w | -pipe | -pthread | -ansi | -pedantic(-errors)?
     | -g[0-3]? | -ggdb[0-3]? | -gdwarf(-[2-5])?
     | -W(?![alp]$)[A-Za-z0-9+_-]+ (=[A-Za-z0-9_+-]+)?
-    | -m(?!specs)[a-z0-9._-]+ (=[A-Za-z0-9._+-]+)?
+    | -m(?!specs|llvm)[a-z0-9._-]+ (=(?!native\Z)[A-Za-z0-9._+-]+)?
+    | -march=native  # tilusbuild sets -march, and says so
     | --param=[a-z0-9-]+=[0-9]+
     | -f(no-)?builtin-[a-z0-9_]+ | -static-libgcc
     | -f(file|macro|debug)-prefix-map=[^,@]+
@@ -171,15 +172,21 @@ def _each(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def _each_of_gcc(words: str) -> bool:
-    return all(_gcc(word) for word in words.split(",")) or _gcc(words)
+    # nvcc takes them apart at each comma, also at one in a flag's value.
+    return all(_gcc(word) for word in words.split(","))
 
 
-def _any_macro(_: str) -> bool:
-    return True
+def _any_macro(macro: str) -> bool:
+    return bool(macro)
+
+
+def _name(macro: str) -> bool:
+    # A definition is escaped for nvcc's shell; what is undefined needs no more than a name.
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", macro) is not None
 
 
 _Values: TypeAlias = dict[str, Callable[[str], bool]]
-_MACROS: _Values = dict.fromkeys(("-D", "-U"), _any_macro)
+_MACROS: _Values = {"-D": _any_macro, "-U": _name}
 _OF_GCC: _Values = {
     **_MACROS,
     "--param": re.compile(r"[a-z0-9-]+=[0-9]+").fullmatch,  # type: ignore[dict-item]
@@ -188,9 +195,8 @@ _OF_GCC: _Values = {
 }
 _OF_NVCC: _Values = {
     **_MACROS,
-    **dict.fromkeys(
-        ("--define-macro", "-define-macro", "--undefine-macro", "-undefine-macro"), _any_macro
-    ),
+    **dict.fromkeys(("--define-macro", "-define-macro"), _any_macro),
+    **dict.fromkeys(("--undefine-macro", "-undefine-macro"), _name),
     **dict.fromkeys(_NVCC_VALUED, lambda value: _VALUE.fullmatch(value) is not None),
     **dict.fromkeys(("-Xcompiler", "--compiler-options"), _each_of_gcc),
     **dict.fromkeys(("-Xptxas", "--ptxas-options"), _each(_PTXAS)),
@@ -210,15 +216,20 @@ def impure(flags: Sequence[str], *, cpu: bool) -> Iterator[tuple[int, str]]:
         name, equals, value = flag.partition("=")
         if flag in valued:
             _, value = next(words, (index, ""))
-            if not valued[flag](value):
+            if not valued[flag](value) or not (cpu or valued[flag] is _any_macro or _plain(value)):
                 yield index, f"{flag} {value}".rstrip()
-        elif flag.startswith(("-D", "-U")):
+        elif flag.startswith("-D") or (flag.startswith("-U") and _name(flag[2:])):
             continue
         elif equals and name in valued and name.startswith("-"):
-            if not valued[name](value):
+            if not valued[name](value) or not (cpu or valued[name] is _any_macro or _plain(value)):
                 yield index, flag
         elif not (_gcc(flag) if cpu else _nvcc(flag)):
             yield index, flag
+
+
+def _plain(value: str) -> bool:
+    """Return whether nvcc's shell takes a word as it is. Macros are escaped for it."""
+    return re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]*", value) is not None
 
 
 def _nvcc(flag: str) -> bool:
