@@ -10,12 +10,12 @@ declared constant.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Expr, ExprError, parse
-from tilusbuild.runtime.dtypes import DTYPES, integer_limits
+from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
@@ -55,6 +55,17 @@ class Argument:
     is_dimension: bool = False
     align: int | None = None
     """Bytes that a tensor's address must be a multiple of; None asks for the element's size."""
+    optional: bool = False
+    """Whether a tensor may be None: its pointer is null then."""
+    strides: tuple[str | int, ...] | None = None
+    """Of a tensor that need not be contiguous: what its strides are, in elements."""
+    is_stride: bool = False
+    """Whether it is read off a tensor's strides."""
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether a caller passes it: it is not read off a tensor."""
+        return not (self.is_dimension or self.is_stride)
 
     @property
     def is_tensor(self) -> bool:
@@ -77,6 +88,12 @@ class Argument:
             words.append(f"range {low}..{high}")
         if self.align is not None:
             words.append(f"align {self.align}")
+        if self.optional:
+            words.append("optional")
+        if self.strides is not None:
+            words.append(f"strides {', '.join(map(str, self.strides))}")
+        if self.is_stride:
+            words.append("stride")
         return " ".join(words)
 
 
@@ -88,8 +105,8 @@ class Signature:
 
     @property
     def callable_arguments(self) -> tuple[Argument, ...]:
-        """Return what a caller passes, in order: the arguments that are not dimensions."""
-        return tuple(argument for argument in self.arguments if not argument.is_dimension)
+        """Return what a caller passes, in order: the arguments that no tensor says."""
+        return tuple(argument for argument in self.arguments if argument.is_passed)
 
     @property
     def dimensions(self) -> tuple[Argument, ...]:
@@ -112,6 +129,8 @@ def parse_argument(
     out: bool = False,
     range: tuple[int | None, int | None] | None = None,  # noqa: A002 - the manifest's word
     align: int | None = None,
+    optional: bool = False,
+    strides: tuple[str | int, ...] | None = None,
 ) -> Argument:
     """Read one argument's type. Raises `SignatureError` with the column within `text`.
 
@@ -122,14 +141,18 @@ def parse_argument(
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
     dtype = match["dtype"]
-    if dtype == "void":
+    opaque = dtype == "void" and match["star"] is not None and match["shape"] is None
+    if dtype == "void" and not opaque:
         raise SignatureError(
             "void is not an element type",
             1,
             argument=name,
-            hint='write the type of the elements: "f16*[n]"; for plain bytes "u8*[n]"',
+            hint='write the type of the elements: "f16*[n]"; for plain bytes "u8*[n]"; '
+            'an opaque pointer is "void*"',
         )
-    if match["star"] is None:
+    if opaque:
+        dtype, dims = POINTER, None
+    elif match["star"] is None:
         if match["shape"] is not None:
             column = match.start("shape") + 1
             raise SignatureError(
@@ -144,7 +167,7 @@ def parse_argument(
         )
     else:
         dims = _parse_dims(name, text, match.start("shape"))
-    argument = Argument(name, dtype, dims, out=out, align=align)
+    argument = Argument(name, dtype, dims, out=out, align=align, optional=optional, strides=strides)
     if range is not None:
         argument = replace(argument, low=range[0], high=range[1])
     _check_argument(argument)
@@ -205,6 +228,10 @@ def _check_argument(argument: Argument) -> None:
             raise SignatureError("a scalar cannot be out: only tensors are written", argument=name)
         if argument.align is not None:
             raise SignatureError("a scalar has no alignment", argument=name)
+        if argument.optional or argument.strides is not None:
+            what = "optional" if argument.optional else "strides"
+            hint = f"{POINTER} may be None always" if argument.dtype == POINTER else None
+            raise SignatureError(f'"{what}" is for tensors', argument=name, hint=hint)
         if known is not None and known.c == "void":
             raise SignatureError(
                 f"a scalar cannot be {argument.dtype}",
@@ -214,6 +241,14 @@ def _check_argument(argument: Argument) -> None:
             )
     elif argument.align is not None and (argument.align < 1 or argument.align.bit_count() != 1):
         raise SignatureError(f"align is {argument.align}, not a power of two", argument=name)
+    if argument.out and argument.optional:
+        raise SignatureError("an output cannot be optional", argument=name)
+    if argument.strides is not None and len(argument.strides) != len(argument.dims or ()):
+        raise SignatureError(
+            f"{len(argument.strides)} strides for {len(argument.dims or ())} dimensions",
+            argument=name,
+            hint='one for each, as in strides = ["row", 1]: a name is read off the tensor',
+        )
     if argument.low is not None or argument.high is not None:
         _check_range(argument)
 
@@ -221,7 +256,8 @@ def _check_argument(argument: Argument) -> None:
 def _check_range(argument: Argument) -> None:
     name, low, high = argument.name, argument.low, argument.high
     limits = integer_limits(argument.dtype)
-    if argument.dims is not None or (limits is None and argument.dtype in DTYPES):
+    known = argument.dtype in DTYPES or argument.dtype == POINTER
+    if argument.dims is not None or (limits is None and known):
         raise SignatureError("only an integer scalar can have a range", argument=name)
     if low is not None and high is not None and low > high:
         raise SignatureError(f"the range {low}..{high} holds no value", argument=name)
@@ -248,9 +284,11 @@ def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) ->
         by_name[argument.name] = argument
         _check_dtype(argument, constants)
     bare = {dim for argument in declared for dim in argument.dims or () if isinstance(dim, str)}
+    strides = _strides(declared, by_name, bare)
     marked = tuple(
         replace(
             argument,
+            is_stride=argument.name in strides,
             is_dimension=argument.dims is None
             and argument.name in bare
             and argument.dtype in _DIMENSION_TYPES,
@@ -263,8 +301,39 @@ def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) ->
     return Signature(marked)
 
 
+def _strides(
+    declared: Sequence[Argument], by_name: Mapping[str, Argument], bare: Collection[Dim]
+) -> frozenset[str]:
+    """Return the arguments that are read off strides. Raises `SignatureError`."""
+    found: set[str] = set()
+    always = {dim for argument in declared if not argument.optional for dim in argument.dims or ()}
+    for argument in declared:
+        for stride in argument.strides or ():
+            other = by_name.get(stride) if isinstance(stride, str) else None
+            if isinstance(stride, int):
+                continue
+            if other is None or other.dims is not None or other.dtype not in _DIMENSION_TYPES:
+                raise SignatureError(
+                    f'stride "{stride}" is not an i32 or i64 argument',
+                    argument=argument.name,
+                    hint=f'declare it among the arguments: {stride} = "i64"',
+                )
+            if stride in found or stride in bare:
+                raise SignatureError(
+                    f'stride "{stride}" is read off more than one place', argument=argument.name
+                )
+            found.add(stride)
+        for dim in argument.dims or ():
+            if argument.optional and isinstance(dim, str) and dim in by_name and dim not in always:
+                raise SignatureError(
+                    f'dimension "{dim}" is read off no tensor that is always there',
+                    argument=argument.name,
+                )
+    return frozenset(found)
+
+
 def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
-    if argument.dtype in DTYPES or argument.dtype in constants:
+    if argument.dtype in (*DTYPES, POINTER) or argument.dtype in constants:
         return
     raise SignatureError(
         f'"{argument.dtype}" is neither a dtype nor a constant of the script',
@@ -310,7 +379,7 @@ def resolve(declared: Signature, constants: Mapping[str, bool | int | float | st
     resolved = []
     for argument in declared.arguments:
         dtype: object = argument.dtype
-        if argument.dtype not in DTYPES:
+        if argument.dtype not in (*DTYPES, POINTER):
             dtype = constants.get(argument.dtype)
             if not isinstance(dtype, str) or dtype not in DTYPES:
                 raise SignatureError(

@@ -25,7 +25,7 @@ from tilusbuild.compile.geometry import Geometry, geometry
 from tilusbuild.compile.kernel_names import is_cpp
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Prune, Recipe
-from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Argument, Signature
 
@@ -325,4 +325,4 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
 
 
 def _bytes(argument: Argument) -> int:
-    return DTYPES[argument.dtype].bytes if argument.dims is None else _POINTER_BYTES
+    return scalar_type(argument.dtype).bytes if argument.dims is None else _POINTER_BYTES

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.dtypes import scalar_type
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
@@ -199,5 +199,5 @@ def _wanted(recipe: Recipe) -> list[str]:
 
 
 def _c_type(argument: Argument) -> str:
-    element = DTYPES[argument.dtype].c.replace("_Bool", "bool")
+    element = scalar_type(argument.dtype).c.replace("_Bool", "bool")
     return element if argument.dims is None else f"{element} *"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -17,7 +17,7 @@ from tilusbuild.compile.geometry import INT64_LIMITS, geometry, numbers_in_c
 from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
-from tilusbuild.runtime.dtypes import DTYPES, integer_limits
+from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits, scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Argument, Dim, Signature
 
@@ -27,6 +27,7 @@ EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 _MAX_RANK = 32
 _FIELDS = {
     "bool": "boolean",
+    POINTER: "pointer",
     **{name: name for name in DTYPES if name[0] in "iu" or name in ("f32", "f64")},
 }
 
@@ -88,7 +89,7 @@ def _source(
         _part("values.c"),
         c_prelude(),
         _tables(symbol, arguments, dims),
-        _checks(any(_is_u64(argument) for argument in arguments)),
+        _checks(_features(arguments)),
         _expressions(dims),
         _SYMBOL if has_cpp_name else "",
         _part(f"{kind.part}.c"),
@@ -113,12 +114,31 @@ def _part(name: str) -> str:
     return read_text(os.path.join(directory, name))
 
 
+_FEATURES: dict[str, Callable[[Argument], bool]] = {
+    "TL_U64": lambda argument: argument.dims is None and argument.dtype == "u64",
+    "TL_OPTIONAL": lambda argument: argument.optional,
+    "TL_STRIDES": lambda argument: argument.strides is not None,
+    "TL_POINTER": lambda argument: argument.dtype == POINTER,
+}
+"""What only some launchers have a part for."""
+
+
+def _features(arguments: Iterable[Argument]) -> frozenset[str]:
+    every = [*arguments]
+    return frozenset(name for name, has in _FEATURES.items() if any(map(has, every)))
+
+
 @cache
-def _checks(u64: bool) -> str:
-    """Return the checks of a call. Launchers without a u64 have no part of what is for it, so that
-    their text, and with it the hashes of their programs, stays as it was."""
-    pattern = re.compile(r"^#ifdef TL_U64\n(.*?)^#endif\n", re.MULTILINE | re.DOTALL)
-    return pattern.sub(r"\1" if u64 else "", _part("checks.c"))
+def _checks(features: frozenset[str]) -> str:
+    """Return the checks of a call. Launchers have no part of what is for others, so that their
+    text, and with it the hashes of their programs, stays as it was."""
+    pattern = re.compile(r"^#ifdef (TL_\w+)\n(.*?)^#endif\n", re.MULTILINE | re.DOTALL)
+    return pattern.sub(
+        lambda found: (
+            found[0] if found[1] not in _FEATURES else found[2] if found[1] in features else ""
+        ),
+        _part("checks.c"),
+    )
 
 
 def _is_u64(argument: Argument) -> bool:
@@ -171,18 +191,20 @@ class _Dims:
             raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
 
 
-def _tables(symbol: str, arguments: Iterable[Argument], dims: _Dims) -> str:
+def _tables(symbol: str, arguments: Sequence[Argument], dims: _Dims) -> str:
     rows = []
     for argument in arguments:
-        kind = DTYPES[argument.dtype]
+        kind = scalar_type(argument.dtype)
         low, high = _range(argument)
         rank = "TL_SCALAR" if argument.dims is None else str(len(argument.dims))
         first = dims.add(argument.dims or ())
         rows.append(
             f"  {{{_c_string(argument.name)}, {_c_string(argument.type_text())}, {kind.code}, "
-            f"{kind.bits}, {rank}, {0 if argument.is_dimension else 1}, {first}, "
+            f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "
             f"{argument.align or kind.bytes}, {_c_int(low)}, {_c_int(high)}}},"
         )
+    strides = [dims.add(a.strides) if a.strides is not None else -1 for a in arguments]
+    optional = [int(argument.optional) for argument in arguments]
     empty = "  {0},"
     return "\n".join(
         [
@@ -193,9 +215,18 @@ def _tables(symbol: str, arguments: Iterable[Argument], dims: _Dims) -> str:
             "static const tl_dim tl_dims[] = {",
             *([f"  {{{row}}}," for row in dims.rows] or [empty]),
             "};",
+            *_table("int16_t", "tl_strides", strides, -1),
+            *_table("uint8_t", "tl_optional", optional, 0),
             "",
         ]
     )
+
+
+def _table(kind: str, name: str, values: Sequence[int], nothing: int) -> list[str]:
+    """Return a table of a number for each argument; none where all say nothing."""
+    if all(value == nothing for value in values):
+        return []
+    return [f"static const {kind} {name}[] = {{{', '.join(map(str, values))}}};"]
 
 
 def _range(argument: Argument) -> tuple[int, int]:
@@ -294,7 +325,7 @@ def _plain_launch(arguments: tuple[Argument, ...]) -> str:
             continue
         stores.append(f"  call.value[{i}].u64 = 0;")
         stores.append(f"  call.value[{i}].{_FIELDS[argument.dtype]} = a{i};")
-        if argument.dtype not in ("f32", "f64"):
+        if argument.dtype not in ("f32", "f64", POINTER):
             stores.append(f"  call.number[{i}] = {'(int64_t)' * _is_u64(argument)}a{i};")
     body = "\n".join(stores)
     return f"""\
@@ -310,7 +341,7 @@ TL_EXPORT int launch({", ".join([*parameters, "void *stream"])}) {{
 
 def _c_type(argument: Argument) -> str:
     if argument.dims is None:
-        return DTYPES[argument.dtype].c
+        return scalar_type(argument.dtype).c
     return "void *" if argument.out else "const void *"
 
 

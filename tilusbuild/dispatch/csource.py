@@ -20,7 +20,7 @@ from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Node
 from tilusbuild.runtime import library
-from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
@@ -373,7 +373,7 @@ def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
 
 def _c_type(argument: Any) -> str:
     if argument.dims is None:
-        return DTYPES[argument.dtype].c
+        return scalar_type(argument.dtype).c
     return "void *" if argument.out else "const void *"
 
 

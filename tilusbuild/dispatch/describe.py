@@ -100,8 +100,9 @@ def _argument(argument: Argument) -> dict[str, Any]:
         "dtype": argument.dtype,
         "dims": None if dims is None else [_dim(dim) for dim in dims],
         "out": argument.out,
-        "dimension": argument.is_dimension,
+        "dimension": not argument.is_passed,
         "type": argument.type_text(),
+        **({"optional": True} if argument.optional else {}),
     }
 
 

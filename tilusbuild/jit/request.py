@@ -22,6 +22,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.cache import Cache
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
+from tilusbuild.jit.tensors import check_arguments
 from tilusbuild.jit.tilelang_words import (
     AUTO,
     CPU_WORDS,
@@ -248,6 +249,7 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
             hint = did_you_mean(script, project.manifest.scripts)
             raise input_error(f'no script "{script}" in {project.manifest.path}', hint=hint)
         target = _target_of_script(project.manifest, script, wanted.target)
+    check_arguments(project.manifest, script)
     project.manifest = _narrowed(project.manifest, script, target, wanted)
     since = project.clock.moment().earlier(time.monotonic_ns() - began)
     return project, script, target, since

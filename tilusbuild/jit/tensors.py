@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tilusbuild.errors import input_error
+from tilusbuild.manifest import Manifest
 from tilusbuild.runtime import arrays
 from tilusbuild.runtime.device import kind_of
-from tilusbuild.runtime.dtypes import DTYPES, FLOATS, WHOLE, integer_limits
+from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, WHOLE, integer_limits
 from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError, Value
 from tilusbuild.tune.inputs import managed_tensor
@@ -201,3 +203,14 @@ def _device(
             )
         found, seen = here, seen or argument.name
     return found
+
+
+def check_arguments(manifest: Manifest, script: str) -> None:
+    """Raise `InputError` for arguments that a `KernelCache` cannot pass."""
+    for name, arg in manifest.scripts[script].args.items():
+        if arg.optional or arg.strides is not None or arg.type.strip() == POINTER:
+            raise input_error(
+                f'"{name}" is no dense tensor and no number, which a KernelCache passes',
+                place=manifest.place("script", script, "args", name),
+                hint="build it, and call it through tilusbuild.load",
+            )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.manifest.check_expressions import NameScope, scope_of
+from tilusbuild.manifest.check_expressions import NameScope, scope_of, stride_problem
 from tilusbuild.manifest.check_space import check_chosen
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.methods import expression
@@ -44,6 +44,9 @@ def _keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScop
             known = did_you_mean(key, scope.sizes)
             what = "an integer argument" if key in scope.arguments else "an argument"
             checks.error(f'"{key}" is not {what}', place, known)
+        elif key in scope.strides:
+            message, hint = stride_problem(key)
+            checks.error(message, place, hint)
         elif key in dispatch.keys[:number]:
             checks.error(f'"{key}" is listed twice', place)
 

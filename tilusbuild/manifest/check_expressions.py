@@ -15,7 +15,7 @@ from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.methods import expression
+from tilusbuild.manifest.methods import argument_of, expression
 from tilusbuild.manifest.names import COSTS, linked_names
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.valued_flags import in_place
@@ -43,6 +43,8 @@ class NameScope:
     """Integer arguments: known when the kernel is called."""
     arguments: frozenset[str]
     """All arguments, tensors too."""
+    strides: frozenset[str]
+    """Arguments that are read off strides: dispatch knows shapes alone."""
     facts: frozenset[str]
     open_space: bool
     """The space comes from a file, so names may be declared that the manifest does not show."""
@@ -147,6 +149,12 @@ def scope_of(checks: Checks, path: Path, target: str, script: ScriptSection) -> 
         derived=declared("derived"),
         sizes=frozenset(sizes | broken),
         arguments=frozenset(checks.names_in(*path, "args")),
+        strides=frozenset(
+            stride
+            for arg in script.args.values()
+            for stride in arg.strides or ()
+            if isinstance(stride, str)
+        ),
         facts=frozenset(checks.names_in("target", target, "facts")),
         open_space=script.space_file is not None,
     )
@@ -162,7 +170,7 @@ def _may_be_integer(type_text: str) -> bool:
     return not argument.is_tensor and (limits is not None or argument.dtype not in _FLOATS)
 
 
-_FLOATS = frozenset({"bool", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
+_FLOATS = frozenset({"bool", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "void*"})
 
 
 def check_expression(
@@ -198,6 +206,8 @@ def _name_problem(
     if "." in name:
         in_model = path[-2] == "dispatch" and path[-1] in COSTS
         return _dotted_problem(name, scope, target, in_model=in_model)
+    if name in scope.strides and "dispatch" in path:
+        return stride_problem(name)
     if any(name in getattr(scope, section) for section in sees):
         return None
     if name in scope.space or name in scope.derived:
@@ -220,6 +230,11 @@ def _name_problem(
             "another target's override declares it",
         )
     return f'unknown name "{name}"', _suggestion(name, scope, sees)
+
+
+def stride_problem(name: str) -> Problem:
+    """Return what is said of a stride where the choice of a program depends on it."""
+    return f'"{name}" is a stride', "dispatch depends on shapes and integers that are passed"
 
 
 def _declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
@@ -305,7 +320,7 @@ _STAND_IN = Argument("_", "i32", None)
 
 def _argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | None:
     try:
-        return parse_argument(name, arg.type, out=arg.out, range=arg.bounds, align=arg.align)
+        return argument_of(name, arg)
     except SignatureError as error:
         _signature_error(checks, path, name, error)
         return None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 from tilusbuild.expr import Expr, Value, parse
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.sources import SOURCE, SOURCES, scripts_of, searched
-from tilusbuild.signature import Signature, parse_argument, signature
+from tilusbuild.signature import Argument, Signature, parse_argument, signature
 from tilusbuild.space.model import Parameter, Row
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.document import Document
     from tilusbuild.manifest.library import LibrarySection
     from tilusbuild.manifest.script import OverrideSection, ParameterSection, ScriptSection
-    from tilusbuild.manifest.script_sections import LaunchSection
+    from tilusbuild.manifest.script_sections import Arg, LaunchSection
     from tilusbuild.manifest.sections import (
         BuildSection,
         IncludeDir,
@@ -118,11 +118,20 @@ def signature_of(script: ScriptSection) -> Signature:
     constants = [name for key in script.params for name in linked_names(key)]
     for override in script.override.values():
         constants += [name for key in override.params for name in linked_names(key)]
-    arguments = [
-        parse_argument(name, arg.type, out=arg.out, range=arg.bounds, align=arg.align)
-        for name, arg in script.args.items()
-    ]
-    return signature(arguments, constants)
+    return signature([argument_of(name, arg) for name, arg in script.args.items()], constants)
+
+
+def argument_of(name: str, arg: Arg) -> Argument:
+    """Return an argument by itself. Raises `SignatureError`."""
+    return parse_argument(
+        name,
+        arg.type,
+        out=arg.out,
+        range=arg.bounds,
+        align=arg.align,
+        optional=arg.optional,
+        strides=arg.strides,
+    )
 
 
 class ParameterMethods:

@@ -212,8 +212,9 @@ class Arg(ManifestTable):
     type: Text = Field(
         description="The type. A tensor is an element type, `*` and its dimensions. Element "
         "types: `bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2`, or a "
-        "parameter of `params` whose value is one.",
-        examples=["f16*[m, k]", "i32"],
+        "parameter of `params` whose value is one. `void*` is an opaque pointer: an address, or "
+        "None.",
+        examples=["f16*[m, k]", "i32", "void*"],
     )
     out: bool = Field(False, description="The kernel writes this tensor.")
     bounds: tuple[int, int] | None = Field(
@@ -228,6 +229,15 @@ class Arg(ManifestTable):
         description="Bytes that a tensor's address must be a multiple of. Without it: the "
         "element's size.",
         examples=[16],
+    )
+    optional: bool = Field(
+        False, description="A caller may pass None for this tensor: its pointer is null then."
+    )
+    strides: tuple[Text | int, ...] | None = Field(
+        None,
+        description="The strides of a tensor that need not be contiguous, in elements: a number "
+        "that it must have, or an `i32` or `i64` argument that is read off it.",
+        examples=[["row", 1]],
     )
 
     @model_validator(mode="before")

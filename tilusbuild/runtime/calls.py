@@ -57,7 +57,7 @@ class CallForm:
         )
         self._order = [sources.get(argument.name) for argument in self._passed]
         self._left_out = [i for i, source in enumerate(self._order) if source is None]
-        tensors = (i for i, a in enumerate(self._passed) if a.dims is not None)
+        tensors = (i for i, a in enumerate(self._passed) if a.dims is not None and not a.optional)
         self._like = next((i for i in tensors if self._order[i] is not None), None)
         self._makers: dict[type, list[tuple[int, _Read]]] = {}
 
@@ -122,7 +122,7 @@ class CallForm:
         """Return how each size is read: off the first tensor that has it, or from an integer."""
         found: dict[str, _Read] = {}
         for i, argument in enumerate(self._passed):
-            if self._order[i] is None:
+            if self._order[i] is None or argument.optional:
                 continue
             if argument.dims is None and argument.dtype in WHOLE:
                 found[argument.name] = operator.itemgetter(i)

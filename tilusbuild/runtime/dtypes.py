@@ -64,6 +64,16 @@ DTYPES = {
 }
 """Every element type, by its name in a manifest."""
 
+POINTER = "void*"
+"""The type of an opaque pointer: a scalar whose value is an address, or None for null."""
+_POINTER = DataType(POINTER, "pointer", 3, 64, "void *", "void *", "", "P")
+
+
+def scalar_type(dtype: str) -> DataType:
+    """Return what a scalar's type is: an element type, or the opaque pointer. Raises `KeyError`."""
+    return _POINTER if dtype == POINTER else DTYPES[dtype]
+
+
 WHOLE = frozenset(name for name, dtype in DTYPES.items() if dtype.kind != "float")
 """The types whose values are integers, bool included: what dispatch keys and rules can read."""
 

@@ -337,7 +337,7 @@ def _key_reader(script: Script, one_device: bool) -> Key:
     order = {argument.name: i for i, argument in enumerate(arrays.passed(script))}
     tensor = None
     for argument in arrays.passed(script):
-        if argument.dims is not None and tensor is None:
+        if argument.dims is not None and tensor is None and not argument.optional:
             tensor = order[argument.name]
     reads = [_read_of(script, order, name) for name in script.chosen_by]
     if one_device or tensor is None:
@@ -350,7 +350,7 @@ def _read_of(script: Script, order: Mapping[str, int], name: str) -> tuple[int, 
         return order[name], None
     for argument in arrays.passed(script):
         for axis, dim in enumerate(argument.dims or ()):
-            if dim == name:
+            if dim == name and not argument.optional:
                 return order[argument.name], axis
     raise LoadError(f"{script.label}: dispatch key {name} is not an integer argument of it")
 

@@ -47,6 +47,8 @@ class ScriptArgument(NamedTuple):
     """Read off the tensors' shapes: the caller does not pass it."""
     type: str
     """As a manifest spells it: `f16*[m, k]`."""
+    optional: bool = False
+    """Whether None may be passed for the tensor."""
 
 
 class DispatchRule(NamedTuple):
@@ -233,6 +235,7 @@ def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgum
         out=value["out"] is True,
         dimension=value["dimension"] is True,
         type=_text(value["type"]),
+        optional=value.get("optional") is True,
     )
 
 

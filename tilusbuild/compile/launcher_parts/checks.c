@@ -135,10 +135,42 @@ static int tl_wrong_tensor(const tl_call *call, const char *kind, int index, con
                  got.text, but);
 }
 
+#ifdef TL_STRIDES
+/* Reads the strides of a tensor that declares them, in elements. An axis of one element may have
+   any: only its name, and no number, says something. */
+static int tl_take_strides(tl_call *call, int index) {
+  const tl_tensor *tensor = call->tensor[index];
+  int64_t dense = 1;
+  if (tl_strides[index] < 0) return 0;
+  for (int axis = tensor->rank - 1; axis >= 0; axis--) {
+    const tl_dim *dim = &tl_dims[tl_strides[index] + axis];
+    int64_t stride = tensor->strides ? tensor->strides[axis] : dense;
+    if (dim->kind == TL_DIM_ARGUMENT) {
+      call->number[dim->value] = stride;
+      call->bound_by[dim->value] = (int16_t)index;
+      call->bound_axis[dim->value] = (int16_t)axis;
+    } else if (stride != dim->value && tensor->shape[axis] > 1) {
+      tl_text but = {.used = 0};
+      tl_add(&but, " with stride %lld of axis %d, which must be %lld", (long long)stride, axis,
+             (long long)dim->value);
+      return tl_wrong_tensor(call, "ValueError", index, but.text);
+    }
+    if (__builtin_mul_overflow(dense, tensor->shape[axis], &dense)) dense = 0;
+  }
+  return 0;
+}
+
+#endif
 /* Reads one tensor's bare and literal dimensions; expressions wait until all of them are known. */
 static int tl_take_tensor(tl_call *call, int index, const tl_any *any) {
   const tl_argument *argument = &tl_arguments[index];
   const tl_tensor *tensor = tl_tensor_of(any);
+#ifdef TL_OPTIONAL
+  if (any->kind == TL_NONE && tl_optional[index]) {
+    call->value[index].pointer = NULL;
+    return 0;
+  }
+#endif
   if (!tensor) {
     tl_text where = {.used = 0}, got = {.used = 0};
     tl_add_argument(&where, index);
@@ -164,6 +196,9 @@ static int tl_take_tensor(tl_call *call, int index, const tl_any *any) {
       call->bound_axis[dim->value] = (int16_t)axis;
     }
   }
+#ifdef TL_STRIDES
+  if (tl_take_strides(call, index)) return -1;
+#endif
   return 0;
 }
 
@@ -228,11 +263,27 @@ static int tl_take_u64(tl_call *call, int index, const tl_any *any) {
 }
 
 #endif
+#ifdef TL_POINTER
+enum { TL_CODE_POINTER = 3 };
+
+/* An address, as an integer or as tvm-ffi's opaque pointer; None is null. */
+static int tl_take_pointer(tl_call *call, int index, const tl_any *any) {
+  if (any->kind == TL_NONE) call->value[index].pointer = NULL;
+  else if (any->kind == TL_OPAQUE) call->value[index].pointer = any->as.pointer;
+  else if (any->kind == TL_INT) call->value[index].pointer = (void *)(uintptr_t)any->as.integer;
+  else return tl_wrong_scalar("TypeError", index, any, ": pass an address as an int, or None");
+  return 0;
+}
+
+#endif
 static int tl_take_scalar(tl_call *call, int index, const tl_any *any) {
   const tl_argument *argument = &tl_arguments[index];
   int whole = any->kind == TL_INT || any->kind == TL_BOOL;
 #ifdef TL_U64
   if (tl_is_u64(argument)) return tl_take_u64(call, index, any);
+#endif
+#ifdef TL_POINTER
+  if (argument->code == TL_CODE_POINTER) return tl_take_pointer(call, index, any);
 #endif
   if (argument->code == TL_CODE_FLOAT) {
     if (!whole && any->kind != TL_FLOAT) return tl_wrong_scalar("TypeError", index, any, "");
@@ -262,6 +313,12 @@ static int tl_take_scalar(tl_call *call, int index, const tl_any *any) {
 static int tl_check_dimension(tl_call *call, int index) {
   const tl_argument *argument = &tl_arguments[index];
   int64_t size = call->number[index];
+#ifdef TL_OPTIONAL
+  if (call->bound_by[index] < 0) { /* of a tensor that is not there */
+    tl_store(call, index, 0);
+    return 0;
+  }
+#endif
   if (size < argument->low || size > argument->high)
     return tl_fail("ValueError", "dimension %s is %lld (axis %d of \"%s\"), outside %lld..%lld",
                    argument->name, (long long)size, call->bound_axis[index],
@@ -319,6 +376,9 @@ static int tl_check_memory(tl_call *call, int index) {
     if (tensor->strides && tensor->shape[axis] != 1 && tensor->strides[axis] != expected) dense = 0;
     if (__builtin_mul_overflow(expected, tensor->shape[axis], &expected)) dense = 0;
   }
+#ifdef TL_STRIDES
+  if (tl_strides[index] >= 0) dense = 1;
+#endif
   if (!dense && !empty) {
     tl_text but = {.used = 0};
     tl_add(&but, " with strides ");
@@ -375,6 +435,9 @@ static int tl_take(tl_call *call, const tl_any *args, int32_t count) {
     if (!tl_arguments[i].passed && tl_check_dimension(call, i)) return -1;
   for (int i = 0; i < TL_ARGUMENTS; i++) {
     if (tl_arguments[i].rank == TL_SCALAR) continue;
+#ifdef TL_OPTIONAL
+    if (!call->tensor[i]) continue;
+#endif
     if (tl_check_expressions(call, i) || tl_check_device(call, i) || tl_check_memory(call, i))
       return -1;
   }
@@ -404,6 +467,9 @@ static int tl_check_plain(tl_call *call) {
     const tl_argument *argument = &tl_arguments[i];
     int empty = 0;
     if (argument->rank == TL_SCALAR || call->value[i].pointer) continue;
+#ifdef TL_OPTIONAL
+    if (tl_optional[i]) continue;
+#endif
     for (int axis = 0; axis < argument->rank; axis++) {
       const tl_dim *dim = &tl_dims[argument->first_dim + axis];
       int64_t size = dim->value;

@@ -1,0 +1,139 @@
+"""Arguments as kernels have them: opaque pointers, tensors that may be None, strides."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilusbuild
+from support.project import NewProject, Project, needs_cxx
+
+tvm_ffi = pytest.importorskip("tvm_ffi")
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "arguments"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.host]
+arch = "cpu"
+[script.scale]
+template = "scale.cpp.j2"
+kernel = "scale"
+[script.scale.args]
+state = "void*"
+bias = { type = "f32*[m]", optional = true }
+x = { type = "f32*[m, n]", strides = ["row", "column"] }
+y = { type = "f32*[m, n]", out = true, strides = ["to", 1] }
+m = "i32"
+n = "i32"
+row = "i64"
+column = "i32"
+to = "i64"
+[script.scale.dispatch]
+keys = ["m"]
+"""
+SOURCE = """\
+extern "C" void scale(void *state, const float *bias, const float *x, float *y, int m, int n,
+                      long long row, int column, long long to) {
+  if (state) ++*(int *)state;
+  for (int i = 0; i < m; i++)
+    for (int j = 0; j < n; j++) y[i * to + j] = 2 * x[i * row + j * column] + (bias ? bias[i] : 0);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    needs_cxx()
+    project = Project(tmp_path_factory.mktemp("arguments"))
+    project.write_all({"tilus.toml": MANIFEST, "scale.cpp.j2": SOURCE})
+    project.build()
+    return project
+
+
+def test_they_are_read_off_the_tensors(built: Project) -> None:
+    scale = tilusbuild.load("scale", where=str(built.cache))
+    x = np.arange(60, dtype=np.float32).reshape(6, 10)
+    bias, calls = np.array([10, 20, 30], np.float32), ctypes.c_int(0)
+    into = np.zeros((3, 8), np.float32)
+    for given in (x[:3, :4], x[::2, 1:9:2], x.T[:3, :4], x[5:2:-1, :4]):
+        for state in (None, ctypes.addressof(calls), ctypes.c_void_p(ctypes.addressof(calls))):
+            into[:] = -1
+            scale(state, None, given, into[:, :4])
+            np.testing.assert_array_equal(into[:, :4], 2 * given)
+            assert (into[:, 4:] == -1).all()
+            scale(state, bias, given, into[:, :4])
+            np.testing.assert_array_equal(into[:, :4], 2 * given + bias[:, None])
+    assert calls.value == 4 * 2 * 2
+    np.testing.assert_array_equal(scale(None, None, x), 2 * x)
+    np.testing.assert_array_equal(scale(state=None, bias=None, x=x[:, :1]), 2 * x[:, :1])
+
+
+def test_what_is_wrong_is_told(built: Project) -> None:
+    scale = tilusbuild.load("scale", where=str(built.cache))
+    x, y = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    for arguments, said in (
+        ((2.5, None, x, y), ["state", "void*", "float 2.5", "an address as an int, or None"]),
+        ((None, x, x, y), ["bias", "f32*[m]", "(3, 4)"]),
+        ((None, np.ones(2, np.float32), x, y), ["x", "m = 2", 'from "bias"', "(3, 4)"]),
+        ((None, None, None, y), ["x", "None"]),
+        ((None, None, x, np.zeros((4, 3), np.float32).T), ["y", "stride 3 of axis 1", "must be 1"]),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            scale(*arguments)
+        for word in said:
+            assert word in str(caught.value), (word, str(caught.value))
+
+
+def test_the_plain_function_takes_strides_and_null(built: Project) -> None:
+    (path,) = built.cache.glob("programs/*/module/lib.so")
+    launch = ctypes.CDLL(str(path)).launch
+    x, y = np.arange(6, dtype=np.float32), np.zeros(6, np.float32)
+    null, long = ctypes.c_void_p(None), ctypes.c_int64
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, y)]
+    assert launch(null, null, *pointers, 2, 3, long(1), 2, long(3), null) == 0
+    np.testing.assert_array_equal(y, 2 * np.array([0, 2, 4, 1, 3, 5], np.float32))
+    assert launch(null, null, null, pointers[1], 2, 3, long(1), 2, long(3), null) == -1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"void*"', '"void*[n]"', 'an opaque pointer is "void*"'),
+        ('"void*"', '{ type = "void*", out = true }', "a scalar cannot be out"),
+        ('"void*"', '{ type = "void*", optional = true }', "void* may be None always"),
+        ("optional = true", "optional = true, out = true", "an output cannot be optional"),
+        ('"f32*[m]", o', '"f32*[m, k]", o', 'dimension "k" is neither an argument'),
+        (
+            '\nn = "i32"\n',
+            '\nn = "i32"\nk = "i32"\nz = { type = "f32*[k]", optional = true }\n',
+            'dimension "k" is read off no tensor that is always there',
+        ),
+        ('["to", 1]', '["to"]', "1 strides for 2 dimensions"),
+        ('["to", 1]', '["row", 1]', 'stride "row" is read off more than one place'),
+        ('["to", 1]', '["two", 1]', 'stride "two" is not an i32 or i64 argument'),
+        ('keys = ["m"]', 'keys = ["row"]', '"row" is a stride'),
+    ],
+)
+def test_what_cannot_be_is_said(new_project: NewProject, old: str, new: str, said: str) -> None:
+    project = new_project(MANIFEST, {"scale.cpp.j2": SOURCE})
+    project.edit("tilus.toml", old, new)
+    assert said in project.run("plan", status=2).err
+
+
+@pytest.mark.nvcc
+def test_a_kernel_has_them_too(new_project: NewProject, tmp_path: Path) -> None:
+    text = MANIFEST.replace('"cpu"', '"sm_80"').replace(
+        "[script.scale.args]", 'launch = { grid = ["m"], block = ["n"] }\n[script.scale.args]'
+    )
+    kernel = SOURCE.replace('"C" void', '"C" __global__ void')
+    project = new_project(text, {"scale.cpp.j2": kernel})
+    project.build()
+    project.edit("scale.cpp.j2", "int column", "long long column")
+    assert "parameter 8 of the kernel has 8 bytes" in project.run("build", status=1).err
