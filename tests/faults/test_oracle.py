@@ -12,10 +12,21 @@ import pytest
 from support.faults.commands import Ended
 from support.faults.groups.clocks import CLOCKS
 from support.faults.laboratory import try_one
-from support.faults.oracle import Scenario, judge
+from support.faults.measured import measured_problem
+from support.faults.oracle import Scenario, judge, of_command
 from support.faults.world import FIRST, HOST, World, entries
 
 WELL = Ended(0, "", "")
+CANNOT_BEGIN = """\
+Python path configuration:
+  PYTHONHOME = (not set)
+Fatal Python error: init_fs_encoding: failed to get the Python codec
+Python runtime state: core initialized
+ModuleNotFoundError: No module named 'encodings'
+
+Current thread 0x00007ffa7bbddb80 (most recent call first):
+  <no Python frame>
+"""
 BUILD = Scenario("test", ("build",))
 
 
@@ -85,10 +96,61 @@ def test_processes_that_are_left_over(world: World) -> None:
         (Ended(3, "", "what?"), "status"),
         (Ended(-11, "", ""), "status"),
         (Ended(1, "", ""), "status"),
+        (Ended(1, '{"event": "plan", "programs": 2}\n', ""), "status"),
+        (Ended(1, '{"event": "error", "mess', ""), "status"),
+        (Ended(1, '{"event": "summary", "exit_status": 1, "failures": []}\n', ""), "status"),
+        (Ended(130, "", ""), "status"),
+        (Ended(1, "", f"{CANNOT_BEGIN}\nTraceback (most recent call last):\n"), "traceback"),
     ],
 )
 def test_how_a_command_ends(world: World, ended: Ended, column: str) -> None:
     assert columns(world, lambda: None, ended) == {column}
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        Ended(1, '{"event": "error", "message": "no room"}\n', ""),
+        Ended(1, '{"event": "summary", "exit_status": 1, "error": "no room"}\n', ""),
+        Ended(1, "", CANNOT_BEGIN),
+    ],
+)
+def test_a_command_that_says_why(ended: Ended) -> None:
+    assert not [*of_command(ended, killed=False)]
+
+
+def test_who_was_sent_a_signal_need_not_say_so() -> None:
+    assert not [*of_command(Ended(130, "", ""), killed=False, stopped=True)]
+    assert [*of_command(Ended(1, "", ""), killed=False, stopped=True)]
+
+
+MEASURED = {
+    "dispatch_table.json": b'{"tables": [{"entries": [[[128], 1, "measured", 0.5]]}]}',
+    "dispatch_table.txt": b"128         1  measured  500.0\n",
+    "latency/128/measured.json": b'{"key": [128], "measured": [{"seconds": {"0": 0.7, "1": 0.5}}]}',
+    "dispatch/dispatch.json": b"",
+    "dispatch/libscale.so": b"",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("dispatch_table.json", b"1,", b"0,"),
+        ("dispatch_table.json", b"0.5", b"0.6"),
+        ("dispatch_table.json", b"]}]}", b""),
+        ("dispatch_table.txt", b" 1 ", b" 0 "),
+        ("dispatch_table.txt", b"128", b""),
+        ("latency/128/measured.json", b"0.7", b"0.4"),
+        ("latency/128/measured.json", b"128", b"64"),
+    ],
+)
+def test_what_was_measured_and_what_says_so(name: str, old: bytes, new: bytes) -> None:
+    assert measured_problem(MEASURED) is None
+    data = MEASURED[name]
+    assert old in data
+    assert measured_problem({**MEASURED, name: data.replace(old, new)})
+    assert measured_problem({key: value for key, value in MEASURED.items() if key != name})
 
 
 def test_success_that_is_none(world: World) -> None:

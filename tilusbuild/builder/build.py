@@ -157,7 +157,6 @@ def _publish_changed(
         published.save()
 
 
-_ATTEMPTS = 3
 _PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
 
 
@@ -234,17 +233,16 @@ def _publish_script(
 
         keep_tables(project.cache.publish_script(record))
         return
-    for attempt in range(_ATTEMPTS):
-        path = project.cache.publish_script(record)
-        try:
-            dispatch.after(path, script_instance)
-            return
-        except TilusbuildError:
-            # A build that compiles nothing holds no lock: a `cache clear` may take away what was
-            # just found to be right.
-            gone = not os.path.exists(os.path.join(path, SCRIPT_JSON))
-            if not gone or attempt == _ATTEMPTS - 1:
-                raise
+    path = project.cache.publish_script(record)
+    try:
+        dispatch.after(path, script_instance)
+    except TilusbuildError:
+        if os.path.exists(os.path.join(path, SCRIPT_JSON)):
+            raise
+        # A build that compiles nothing holds no lock, and waits for nobody: a `cache clear` took
+        # away what was just found to be right. Now it is kept out.
+        with project.cache.in_use():
+            dispatch.after(project.cache.publish_script(record), script_instance)
 
 
 def script_record(

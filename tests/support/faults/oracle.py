@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from support.faults.commands import Ended
 from support.faults.measured import measured_problem, without_measured
 from support.faults.world import FIRST, Edition, Entries, Tree, World, below, entries, without_log
+from tilusbuild.state.temporary import TemporaryDirectory
 
 COLUMNS = ("lost", "torn", "stale", "twice", "left over", "traceback", "stuck", "status")
 """What can be wrong. `stuck`: a command hangs, or fails after the fault is over. `status`: an exit
@@ -248,10 +250,21 @@ def _of_files(world: World) -> Iterator[Finding]:
             if any(part.startswith(".tmp-") for part in parts) or "staging" in parts[:-1]:
                 yield Finding("left over", f"{place.name}/{name}")
                 return
+    _need_a_directory(world)
     for name in below(world.temporary):
         if not _STAY.fullmatch(name):
             yield Finding("left over", f"tmp/{name}")
             return
+
+
+def _need_a_directory(world: World) -> None:
+    """Make one in TMPDIR: what a killed command left there is removed by the next one that does,
+    and a build that asks no tool makes none."""
+    before, tempfile.tempdir = tempfile.tempdir, str(world.temporary)
+    try:
+        TemporaryDirectory("oracle").close()
+    finally:
+        tempfile.tempdir = before
 
 
 def judge_repaired(
