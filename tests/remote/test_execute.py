@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -148,6 +151,39 @@ def test_cancelled_actions_end_there_within_a_second(farmed: NewFarmed) -> None:
         assert all(each.result() for each in waiting)
         assert time.monotonic() - begun < 5  # a second on a machine that is not busy
     marker.wait_for(0)
+
+
+TREXE = shutil.which("trexe")
+"""Of Debian's package buildbox: a client of the protocol that shares no code with this one."""
+
+
+@pytest.mark.skipif(TREXE is None, reason="needs trexe")
+def test_an_independent_client_finds_our_action(farm: Casd, farmed: NewFarmed) -> None:
+    there = farmed(properties={"OSFamily": "linux"})
+    (there.directory / "tmp" / "run").write_text("x")
+    (there.directory / "tmp" / "run").chmod(0o755)
+    (there.directory / "as").symlink_to("/usr/bin/as")
+    words, about = f"cat in > out; echo {there.directory}", there.directory.parent / "about.json"
+    assert there.run(words, timeout=30.0, outputs=("out",)) is not None
+    (there.directory / "out").unlink()
+    action, _ = there.executor._actions.of(there.command(words, timeout=30.0, outputs=("out",)))
+    options = {
+        "remote": farm.address.replace("grpc", "http"),
+        "input-path": f"{there.directory}:w",
+        "working-dir": "w",
+        "output-path": "out",
+        "env": "PATH=/usr/bin:/bin",
+        "exec-timeout": "30",
+        "platform-properties": "OSFamily=linux",
+        "result-metadata-file": about,
+    }
+    given = [f"--{name}={value}" for name, value in options.items()]
+    command = [str(TREXE), *given, "--do-not-follow-symlinks", "sh", "-c", words]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said == f"{there.directory}\n"
+    found = json.loads(about.read_text())
+    assert found["actionDigest"] == {"hash": action.digest, "sizeBytes": str(action.size)}
+    assert found["actionResultMetadata"]["cachedResult"] is True
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
@@ -178,8 +178,11 @@ def explain(
     return Explanation(label, program, Status.MISSING, tuple(str(reason) for reason in found))
 
 
-def explain_plan(plan: Plan, manifest: str, cache: Cache) -> list[Explanation]:
-    """Explain the programs of a plan."""
+def explain_plan(
+    plan: Plan, manifest: str, cache: Cache, *, elsewhere: bool = False
+) -> list[Explanation]:
+    """Explain the programs of a plan; `elsewhere`: also why one that is to be compiled is not
+    compiled on other machines."""
     last: dict[tuple[str, str], LastBuild] = {}
     origins = Origins(cache)
     found = []
@@ -189,7 +192,11 @@ def explain_plan(plan: Plan, manifest: str, cache: Cache) -> list[Explanation]:
             last[key] = LastBuild(cache, manifest, *key)
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        found.append(explain(job.label, job.hash, texts, cache, last[key], origins.of(job.hash)))
+        one = explain(job.label, job.hash, texts, cache, last[key], origins.of(job.hash))
+        stays = work.recipe.pipeline.stays_here(work.recipe) if elsewhere else None
+        if stays is not None and not one.up_to_date:
+            one = replace(one, reasons=(*one.reasons, f"compiled on this machine: {stays}"))
+        found.append(one)
     return found
 
 

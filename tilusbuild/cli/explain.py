@@ -38,10 +38,17 @@ class ExplanationLine(JsonLine):
 def run(arguments: ExplainArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
     from tilusbuild.builder.explain import explain_plan
+    from tilusbuild.remote.settings import decide
 
     with options.project(arguments) as project:
         selection = options.selected(arguments, project)
-        found = explain_plan(project.plan(selection), project.manifest.path, project.cache)
+        remote = decide(project.manifest.remote, project.environment, "executor")
+        found = explain_plan(
+            project.plan(selection),
+            project.manifest.path,
+            project.cache,
+            elsewhere=remote is not None,
+        )
     if not arguments.json:
         _print(found, every=bool(arguments.verbose))
         return 0

@@ -395,11 +395,10 @@ class Compile:
 
     def _portable(self, step: Step, reads: Reads) -> tuple[str, ...]:
         """Return the files that a step makes, if another machine may run it: that which reads the
-        source. The others take milliseconds, and NVRTC's process is one that stays here. Where the
-        compiler records times of headers, a worker has others."""
+        source. The others take milliseconds."""
         if step.argv[0] not in ("{nvcc}", "{cxx}") or SOURCE not in step.argv:
             return ()
-        if self.recipe.pipeline.copies_headers(self.recipe):
+        if self.recipe.pipeline.stays_here(self.recipe) is not None:
             return ()
         return (step.output, *reads.lists(step))
 

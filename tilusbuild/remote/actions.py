@@ -51,7 +51,6 @@ class Actions:
         words = reapi.Command(
             arguments=command.argv,
             output_paths=sorted(command.outputs),
-            output_files=sorted(command.outputs),
             working_directory=WORKING,
             platform=self._platform,
         )

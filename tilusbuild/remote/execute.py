@@ -44,7 +44,8 @@ class _NoAnswerError(Exception):
 
 
 class RemoteExecutor:
-    """An `elsewhere.Executor`. `probe` is called with `try_once` before anything is believed."""
+    """An `elsewhere.Executor`. `probe` is called with what runs a command on a worker, before
+    anything is believed."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class RemoteExecutor:
             if self._toolkit is not None:
                 self._actions.toolkit = self._toolkit()
                 self._guard.call(lambda: self._upload(self._actions.toolkit.sources, anew=False))
-            problem = self._guard.call(lambda: self._probe(self.try_once))
+            problem = self._probe(lambda command: self._guard.call(lambda: self.try_once(command)))
         except (BrokenError, CancelledError):
             return
         except (OSError, ToolkitError) as error:

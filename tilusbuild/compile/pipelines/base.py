@@ -104,6 +104,13 @@ class Pipeline(ABC):
         """Return whether headers are copied with a fixed time: the compiler records their times."""
         return False
 
+    def stays_here(self, recipe: Recipe) -> str | None:
+        """Return why no other machine may run the step that reads the source; None where one
+        may."""
+        if self.copies_headers(recipe):
+            return "-lineinfo writes the times of headers into the code, and a worker has its own"
+        return None
+
     # What is checked, before a compile and after each of its steps
 
     def problem(self, recipe: Recipe) -> str | None:

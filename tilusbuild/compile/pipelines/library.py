@@ -15,7 +15,7 @@ from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
 from tilusbuild.compile.model import Findings, Link, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
 from tilusbuild.compile.pipelines.cpu import Cpu
-from tilusbuild.compile.pipelines.nvcc import NvccPipeline
+from tilusbuild.compile.pipelines.nvcc import NvccPipeline, has_line_info
 from tilusbuild.compile.steps import (
     HERE,
     LIBRARY_FLAGS,
@@ -65,6 +65,9 @@ class ObjectNvcc(NvccPipeline):
             compiler.remove(f"-std={recipe.std}")
         return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
 
+    def copies_headers(self, recipe: Recipe) -> bool:
+        return has_line_info(recipe)  # as with a host pipeline
+
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
         found.ptxas = parse_ptxas(log)
 
@@ -96,6 +99,9 @@ class LinkPipeline(Pipeline):
 
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return False
+
+    def stays_here(self, recipe: Recipe) -> str | None:
+        return "a link reads the objects that are here, and takes milliseconds"
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:
         """Write nothing: each object has its own."""

@@ -178,6 +178,9 @@ class KernelNvrtc(KernelPipeline):
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         return {} if tools.cuda_headers is None else {CUDA_HEADERS: tools.cuda_headers}
 
+    def stays_here(self, recipe: Recipe) -> str | None:
+        return "NVRTC's process, and what it made of the headers, is kept from program to program"
+
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
         return dated(recipe.source, headers)
 

@@ -1,0 +1,39 @@
+"""Which programs other machines may compile: all but those that say why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.recipes import make_recipe
+from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, ObjectNvcc
+
+LINES = {"flags": ("-lineinfo",)}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "changes", "why"),
+    [
+        ("cpu", {}, None),
+        ("kernel", {}, None),
+        ("kernel", {"archs": ("sm_80", "sm_90a"), "ptx": True}, None),
+        ("kernel", LINES, None),
+        ("host", {}, None),
+        ("host", LINES, "-lineinfo writes the times of headers"),
+        ("kernel-nvrtc", {}, "NVRTC's process"),
+    ],
+)
+def test_a_pipeline_says_why_a_program_stays(pipeline, changes, why):
+    recipe = make_recipe(pipeline, **changes)
+    said = recipe.pipeline.stays_here(recipe)
+    assert (said or "").startswith(why or "")
+    assert (said is None) == (why is None)
+
+
+def test_objects_are_compiled_elsewhere_and_linked_here():
+    recipe, lines = make_recipe("host"), make_recipe("host", **LINES)
+    assert ObjectNvcc().stays_here(recipe) is ObjectCpu().stays_here(recipe) is None
+    for link in (LinkNvcc(), LinkCpu()):
+        assert "a link reads" in str(link.stays_here(recipe))
+    # ptxas writes the times of headers into the line table, so they are copied with a fixed one.
+    assert ObjectNvcc().copies_headers(lines)
+    assert not ObjectNvcc().copies_headers(recipe)
