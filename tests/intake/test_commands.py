@@ -61,12 +61,16 @@ def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
     assert library.sources == ["csrc/one.cu", "csrc/two.cu"]
     assert library.include_dirs == ["include"]
     assert library.defines["WIDE"] == "4"
-    assert library.flags == ["--expt-relaxed-constexpr"]
+    assert library.flags == ["--expt-relaxed-constexpr", "-O3"]
     assert (draft.archs, draft.ptx, draft.std) == (["sm_80"], True, "c++17")
     (note,) = draft.notes
     assert "csrc/gone.cu" in note
     (folder / "tilus.toml").write_text(manifest_text(draft))
     assert load(str(folder / "tilus.toml")).libraries["ext"].undefined
+
+
+def test_a_level_that_nvcc_does_not_know_is_the_host_compiler_s() -> None:
+    assert commands.understood(["-Os", "-c", "k.cpp"], "/p").flags == ["-Xcompiler", "-Os"]
 
 
 SPELLINGS = {
@@ -78,8 +82,8 @@ SPELLINGS = {
     "flag": [["@"]],
     "ours": [["@"]],
 }  # fmt: skip
-OURS = ["-O3", "-fPIC", "-MMD", "-c", "-Xcompiler=-fPIC", "--compiler-options=-fPIC"]
-KEPT = ["-use_fast_math", "--expt-relaxed-constexpr", "-maxrregcount=64", "-lineinfo"]
+OURS = ["-fPIC", "-MMD", "-c", "-Xcompiler=-fPIC", "--compiler-options=-fPIC"]
+KEPT = ["-O3", "-use_fast_math", "--expt-relaxed-constexpr", "-maxrregcount=64", "-lineinfo"]
 
 
 @pytest.mark.parametrize("seed", range(200))

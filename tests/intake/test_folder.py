@@ -150,7 +150,7 @@ def test_includes_count_as_the_preprocessor_has_them(project: Project) -> None:
     library = next(iter(load(str(project.directory / "tilus.toml")).libraries.values()))
     assert library.sources == ("a.cu",)
     assert [each.path for each in library.include_dirs] == ["far/away"]
-    assert library.flags == ("--extended-lambda",)  # nvcc's message names it
+    assert library.flags == ("-O3", "--extended-lambda")  # nvcc's message names it
     assert "left out: b.cu: odd/nowhere.h is nowhere" in told
     assert "flag added, because the compiler asks for it: --extended-lambda" in told
 

@@ -26,11 +26,12 @@ _VALUED = """
 """
 _WITH_VALUE = frozenset(_VALUED.split())
 _OURS = re.compile(
-    r"-(?:c|dc|fPIC|shared|pipe|MD|MMD|MP|M|g|O[0-3s]?|march=.*|mtune=.*|cudart.*|forward-unknown.*)"
+    r"-(?:c|dc|fPIC|shared|pipe|MD|MMD|MP|M|g|march=.*|mtune=.*|cudart.*|forward-unknown.*)"
     r"|--(?:compile|shared|cudart.*|forward-unknown.*|generate-dependencies.*|device-c)|-x|-fopenmp"
 )
 """What tilusbuild says itself, or what changes no code of a kernel."""
 
+_HOST_LEVELS = frozenset({"-O", "-Os", "-Og", "-Oz", "-Ofast"})
 
 _OURS_VALUED = """
     -o -odir -ccbin --compiler-bindir -x -code -t --threads -MF -MT -MQ -MJ --dependency-output
@@ -95,6 +96,8 @@ def _take(found: Arguments, name: str, value: str, word: str, directory: str) ->
             found.sources.append(os.path.normpath(os.path.join(directory, word)))
     elif name in ("-Xcompiler", "--compiler-options"):
         found.flags += [word for kept in _host(value) for word in ("-Xcompiler", kept)]
+    elif word in _HOST_LEVELS:
+        found.flags += ["-Xcompiler", word]  # which nvcc does not know
     elif not _OURS.fullmatch(word) and name not in _OURS_WITH_VALUE:
         found.flags += [word, value] if word == name and value else [word]
 

@@ -62,6 +62,7 @@ def read(
         draft.note("no .cu file is left to compile")
         return
     library = LibraryDraft(name_of(draft.project), sources, kind="static")
+    library.flags = ["-O3"]  # nvcc leaves host code as it is without
     library.include_dirs = list(places.include_dirs())
     for directory in places.machine:
         draft.note(f"a directory of this machine, which others may have elsewhere: {directory}")
