@@ -8,16 +8,18 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
+from threading import Timer
 from typing import Any
 
 import pytest
 
 from support.http_cache import Faults, HttpCache, line_to
-from support.remote_client import Asked, Wanted
+from support.remote_client import Asked, Wanted, ask_for
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.cache import Cache
@@ -185,3 +187,17 @@ def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: 
                 assert "status 507" in message.message
         client.close()
     assert not any(isinstance(told.get(), events.Warned) for _ in range(told.qsize()))
+
+
+def test_a_lock_that_is_held_for_a_moment_costs_no_hit(
+    held: HttpCache, origin: Any, tmp_path: Path
+) -> None:
+    """Locks are few: another program may have the one that is needed while it is published."""
+    programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
+    cache = Cache(str(tmp_path / "cache"))
+    with ExitStack() as locks:
+        assert locks.enter_context(cache.locked(programs[0], wait=False))
+        Timer(0.1, locks.pop_all().close).start()
+        found = ask_for(programs, tmp_path / "cache", held.address)
+    assert (found.hits, found.warnings) == (4, [])
+    assert published(tmp_path / "cache").items() <= published(origin[0]).items()

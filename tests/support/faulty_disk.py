@@ -47,11 +47,11 @@ class FaultyDisk(RealDisk):
         self._count("make_directory", path)
         super().make_directory(path)
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         if self._is_next() and self._halfway:
-            super().write(path, data[: len(data) // 2])
+            super().write(path, data[: len(data) // 2], mode)
         self._count("write", path)
-        super().write(path, data)
+        super().write(path, data, mode)
 
     def set_mode(self, path: str, mode: int) -> None:
         self._count("set_mode", path)

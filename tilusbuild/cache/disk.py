@@ -26,8 +26,8 @@ class Disk(Protocol):
         """Make one directory; nothing when it is there."""
         ...
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write a new file."""
+    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a new file with these permissions, and have its content begin to go to the disk."""
         ...
 
     def set_mode(self, path: str, mode: int) -> None:
@@ -70,13 +70,13 @@ class RealDisk:
                 what = "a link or a file is in the way"
                 raise NotADirectoryError(errno.ENOTDIR, what, path) from None
 
-    def write(self, path: str, data: bytes) -> None:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb", buffering=0) as file:
             view = memoryview(data)  # one system call may write only a part
             while view:
                 view = view[file.write(view) :]
-            os.fchmod(handle, 0o644)  # the umask does not decide who can read a cache
+            os.fchmod(handle, mode)  # the umask does not decide who can read a cache
 
     def set_mode(self, path: str, mode: int) -> None:
         os.chmod(path, mode)

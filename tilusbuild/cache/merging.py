@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.arrivals import Arrivals
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import ADDED_KEYS, Entry, find_entry, listed
-from tilusbuild.cache.includes import include_problems, make_directories
+from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import programs
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import links_of, parse_script, put_script
@@ -25,7 +26,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import program_problems
 from tilusbuild.errors import input_error
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_bytes
 
 
@@ -151,32 +152,10 @@ def _copy(cache: Cache, entry: Entry) -> str | None:
         if data is None or sha256_bytes(data) != digest:
             return f"{name} changed while it was copied"
         files[name] = data
-    publish_files(cache, entry.hash, files, entry.meta)
+    with Arrivals(cache) as arrivals:
+        arrivals.add(entry.hash, files, seal(entry.meta))
+        arrivals.commit()
     return None
-
-
-def publish_files(
-    cache: Cache, program: str, files: Mapping[str, bytes], meta: Mapping[str, Any]
-) -> Entry:
-    """Publish a program whose files are these, by name, without meta.json. Raises what publishing
-    raises."""
-    texts: dict[str, str] = {}
-    stage = cache.stage()
-    try:
-        with wrap_oserror(stage.path):
-            made = {""}
-            for name, data in files.items():
-                if name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
-                    texts[name] = data.decode("utf-8", "surrogateescape")
-                    continue
-                make_directories(cache.tree, stage.path, os.path.dirname(name), made)
-                cache.tree.disk.write(os.path.join(stage.path, name), data)
-        own = {key: value for key, value in meta.items() if key not in ADDED_KEYS}
-        return stage.publish_program(
-            program, texts[layout.PROGRAM_TXT], texts[layout.OPTIONS_TXT], own
-        )
-    finally:
-        stage.discard()
 
 
 def _take_includes(cache: Cache, tree: Tree, taken: Takeover) -> None:

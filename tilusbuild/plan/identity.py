@@ -123,6 +123,13 @@ def sections(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def section_of(text: str, title: str) -> dict[str, str]:
+    """Return one block of such a text, as `sections` does; an empty one when it is not there."""
+    rest = f"\n{text}".partition(f"\n[{title}]\n")[2] if title else text
+    block = rest.partition("\n[")[0]
+    return sections(f"[{title}]\n{block}")[title] if title else sections(block)[""]
+
+
 def _pair(title: str, line: str) -> tuple[str, str]:
     if title in ("headers", "generated"):
         digest, _, name = line.partition("  ")

@@ -17,9 +17,9 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.entries import ADDED_KEYS, listed, meta_problem
 from tilusbuild.compile.described import image_rows, kernel_rows
 from tilusbuild.compile.launcher import EXPORTS
-from tilusbuild.plan.identity import sections
+from tilusbuild.plan.identity import section_of
 from tilusbuild.remote.record import Blob, Record
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
@@ -33,7 +33,8 @@ class ClaimError(ValueError):
 
 
 def checked_meta(program: str, record: Record, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return what meta.json says of a program with these files. Raises `ClaimError`."""
+    """Return what meta.json says of a program with these files; it is the very file that publishing
+    them would write. Raises `ClaimError`."""
     texts = files[layout.PROGRAM_TXT] + files[layout.OPTIONS_TXT]
     if sha256_bytes(texts) != program:
         raise ClaimError(f"{layout.PROGRAM_TXT} and {layout.OPTIONS_TXT} are of another program")
@@ -41,6 +42,8 @@ def checked_meta(program: str, record: Record, files: Mapping[str, bytes]) -> di
         meta = unseal(files[layout.META])
     except CorruptFileError as error:
         raise ClaimError(f"{layout.META}: {error}") from None
+    if seal(meta) != files[layout.META]:
+        raise ClaimError(f"{layout.META} has another form")
     if problem := meta_problem(meta, program):
         raise ClaimError(f"{layout.META}: {problem}")
     said = {name: Blob(digest, size) for name, size, digest in listed(meta)}
@@ -50,7 +53,7 @@ def checked_meta(program: str, record: Record, files: Mapping[str, bytes]) -> di
         raise ClaimError("the record has other directories than compile.sh")
     for problem in (*_source(record, texts), *_code(meta, files)):
         raise ClaimError(problem)
-    return {key: value for key, value in meta.items() if key not in ADDED_KEYS}
+    return meta
 
 
 def check_generated(
@@ -61,14 +64,14 @@ def check_generated(
     held = {name.removeprefix("module/"): blob.digest for name, blob in record.files.items()}
     for files in directories.values():
         held.update((name, blob.digest) for name, blob in files.items() if "/" not in name)
-    named = sections(options.decode("utf-8", "surrogateescape")).get("generated", {})
+    named = section_of(options.decode("utf-8", "surrogateescape"), "generated")
     for name, digest in named.items():
         if held.get(name) != digest:
             raise ClaimError(f"{name} is not the one that options.txt names")
 
 
 def _source(record: Record, texts: bytes) -> Iterator[str]:
-    source = sections(texts.decode("utf-8", "surrogateescape"))[""].get("source")
+    source = section_of(texts.decode("utf-8", "surrogateescape"), "").get("source")
     held = record.files.get(layout.SOURCE)
     if held is None or source != f"sha256:{held.digest}":
         yield f"{layout.SOURCE} is not the one that {layout.PROGRAM_TXT} names"

@@ -7,14 +7,16 @@ that at no instant an entry names what is not there. A record with a blob that i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.arrivals import Arrivals
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.includes import include_problems
-from tilusbuild.cache.merging import publish_files
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Compiled, Store
 from tilusbuild.remote.backend import Backend
@@ -38,6 +40,11 @@ _INLINE = (
 """Files that a server may send along with the record: those of every program."""
 _AT_ONCE = 64 << 20
 """Bytes of programs that are fetched together."""
+_TOGETHER = 16
+"""Programs that are written before the disk is waited for. Their locks are held at once."""
+_ATTEMPTS, _PAUSE = 5, 0.05
+"""How often a program's lock is tried, and seconds between: locks are few, so that another program
+may have it for the moment in which it is published; who compiles this one has it for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +117,51 @@ class Fetcher:
                 },
                 contents,
             )
+            waiting = list(some)
+            for attempt in range(_ATTEMPTS):
+                busy: list[tuple[str, Record]] = []
+                for at in range(0, len(waiting), _TOGETHER):
+                    yield from self._publish(waiting[at : at + _TOGETHER], contents, busy)
+                if not (waiting := busy):
+                    break
+                time.sleep(_PAUSE * (attempt + 1))
+            for program, _ in waiting:
+                yield Miss(program)
+
+    def _publish(
+        self,
+        some: Sequence[tuple[str, Record]],
+        contents: Contents,
+        busy: list[tuple[str, Record]],
+    ) -> list[Outcome]:
+        """Put programs into the store; return how they ended, those left out that were added to
+        `busy`: somebody has their lock, or the one of a program that shares it."""
+        ended: list[Outcome] = []
+        hits: list[Outcome] = []
+        with ExitStack() as locks, Arrivals(self._cache) as arrivals:
             for program, record in some:
                 try:
-                    yield self._program(program, record, contents)
+                    checked = self._checked(program, record, contents)
                 except (ClaimError, RecordError) as error:
-                    yield Refused(program, str(error))
+                    ended.append(Refused(program, str(error)))
+                    continue
+                if checked is None:
+                    ended.append(Miss(program))
+                    continue
+                if not locks.enter_context(self._store.locked(program, wait=False)):
+                    busy.append((program, record))
+                    continue
+                entry = self._store.lookup(program)
+                if entry is not None and entry.status in RECORDED:
+                    ended.append(Hit(program, found(entry), 0.0))
+                    continue
+                meta, files = checked
+                arrivals.add(program, files, contents.good[record.files[layout.META]])
+                compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
+                answer = ProgramAnswer(compiled, cached=True, remote=True)
+                hits.append(Hit(program, answer, record.seconds))
+            arrivals.commit()
+        return ended + hits
 
     def _trees(self, record: Record) -> Iterator[Blob]:
         """Yield the blobs of those directories that are not known to be here."""
@@ -122,26 +169,22 @@ class Fetcher:
             if digest not in self._laid_out:
                 yield tree
 
-    def _program(self, program: str, record: Record, contents: Contents) -> Outcome:
+    def _checked(
+        self, program: str, record: Record, contents: Contents
+    ) -> tuple[Mapping[str, Any], Mapping[str, bytes]] | None:
+        """Return what meta.json says and the files beside it, its headers and launcher laid out;
+        None when a blob is gone. Raises `ClaimError` and `RecordError`."""
         files = _taken(record.files, contents, "")
         if files is None:
-            return Miss(program)
+            return None
         meta = checked_meta(program, record, files)
         for digest, tree in record.directories.items():
             if digest not in self._laid_out and not self._lay_out(digest, tree, contents):
-                return Miss(program)
+                return None
         directories = {digest: self._laid_out[digest] for digest in record.directories}
         check_generated(files[layout.OPTIONS_TXT], record, directories)
         del files[layout.META]
-        with self._store.locked(program, wait=False) as ours:
-            if not ours:
-                return Miss(program)
-            entry = self._store.lookup(program)
-            if entry is not None and entry.status in RECORDED:
-                return Hit(program, found(entry), 0.0)
-            publish_files(self._cache, program, files, meta)
-        compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
-        return Hit(program, ProgramAnswer(compiled, cached=True, remote=True), record.seconds)
+        return meta, files
 
     def _lay_out(self, digest: str, tree: Blob, contents: Contents) -> bool:
         """Make `include/<digest>` be there; return False when a blob of it is gone."""

@@ -37,7 +37,7 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 class HttpBackend:
     """The server of an `http://` or `https://` address."""
 
-    batch = 1
+    batch = 4
     width = 16
 
     def __init__(self, settings: RemoteSettings) -> None:
