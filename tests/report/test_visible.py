@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.command_line import run
+from support.project import needs_cxx
 from tilusbuild.report.jsonl import dumps
 from tilusbuild.report.terminal import TerminalStream
 from tilusbuild.report.text import Stream, visible
@@ -102,3 +103,14 @@ def test_names_that_are_not_utf8_are_shown_by_their_bytes(tmp_path: Path) -> Non
     directory.mkdir()
     ran = run(tmp_path, "-C", directory, "plan", status=2)
     assert "k\\xff\\x1b[31m" in ran.err
+
+
+def test_a_log_that_cache_show_prints_is_shown_and_not_obeyed(project: Path) -> None:
+    needs_cxx()
+    project.joinpath("s.cu").write_text('#error "\x1b]0;title\x07 \u202eb"\n')
+    run(project, "build", "--cache-dir", "cache", status=1)
+    (log,) = project.glob("cache/programs/*/module/nvcc_output.txt")
+    assert "\x1b]0;title\x07" in log.read_text()
+    shown = run(project, "cache", "show", log.parents[1].name, "--cache-dir", "cache").out
+    assert "\\x1b]0;title\\x07 \\u202eb" in shown
+    assert "\x1b" not in shown
