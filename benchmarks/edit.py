@@ -1,8 +1,8 @@
 """After one edit: how long until everything is as it should be again.
 
 First one script of six programs, and a comment of its template that changes no source, so that
-nothing is compiled. The peer is ninja with one step that renders the six sources with Jinja2, all in
-one process that does nothing else, and writes those that changed; `restat` sees that none did.
+nothing is compiled. The peer is ninja with one step that renders the six sources with Jinja2, in a
+process that does nothing else, and writes those that changed; `restat` sees that none did.
 
 Then ten scripts of N programs in all: a comment is added to one template that changes no rendered
 source, the constant in another that changes all of its programs, and a header that all of them

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -183,6 +184,11 @@ class KernelNvrtc(KernelPipeline):
 
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
         return dated(recipe.source, headers)
+
+    def reporting(self, step: Step, path: str) -> Step | None:
+        if step.argv[:1] != ("{nvrtc}",) or step.argv[1] not in ("cubin", "both"):
+            return None
+        return replace(step, argv=(*step.argv, f"--fdevice-time-trace={path}"))
 
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:
         raise ValueError("NVRTC compiles it, and has no command")
