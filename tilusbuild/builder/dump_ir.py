@@ -52,7 +52,7 @@ def _dump(project: Project, job: ProgramJob) -> None:
         stage = private.path
         with wrap_oserror(stage):
             os.makedirs(os.path.join(stage, "module"))
-            _write(os.path.join(stage, "module", "source.cu"), made.recipe.source)
+            write(os.path.join(stage, "module", "source.cu"), made.recipe.source)
             _template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))
             digest = made.recipe.include_digest
             dump_module(
@@ -83,13 +83,14 @@ def _template_steps(
         "derived": {name: schedule.values[name] for name in script_instance.derived},
     }
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
-    _write(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
+    write(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
     script = project.manifest.scripts[job.script]
     renderer = project.renderer.styled(style_of(script))
-    _write(os.path.join(directory, "2_template.cu.j2"), resolved(renderer, script.template))
-    _write(os.path.join(directory, "3_source.cu"), made.recipe.source)
+    write(os.path.join(directory, "2_template.cu.j2"), resolved(renderer, script.template))
+    write(os.path.join(directory, "3_source.cu"), made.recipe.source)
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
+    """Write a file of a private directory. Raises `OSError`."""
     with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)

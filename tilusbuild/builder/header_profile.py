@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilusbuild.builder.dump_ir import write
 from tilusbuild.builder.project import Project
 from tilusbuild.compile.header_times import CompileTimes, HeaderTime, header_times
 from tilusbuild.engine.timeline import Span
@@ -60,9 +61,7 @@ def _profiled(project: Project, job: ProgramJob) -> HeaderProfile:
         os.makedirs(module)
         texts = {"source.cu": recipe.source, **recipe.pipeline.generated(recipe)}
         for name, text in {**texts, **recipe.pipeline.fixed_files}.items():
-            path = os.path.join(module, name)
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
+            write(os.path.join(module, name), text)
         digest = recipe.include_digest
         times = header_times(
             recipe,

@@ -56,7 +56,6 @@ from tilusbuild.process.jobserver import (
     announced_jobserver,
 )
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.machine import usable_cores
 from tilusbuild.process.resident import ResidentPool
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
@@ -396,7 +395,7 @@ def _beside(
     settings = decide(project.manifest.remote, project.environment, "executor")
     if settings is None:
         return limits.tokens, config.jobs, lambda runner: runner
-    here = max(1, config.jobs or usable_cores())
+    here = config.places
     tokens = TokensBeside(limits.tokens, settings.jobs)
     places = Places(lambda: min(here, 1 + tokens.here))
     executor = remote.share(settings, toolchain, project.runner.scope())

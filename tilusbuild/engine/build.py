@@ -51,7 +51,6 @@ from tilusbuild.engine.retries import Retries
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import LOCK, MEMORY, TOKEN, Timeline
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.process.machine import usable_cores
 from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Status
 
@@ -121,7 +120,7 @@ class BuildLoop:
         self.remote = config.remote or NoRemote()
         self.warnings = config.warnings
         self.notices = config.notices
-        self.width = max(1, config.jobs or usable_cores())
+        self.width = config.places
         self.inbox = queue.inbox
         self.stopped = threading.Event()
         self.workers = Workers(store, compiler, queue.inbox, self.stopped.is_set, self.timeline)

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tilusbuild.process.machine import usable_cores
 from tilusbuild.status import Cause, Status
 
 if TYPE_CHECKING:
@@ -221,3 +222,8 @@ class BuildConfig:
     started_at: float | None = None
     """The time by `clock` from which the summary counts its seconds; None is when the loop
     starts."""
+
+    @property
+    def places(self) -> int:
+        """How many compiles run here at once."""
+        return max(1, self.jobs or usable_cores())
