@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -240,6 +241,10 @@ class There:
     def __init__(self, answer: CompletedCommand | None) -> None:
         self.answer = answer
         self.ran: list[str] = []
+        self.is_ready = True
+
+    def ready(self) -> bool:
+        return self.is_ready
 
     def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
         self.ran.append(command.argv[0])
@@ -260,6 +265,20 @@ def test_places_here_are_taken_first(tmp_path: Path) -> None:
         assert not first.result().elsewhere
         assert not runner.run(Command(("3",), "/")).elsewhere
     assert (here.ran, there.ran) == (["1", "3"], ["2"])
+
+
+def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
+    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=True))
+    there.is_ready = False
+    command = Command(("1",), "/", outputs=("x",))
+    with ThreadPoolExecutor(3) as threads:
+        runner = SharingRunner(here, there, Places(lambda: 1))
+        every = [threads.submit(runner.run, command) for _ in range(3)]
+        wait_until(lambda: len(here.ran) == 1)
+        there.is_ready = True
+        wait_until(lambda: len(there.ran) == 2)
+        here.go_on.set()
+        assert sorted(each.result().elsewhere for each in every) == [False, True, True]
 
 
 def test_no_more_run_here_than_there_are_places() -> None:
@@ -301,6 +320,48 @@ def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: New
     assert said == []
     assert summary["remote"]["executed"] >= 1
     assert published(here.cache) == published(there.cache)
+
+
+LONG = """\
+template <int N> constexpr int summed() {
+  int sum = N;
+  for (int i = 0; i < 100; ++i)
+    for (int j = 0; j < 40000; ++j) sum ^= j;
+  return sum;
+}
+""" + "".join(f"static_assert(summed<{number}>() != {number + 1});\n" for number in range(0, 80, 2))
+"""What takes a compiler a minute, as each sum takes it a second."""
+
+
+def compilers(process: int) -> int:
+    """How many compilers run below a process."""
+    below: dict[int, list[tuple[int, str]]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            before, _, after = path.read_text().rpartition(")")
+            parent = int(after.split()[1])
+            below.setdefault(parent, []).append((int(path.parent.name), before.partition("(")[2]))
+    found, waiting = 0, [process]
+    while waiting:
+        for number, name in below.get(waiting.pop(), []):
+            waiting.append(number)
+            found += name == "cc1plus"
+    return found
+
+
+def test_an_interrupt_ends_what_runs_there(new_user: NewProject, tmp_path: Path) -> None:
+    farm = Casd(tmp_path / "many", *worker(jobs=8))
+    user = new_user("off", EXECUTOR=farm.address, JOBS="8")
+    user.edit("tilus.toml", "[1, 2]", "[1, 20]")
+    user.edit("kernels/scale.cu.j2", "{# y = a * x #}", LONG)
+    process = user.start("build", "--json", "-j1")
+    wait_until(lambda: compilers(farm.process.pid) == 8 or process.poll() is not None, 120)
+    process.send_signal(2)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    # Not at the end of a minute: they were cancelled.
+    wait_until(lambda: compilers(farm.process.pid) == 0, 20)
+    farm.kill()
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def free_port() -> int:
         return port
 
 
-def worker(*, tools: bool = True) -> tuple[str, ...]:
+def worker(*, tools: bool = True, jobs: int = 4) -> tuple[str, ...]:
     """The words that make a server execute with this machine's tools, or with nothing but an
     action's inputs; skip where it cannot."""
     run = shutil.which("buildbox-run", path=_PATH)
@@ -54,7 +54,7 @@ def worker(*, tools: bool = True) -> tuple[str, ...]:
     places = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives") if tools else ()
     mounts = (f"{os.path.realpath(place)}:{place}" for place in places if os.path.isdir(place))
     shown = (f"--runner-arg=--ro-bind-mount={mount}" for mount in mounts)
-    return ("--buildbox-run", run, "--jobs", "4", *shown)
+    return ("--buildbox-run", run, "--jobs", str(jobs), *shown)
 
 
 class Casd:

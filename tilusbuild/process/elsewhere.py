@@ -1,8 +1,9 @@
 """The seam for compiles on other machines: this machine's places first, others beside them.
 
 A command that may run elsewhere takes one of the local places while there is one. Otherwise the
-executor gets it; what that cannot do is done here, as soon as a place is free. So an executor in
-trouble makes a build slower, never wrong, and starts no more compilers here than `-j` allows.
+executor gets it, as soon as that takes any; what it cannot do is done here, when a place is free.
+So an executor in trouble makes a build slower, never wrong, and starts no more compilers here than
+`-j` allows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ _CHECK_EVERY = 0.1
 
 class Executor(Protocol):
     """Runs commands on other machines. Called from many threads."""
+
+    def ready(self) -> bool:
+        """Return whether it takes a command now; it may need to be asked to become so."""
+        ...
 
     def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
         """Run to the end, outputs brought into `cwd`; return None when that is not possible now.
@@ -44,14 +49,10 @@ class Places:
             self._taken += free
             return free
 
-    def take(self, cancelled: threading.Event) -> None:
-        """Wait for a place. Raises `CancelledError`."""
-        while not cancelled.is_set():
-            if self.try_take():
-                return
-            with self._freed:
-                self._freed.wait(_CHECK_EVERY)
-        raise CancelledError
+    def wait(self) -> None:
+        """Wait a moment, or until a place is free that nobody took."""
+        with self._freed:
+            self._freed.wait(_CHECK_EVERY)
 
     def give(self) -> None:
         """Give a place back."""
@@ -72,10 +73,16 @@ class SharingRunner:
     def run(self, command: Command) -> CompletedCommand:
         if not command.outputs:
             return self._inner.run(command)
-        if not self._places.try_take():
-            if (done := self._executor.run(command, self._cancelled)) is not None:
-                return done
-            self._places.take(self._cancelled)
+        tried = False
+        while not self._places.try_take():
+            if not tried and self._executor.ready():
+                tried = True
+                if (done := self._executor.run(command, self._cancelled)) is not None:
+                    return done
+            else:
+                self._places.wait()
+            if self._cancelled.is_set():
+                raise CancelledError
         try:
             return self._inner.run(command)
         finally:

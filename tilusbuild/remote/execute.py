@@ -74,8 +74,17 @@ class RemoteExecutor:
         self._prover: Thread | None = None
         self.executed = 0
 
+    def ready(self) -> bool:
+        with self._lock:
+            begins, self._probing = not self._probing, True
+            free = len(self._running) < self._settings.jobs
+        if begins:
+            with suppress(OSError):
+                self._prover = start_thread(self._prove)
+        return bool(self._proved) and free and not self._guard.broken
+
     def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
-        if not self._usable() or not self._slots.acquire(blocking=False):
+        if not self.ready() or not self._slots.acquire(blocking=False):
             return None
         try:
             done = self._guard.call(lambda: self._try(command, cancelled))
@@ -110,14 +119,6 @@ class RemoteExecutor:
         """Run a command on a worker, whatever the server remembers of it. Raises
         `RemoteTroubleError`, `OSError`."""
         return self._try(command, threading.Event(), cached=False)
-
-    def _usable(self) -> bool:
-        with self._lock:
-            begins, self._probing = not self._probing, True
-        if begins:
-            with suppress(OSError):
-                self._prover = start_thread(self._prove)
-        return bool(self._proved) and not self._guard.broken
 
     def _prove(self) -> None:
         try:

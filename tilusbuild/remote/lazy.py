@@ -133,11 +133,14 @@ class LazyExecutor:
     def executed(self) -> int:
         return 0 if self._executor is None else self._executor.executed
 
-    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
+    def ready(self) -> bool:
         with self._lock:
             if not self._opened:
                 self._opened = True
                 self._open()
+        return self._executor is not None and self._executor.ready()
+
+    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
         return None if self._executor is None else self._executor.run(command, cancelled)
 
     def cancel(self, cancelled: threading.Event) -> None:
