@@ -183,6 +183,18 @@ def test_an_index_that_was_deleted_costs_no_program(built: Project) -> None:
     assert_mended(built, "gc")
 
 
+@pytest.mark.parametrize("place", ["records", "manifests"])
+def test_what_a_killed_build_left_in_the_home_goes_with_the_next(
+    built: Project, place: str
+) -> None:
+    litter = Path(os.environ["HOME"], ".cache/tilusbuild", place, ".tmp-left")
+    litter.parent.mkdir(parents=True, exist_ok=True)
+    litter.write_text("part")
+    os.utime(built.directory / "tilus.toml")
+    built.run("build")
+    assert not litter.exists()
+
+
 def test_one_installation_has_one_record(new_project: NewProject) -> None:
     """`python -m tilusbuild` and the command know what the other one has built."""
     needs_cxx()

@@ -108,10 +108,11 @@ def write_record(
         made = write.make(
             read.invocation.key, answer, inputs, entries, read.started, helper, is_whole
         )
+        # Not the records alone: beside them is what is remembered of manifests.
+        sweep(os.path.dirname(os.path.dirname(path)), deep=True)
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        sweep(os.path.dirname(path))
         write_atomic(path, made)
         _prune(os.path.dirname(path))
 

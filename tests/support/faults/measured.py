@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 from support.faults.world import Tree
+from tilusbuild.dispatch.latency import TIE
 
 _TEXT_ROW = "  measured  "
 
@@ -21,8 +22,8 @@ def without_measured(script: Tree) -> Tree:
 
 def measured_problem(script: Tree) -> str | None:
     """Return what is wrong with the measurements in a script's directory; None when each size that
-    was measured has a row with the quickest program and its time, in both tables, and there is a
-    dispatcher."""
+    was measured has a row with the first of the programs that are as good as the quickest, and its
+    time, in both tables, and there is a dispatcher."""
     try:
         best = _quickest(script)
         entries = [
@@ -52,6 +53,8 @@ def _quickest(script: Tree) -> dict[tuple[int, ...], tuple[float, int]]:
         if path.startswith("latency/") and path.endswith(".json"):
             measured = json.loads(data)
             (of_device,) = measured["measured"]
-            times = of_device["seconds"].items()
-            found[tuple(measured["key"])] = min((time, int(program)) for program, time in times)
+            times = {int(program): time for program, time in of_device["seconds"].items()}
+            bound = min(times.values()) * (1 + TIE)
+            program = min(program for program, time in times.items() if time <= bound)
+            found[tuple(measured["key"])] = (times[program], program)
     return found
