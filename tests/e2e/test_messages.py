@@ -120,9 +120,10 @@ def test_a_misspelt_header_and_one_that_is_nowhere(tmp_path: Path) -> None:
 
 def test_void_is_no_element_type() -> None:
     with pytest.raises(SignatureError) as caught:
-        parse_argument("p", "void*")
-    assert "void*[n]" not in str(caught.value)
+        parse_argument("p", "void*[n]")
     assert "u8*[n]" in str(caught.value.hint)
+    assert 'an opaque pointer is "void*"' in str(caught.value.hint)
+    assert parse_argument("p", "void*").dims is None
 
 
 def test_a_template_is_not_told_to_be_extern_c() -> None:

@@ -88,6 +88,8 @@ class Recipe:
     unit: tuple[str, ...] = ()
     """The kernels of which the source is one translation unit, `symbol` among them; () for a
     program that is compiled alone."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that were rendered for the program, by the name that it includes them by."""
     language: str = "cu"
     """Of an object's source: "cu", "c++" or "c"."""
     rdc: bool = False

@@ -67,7 +67,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
     pipeline = recipe.pipeline
     archs = [arch.name for arch in recipe.archs] + (["ptx"] if recipe.ptx else [])
     launcher = {LAUNCHER: launcher_source(recipe)} if pipeline.launcher.is_there else {}
-    generated = {**launcher, **pipeline.generated(recipe)}
+    generated = {**launcher, **pipeline.written(recipe)}
     lines = [
         OPTIONS_FORMAT,
         f"pipeline = {pipeline.name}",
@@ -116,7 +116,7 @@ def module_files(
     """
     pipeline = recipe.pipeline
     source = {"source.cu": recipe.source} if recipe.link is None else {}
-    texts = {**source, **pipeline.fixed_files, **pipeline.generated(recipe)}
+    texts = {**source, **pipeline.fixed_files, **pipeline.written(recipe)}
     fingerprint = pipeline.fingerprint(recipe, tools_of(toolchain))
     if launcher is None and pipeline.launcher.is_there:
         launcher = launcher_directory(recipe)[0]

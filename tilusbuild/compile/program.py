@@ -202,7 +202,7 @@ class Compile:
         self.include_dir = include_dir and os.path.abspath(include_dir)
         module = os.path.join(self.stage, "module")
         self.make_directory()
-        for name in ("source.cu", *pipeline.fixed_files, *pipeline.generated(self.recipe)):
+        for name in ("source.cu", *pipeline.fixed_files, *pipeline.written(self.recipe)):
             source = os.path.join(module, name)
             if os.path.exists(source):
                 shutil.copyfile(source, os.path.join(self.work, name))
@@ -367,6 +367,8 @@ class Compile:
     def _text_of(self, name: str) -> str:
         if name == "source.cu":
             return self.recipe.source
+        if name in self.recipe.headers:
+            return self.recipe.headers[name]
         return self._read(name) if name.startswith("include") else ""
 
     def _read(self, name: str) -> str:

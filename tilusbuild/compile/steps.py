@@ -158,6 +158,8 @@ def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
     `("-Xcompiler", "-iquote")` for nvcc, which must also pass on the directory with `-Xcompiler`.
     """
     found: list[str] = []
+    if recipe.headers:  # for a header that includes one
+        found += [*quoted, HERE] if len(quoted) == 1 else [quoted[0], quoted[1], quoted[0], HERE]
     links = {directory: link for link, directory in recipe.pipeline.include_links(recipe).items()}
     for name, quoted_only in recipe.include_roots:
         directory = f"include/{name}"

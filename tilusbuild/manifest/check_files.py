@@ -7,6 +7,7 @@ load, also of a manifest whose other checks are remembered (`memo`).
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Sequence
 from functools import partial
@@ -29,12 +30,28 @@ def check_files(checks: Checks) -> None:
         # Whether a package is installed only matters to a build.
         if not script.template.startswith(PACKAGE):
             _file(checks, (*path, "template"), script.template, "template")
+        for name, template in script.generate.items():
+            _generated(checks, (*path, "generate"), name)
+            _file(checks, (*path, "generate", name), template, "template")
         if script.space_file is not None:
             _file(checks, (*path, "space-file"), script.space_file, "file")
         if script.tune is not None and script.tune.ref is not None:
             _file(checks, (*path, "tune", "ref"), script.tune.ref.rpartition(":")[0], "reference")
         check_include_dirs(checks, path, script.include_dirs)
         check_header_patterns(checks, path, script.headers)
+
+
+_GENERATED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\.(h|hh|hpp|cuh|inc|inl)")
+"""A header's name: it stands beside the source, so that none is the source's or a tool's."""
+
+
+def _generated(checks: Checks, path: Path, name: str) -> None:
+    if not _GENERATED.fullmatch(name):
+        checks.error(
+            f'"{name}" cannot name a generated header',
+            partial(checks.document.key, *path, name),
+            "a name without directories that ends in .h, .hh, .hpp, .cuh, .inc or .inl",
+        )
 
 
 def _file(checks: Checks, path: Path, name: str, what: str) -> None:

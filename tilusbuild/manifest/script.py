@@ -15,6 +15,7 @@ from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
     Arg,
     DispatchSection,
+    GeneratedFrom,
     JinjaSection,
     LaunchOverride,
     LaunchSection,
@@ -181,6 +182,12 @@ class ScriptSection(ScriptMethods, ManifestTable):
         description="The Jinja2 template, relative to the manifest and inside the project; or of "
         "an installed Python package, which is not imported.",
         examples=["kernels/matmul.cu.j2", {"package": "flashinfer", "path": "data/csrc/pod.cu"}],
+    )
+    generate: Entries[GeneratedFrom] = Field(
+        default_factory=entries,
+        description="Headers that are rendered for each program, as its source is: the name that "
+        '`#include "…"` has, and the template.',
+        examples=[{"config.inc": "kernels/config.inc.j2"}],
     )
     render: bool = Field(
         True,

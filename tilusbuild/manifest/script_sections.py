@@ -281,6 +281,17 @@ TemplateName = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _InPackage.model_json_schema()]}),
 ]
 
+
+def _generated_from(value: object) -> object:
+    if not isinstance(value, str):
+        raise fault(
+            f"must be a template, not {kind_of(value)}", 'as in "config.inc" = "config.inc.j2"'
+        )
+    return value
+
+
+GeneratedFrom = Annotated[Text, BeforeValidator(_generated_from)]
+
 _VALUE = r"\{\{[^{}]*\}\}"
 _PART = rf"([A-Za-z_]|{_VALUE})([A-Za-z0-9_]|{_VALUE})*"
 KERNEL_NAME = rf"^(::)?{_PART}(::{_PART})*(<.*>)?$"

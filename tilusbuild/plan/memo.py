@@ -189,7 +189,7 @@ class _Lookup:
                 inputs.append(
                     InputsKey(
                         tuple((name, digest(name)) for name in rendered.templates),
-                        rendered.recipe.source,
+                        rendered.scanned or rendered.recipe.source,
                         self._closure_digest(rendered.closure),
                     )
                 )

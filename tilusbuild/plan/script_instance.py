@@ -11,17 +11,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilusbuild.compile import Launch, Recipe, options_text, pipeline_for
+from tilusbuild.compile import Recipe, options_text, pipeline_for
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.expr import Expr, Value
-from tilusbuild.manifest import LANGUAGES, expression, signature_of
+from tilusbuild.expr import Value
+from tilusbuild.manifest import LANGUAGES, signature_of
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.plan.units import Grouping
-from tilusbuild.plan.valued import Valued
+from tilusbuild.plan.valued import Valued, launch_lines
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
@@ -53,6 +54,8 @@ class RenderedProgram:
     """The headers that the compile sees."""
     templates: tuple[str, ...]
     """Every template that the rendering asked for, those that are not there too."""
+    scanned: str = ""
+    """What its headers were looked for in: the source, with headers that were rendered."""
 
     @property
     def hash(self) -> str:
@@ -102,6 +105,7 @@ class ScriptInstance:
         self._manifest = manifest
         self._owner = manifest.scripts[script]
         self._renderer = renderer.styled(style_of(self._owner))
+        self._generator = renderer.styled(replace(style_of(self._owner), rendered=True))
         self._headers = headers
         self.toolchain = toolchain
         self._memory = memory
@@ -119,8 +123,8 @@ class ScriptInstance:
         self._around = target_constants(target)
         self.pipeline = pipeline_for(target.kind, self._owner.form, toolchain.device_compiler)
         self.signature = self._resolved_signature()
-        self.launch = self._parse_launch()
         self._valued = Valued(manifest, script, target.name, self.pipeline, self._around)
+        self.launch = self._valued.launch()
         self._defines = tuple(manifest.defines_for(script, target.name).items())
         self.grouping = self._grouping(spec)
         self.is_part = self._owner.form not in ("kernel", "entry")
@@ -219,14 +223,19 @@ class ScriptInstance:
         while done < len(schedules):
             asked = schedules[done : done + some]
             contexts = [self.context(schedule) for schedule in asked]
-            try:
-                found = self._renderer.render_some(self._owner.template, contexts)
-            except InputError as error:
-                raise error if self.grouping is None else self.grouping.explained(error) from None
+            found = self._rendered(self._renderer, self._owner.template, contexts)
             for schedule, context, rendered in zip(asked, contexts, found, strict=False):
                 yield self._program(schedule, context, rendered)
             done += len(found)
             some = max(1, min(_TOGETHER, _TEXT // (len(found[-1].text) + 1)))
+
+    def _rendered(
+        self, renderer: Renderer, template: str, contexts: Sequence[Mapping[str, object]]
+    ) -> list[Rendering]:
+        try:
+            return renderer.render_some(template, contexts)
+        except InputError as error:
+            raise error if self.grouping is None else self.grouping.explained(error) from None
 
     def _program(
         self, schedule: Schedule, context: Mapping[str, object], rendered: Rendering
@@ -235,15 +244,30 @@ class ScriptInstance:
         if self._manifest.build.line_directives:
             lines = self._renderer.line_map(self._owner.template, context, source)
             source = lines.with_directives()
-        return self._compiled(schedule, source, self._owner.template, rendered)
+        headers = {
+            name: self._rendered(self._generator, template, [context])[0]
+            for name, template in self._owner.generate.items()
+        }
+        return self._compiled(schedule, source, self._owner.template, rendered, headers)
 
     def _compiled(
-        self, schedule: Schedule, source: str, template: str, rendered: Rendering
+        self,
+        schedule: Schedule,
+        source: str,
+        template: str,
+        rendered: Rendering,
+        headers: Mapping[str, Rendering] = MappingProxyType({}),
     ) -> RenderedProgram:
-        """Return the program of a source that was made of `template`."""
-        closure = self.closure(source, template)
+        """Return the program of a source that was made of `template`, with headers that were
+        rendered for it."""
+        every = (rendered, *headers.values())
+        scanned = "\n".join((source, *(each.text for each in headers.values())))
+        closure = self.closure(scanned, template)
         copied = bool(closure.headers)
-        templates = (*rendered.templates, *rendered.missing)
+        templates = (
+            *(name for each in every for name in each.templates),
+            *(name for each in every for name in each.missing),
+        )
         self.note_inputs(templates, closure)
         values = self.values(schedule)
         symbol = self.symbol(values)
@@ -266,6 +290,7 @@ class ScriptInstance:
             host_march=self._manifest.toolchain.host_march,
             prune=self._valued.limits(values),
             unit=unit,
+            headers={name: each.text for name, each in headers.items()},
             language=language_of(template),
             rdc=self._rdc,
         )
@@ -276,7 +301,7 @@ class ScriptInstance:
             schedule={name: schedule.values[name] for name in self.parameters},
             derived={name: schedule.values[name] for name in self.derived},
             signature=self.signature.text().splitlines(),
-            launch=self._launch_lines(),
+            launch=launch_lines(self.launch),
             source=source,
             headers=[(header.sha256, header.name) for header in closure.headers],
         )
@@ -286,6 +311,7 @@ class ScriptInstance:
             recipe,
             closure,
             templates,
+            scanned,
         )
 
     def _roots(self, template: str) -> tuple[tuple[str, bool], ...]:
@@ -340,6 +366,8 @@ class ScriptInstance:
             (tools.cuda_fingerprint, tools.cc_fingerprint),
             (repr(type(self.pipeline)), tools.nvrtc_fingerprint, tools.joiner_fingerprint),
         )
+        if owner.generate:
+            parts = (*parts, tuple(owner.generate.items()))
         if self.is_part:
             parts = (*parts, (owner.form, self._rdc))
         if self.grouping is not None:
@@ -365,6 +393,7 @@ class ScriptInstance:
         again."""
         fresh = copy(self)
         fresh._renderer = renderer.styled(style_of(self._owner))
+        fresh._generator = renderer.styled(replace(style_of(self._owner), rendered=True))
         fresh._headers = headers
         fresh.inputs = set()
         fresh.templates = set()
@@ -404,30 +433,6 @@ class ScriptInstance:
                 external, self._memory
             )
         return self._external_digests[external]
-
-    def _parse_launch(self) -> Launch | None:
-        declared = self._owner.launch_for(self.target.name)
-        if declared is None or not self.pipeline.launcher.starts_kernel:
-            return None
-        return Launch(
-            grid=tuple(self._bound(source) for source in declared.grid or ()),
-            block=tuple(self._bound(source) for source in declared.block or ()),
-            smem=self._bound(declared.smem),
-        )
-
-    def _bound(self, source: Value) -> Expr:
-        """Return an expression with what surrounds it (`arch.*`, `facts.*`) already in place."""
-        return expression(source).substitute(self._around)
-
-    def _launch_lines(self) -> list[str]:
-        if self.launch is None:
-            return []
-        parts: Sequence[tuple[str, tuple[Expr, ...]]] = (
-            ("grid", self.launch.grid),
-            ("block", self.launch.block),
-            ("smem", (self.launch.smem,)),
-        )
-        return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in parts]
 
     def _resolved_signature(self) -> Signature:
         try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile import Pipeline, Prune
+from tilusbuild.compile import Launch, Pipeline, Prune
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import expression
@@ -117,3 +117,26 @@ class Valued:
             "min_blocks_per_sm": prune.min_blocks_per_sm,
         }
         return {name: self.bound(source) for name, source in declared.items() if source is not None}
+
+    def launch(self) -> Launch | None:
+        """Return the launch geometry; None where no launcher starts the kernel."""
+        declared = self._owner.launch_for(self._target)
+        if declared is None or not self._pipeline.launcher.starts_kernel:
+            return None
+        return Launch(
+            grid=tuple(self.bound(source) for source in declared.grid or ()),
+            block=tuple(self.bound(source) for source in declared.block or ()),
+            smem=self.bound(declared.smem),
+        )
+
+
+def launch_lines(launch: Launch | None) -> list[str]:
+    """Return a launch as `program.txt` has it."""
+    if launch is None:
+        return []
+    parts: Sequence[tuple[str, tuple[Expr, ...]]] = (
+        ("grid", launch.grid),
+        ("block", launch.block),
+        ("smem", (launch.smem,)),
+    )
+    return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in parts]

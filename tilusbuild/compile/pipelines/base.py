@@ -92,6 +92,11 @@ class Pipeline(ABC):
         """Return the files beside the source that follow from the recipe. Raises `ValueError`."""
         return {}
 
+    def written(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return all files beside the source that are the program's own: `generated`, and rendered
+        headers. Raises `ValueError`."""
+        return {**self.generated(recipe), **recipe.headers}
+
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         """Return the symbolic links, name to target, of the private directory on this machine."""
         return self.include_links(recipe)

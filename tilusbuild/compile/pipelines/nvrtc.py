@@ -239,6 +239,7 @@ def _place_of_source(recipe: Recipe) -> str:
 
 def _options(recipe: Recipe) -> tuple[str, ...]:
     directories = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if not quoted]
+    directories += [HERE] * bool(recipe.headers)
     directories += [f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
     return (
         f"--std={recipe.std}",

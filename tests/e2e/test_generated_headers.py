@@ -1,0 +1,104 @@
+"""`generate`: a template to a header for each program, which its source and its headers include."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.project import NewProject, Project, needs_cxx
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "generated"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+include-dirs = ["include"]
+[target.host]
+arch = "cpu"
+[script.scale]
+template = "scale.cpp"
+render = false
+kernel = "scale"
+args = { y = { type = "i32*[n]", out = true }, n = "i32" }
+space = { factor = [2, 3] }
+generate = { "config.inc" = "config.inc.j2" }
+"""
+FILES = {
+    "scale.cpp": '#include "config.inc"\n#include "uses.h"\n'
+    'extern "C" void scale(int *y, int n) {\n'
+    "  for (int i = 0; i < n; i++) y[i] = FACTOR * uses();\n}\n",
+    "config.inc.j2": '#pragma once\n#include "depth.h"\n#define FACTOR ({{ factor }} * DEPTH)\n',
+    "include/depth.h": "#pragma once\n#define DEPTH 10\n",
+    "include/uses.h": '#include "config.inc"\ninline int uses() { return FACTOR > 0 ? 1 : 0; }\n',
+}
+
+
+def results(project: Project) -> list[int]:
+    """What each library of the project's current programs computes."""
+    found = []
+    for index in range(2):
+        (shown,) = project.run("cache", "show", "--json", f"scale/{index}").events
+        library = project.cache / "programs" / shown["program"] / "module/lib.so"
+        y = (ctypes.c_int * 1)()
+        assert ctypes.CDLL(str(library)).launch(y, 1, None) == 0
+        found.append(y[0])
+    return found
+
+
+def test_each_program_has_its_own_header(new_project: NewProject, tmp_path: Path) -> None:
+    needs_cxx()
+    project = new_project(MANIFEST, FILES)
+    assert project.compiled() == 2
+    assert results(project) == [20, 30]
+    assert project.compiled() == 0
+    before = set(project.programs)
+    # An edit of the header's template, and of a header that only it includes.
+    project.edit("config.inc.j2", "{{ factor }}", "{{ factor }} + 0")
+    assert project.compiled() == 2
+    project.edit("include/depth.h", "10", "100")
+    assert project.compiled() == 2
+    project.edit("include/depth.h", "100", "10")
+    project.edit("config.inc.j2", "{{ factor }} + 0", "{{ factor }}")
+    assert project.compiled() == 0, "what was before is found again"
+    assert before <= set(project.programs)
+    moved = project.copy(tmp_path / "elsewhere", cache=False)
+    moved.build()
+    assert set(moved.programs) == before
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
+def test_device_code_includes_it(new_project: NewProject, compiler: str) -> None:
+    text = MANIFEST.replace('"cpu"', '"sm_80"').replace("[2, 3]", "[2]")
+    text += 'launch = { grid = [1], block = ["FACTOR"] }\n'.replace('"FACTOR"', "32")
+    files = {**FILES, "scale.cpp": FILES["scale.cpp"].replace('"C" void', '"C" __global__ void')}
+    files["include/uses.h"] = files["include/uses.h"].replace("inline", "__device__ inline")
+    project = new_project(text, files)
+    summary = project.build("--device-compiler", compiler)
+    assert summary["compiled"] == 1
+    (program,) = project.programs.values()
+    assert (program / "module/config.inc").read_text().endswith("(2 * DEPTH)\n")
+    if compiler == "nvcc":
+        script, again = program / "module/compile.sh", project.directory / "again.so"
+        subprocess.run(["bash", script, again], check=True)
+        assert again.read_bytes() == (program / "module/lib.so").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ('{ "source.cu" = "config.inc.j2" }', '"source.cu" cannot name a generated header'),
+        ('{ "a/b.h" = "config.inc.j2" }', '"a/b.h" cannot name a generated header'),
+        ('{ "config.inc" = "config.j2" }', 'there is no template "config.j2"'),
+        ('{ "config.inc" = 3 }', "must be a template, not an integer"),
+    ],
+)
+def test_what_cannot_be_generated_is_said(new_project: NewProject, new: str, said: str) -> None:
+    project = new_project(MANIFEST, FILES)
+    project.edit("tilus.toml", '{ "config.inc" = "config.inc.j2" }', new)
+    assert said in project.run("plan", status=2).err
