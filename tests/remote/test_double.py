@@ -22,6 +22,7 @@ from support.project import NewProject
 from support.remote_client import Asked
 from support.trees import published
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.elsewhere import Places, SharingRunner
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote import zstd
 from tilusbuild.remote.backend import RemoteTroubleError
@@ -140,6 +141,17 @@ def test_inlined_content_is_held_against_its_digest(
 # Execution.
 
 
+class Nobody:
+    """A runner that runs nothing."""
+
+    def run(self, command: Command) -> CompletedCommand:
+        raise AssertionError("nothing is to run here")
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Executed:
     """An executor whose workers are proved, before a double."""
@@ -148,6 +160,11 @@ class Executed:
     executor: RemoteExecutor
     directory: Path
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def heard(self) -> int:
+        """How many actions the server has said something of."""
+        return sum(each.heard for each in [*self.executor._running.values()])
 
     def run(
         self, outputs: tuple[str, ...] = ("out",), cancelled: threading.Event | None = None
@@ -161,11 +178,11 @@ def executed(tmp_path: Path) -> Iterator[Callable[..., Executed]]:
     """executed(timeout=…, **double) is ready to run."""
     opened: list[Any] = []
 
-    def make(timeout: float = 20.0, **how: Any) -> Executed:
+    def make(timeout: float = 20.0, jobs: int = 64, **how: Any) -> Executed:
         opened.append(farm_double(**how))
         double, address = opened[-1].__enter__()
         warned: list[str] = []
-        settings = RemoteSettings(address, "test", timeout=timeout)
+        settings = RemoteSettings(address, "test", timeout=timeout, jobs=jobs)
         executor = RemoteExecutor(settings, lambda there: None, warned.append)
         opened.append(executor)
         (tmp_path / "work").mkdir(exist_ok=True)
@@ -385,13 +402,42 @@ def test_what_is_cancelled_here_is_cancelled_there(executed: Callable[..., Execu
     there.double.instead["Execute"] = waits
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(there.run, ("out",), cancelled)
-        wait_until(lambda: any(each.heard for each in [*there.executor._running.values()]))
+        wait_until(lambda: there.heard == 1)
         cancelled.set()
         there.executor.cancel(cancelled)
         with pytest.raises(CancelledError):
             running.result()
     assert there.double.cancelled == ["operations/1"]
     assert there.warnings == []
+
+
+def test_one_of_two_that_run_there_is_cancelled(executed: Callable[..., Executed]) -> None:
+    """As a save under `watch` cancels the programs that it made stale, and no other."""
+    there, go_on = executed(jobs=2), threading.Event()
+    names = iter(["operations/1", "operations/2"])
+
+    def waits(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        yield operation(EXECUTING, name=next(names))
+        go_on.wait(30)
+        result = there.double.result(request)
+        yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
+
+    there.double.instead["Execute"] = waits
+    runners = [SharingRunner(Nobody(), there.executor, Places(lambda: 0)) for _ in range(2)]
+    command = Command(("true",), str(there.directory), {}, outputs=("out",))
+    with ThreadPoolExecutor(2) as threads:
+        running = []
+        for number, runner in enumerate(runners):
+            running.append(threads.submit(runner.run, command))
+            wait_until(lambda: there.heard == number + 1)  # noqa: B023 - asked at once
+        assert not there.executor.ready()  # of `jobs`
+        runners[0].cancel()
+        with pytest.raises(CancelledError):
+            running[0].result()
+        assert there.double.cancelled == ["operations/1"]
+        go_on.set()
+        assert running[1].result().elsewhere
+    assert there.executor.ready()
 
 
 def test_an_action_has_the_time_of_its_command(executed: Callable[..., Executed]) -> None:

@@ -32,7 +32,7 @@ from tilusbuild.remote.execute import RemoteExecutor
 from tilusbuild.remote.probe import probe
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.remote.toolkit import toolkit
-from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
 SLOW = "#include <iostream>\n#include <map>\n"
 """What takes a compiler long enough for workers to be proved before all is compiled."""
@@ -364,48 +364,75 @@ def test_an_interrupt_ends_what_runs_there(new_user: NewProject, tmp_path: Path)
     farm.kill()
 
 
-@pytest.mark.slow
-def test_a_worker_without_tools_compiles_with_those_that_it_is_sent(tmp_path: Path) -> None:
-    """The sandbox of its workers has nothing but an action's inputs."""
+def proved(server: Casd, tools: Toolchain, runner: LocalRunner, *, sent: bool = False) -> Farmed:
+    """An executor that has been before the real probe."""
+    warned: list[str] = []
+    executor = RemoteExecutor(
+        RemoteSettings(server.address, "test"),
+        lambda there: probe(tools, runner, there),
+        warned.append,
+        (lambda: toolkit(tools, runner)) if sent else None,
+    )
+    assert not executor.ready()
+    wait_until(lambda: executor._proved is not None or bool(warned), 120)
+    return Farmed(executor, Path("/"), warned)
+
+
+@pytest.fixture
+def host() -> Iterator[tuple[Toolchain, LocalRunner]]:
+    """This machine's host compiler, and a runner."""
     needs_cxx()
-    bare, runner = Casd(tmp_path / "bare", *worker(tools=False)), LocalRunner()
-    request = ToolchainRequest(needs_cuda=False, project_root=str(tmp_path))
-    found = discover(request, os.environ, runner, DigestMemory())
+    runner = LocalRunner()
+    request = ToolchainRequest(needs_cuda=False)
+    yield discover(request, os.environ, runner, DigestMemory()), runner
+    runner.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["as_", "cxx"])
+def test_a_worker_with_one_other_tool_is_found_out(
+    name: str, host: tuple[Toolchain, LocalRunner], tmp_path: Path
+) -> None:
+    tool = os.path.realpath(getattr(host[0], name).path)
+    data = Path(tool).read_bytes()
+    other = tmp_path / "other"
+    other.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    other.chmod(0o755)
+    mount = f"--runner-arg=--ro-bind-mount={other}:{tool}"
+    server = Casd(tmp_path / "farm", *worker(), mount)
+    there = proved(server, *host)
+    there.executor.close()
+    server.kill()
+    (said,) = there.warnings
+    assert f"a worker has another {getattr(host[0], name).path}" in said
+
+
+@pytest.mark.slow
+def test_a_worker_without_tools_compiles_with_those_that_it_is_sent(
+    host: tuple[Toolchain, LocalRunner], tmp_path: Path
+) -> None:
+    """The sandbox of its workers has nothing but an action's inputs."""
+    bare, tools = Casd(tmp_path / "bare", *worker(tools=False)), host[0]
     work = tmp_path / "work"
     (work / "tmp").mkdir(parents=True)
     (work / "source.cc").write_text(
         SLOW + "int main() { std::cout << std::map<int, int>().size(); }"
     )
-    words = (found.cxx.path, "-O2", "-c", "source.cc", "-o", "out.o")
-    environment = {**found.environment(), "TMPDIR": "/proc/self/cwd/tmp"}
+    words = (tools.cxx.path, "-O2", "-c", "source.cc", "-o", "out.o")
+    environment = {**tools.environment(), "TMPDIR": "/proc/self/cwd/tmp"}
     command = Command(words, str(work), environment, outputs=("out.o",))
-
-    def there(sent: bool) -> tuple[CompletedCommand | None, list[str]]:
-        warned: list[str] = []
-        executor = RemoteExecutor(
-            RemoteSettings(bare.address, "test"),
-            lambda run: probe(found, runner, run),
-            warned.append,
-            (lambda: toolkit(found, runner)) if sent else None,
-        )
-        assert executor.run(command, threading.Event()) is None  # not proved yet
-        wait_until(lambda: executor._proved is not None or bool(warned), 120)
-        done = executor.run(command, threading.Event())
-        executor.close()
-        return done, warned
-
-    try:
-        done, (said,) = there(sent=False)
-        assert done is None
-        assert "this build compiles here" in said
-        done, warned = there(sent=True)
-        assert (warned, done is not None and done.status) == ([], 0)
-        made = (work / "out.o").read_bytes()
-        assert runner.run(command).ok
-        assert (work / "out.o").read_bytes() == made
-    finally:
-        runner.close()
-        bare.kill()
+    without = proved(bare, *host)
+    assert without.executor.run(command, threading.Event()) is None
+    assert "this build compiles here" in without.warnings[0]
+    there = proved(bare, *host, sent=True)
+    done = there.executor.run(command, threading.Event())
+    for each in (without, there):
+        each.executor.close()
+    bare.kill()
+    assert (there.warnings, done is not None and done.status) == ([], 0)
+    made = (work / "out.o").read_bytes()
+    assert host[1].run(command).ok
+    assert (work / "out.o").read_bytes() == made
 
 
 def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
