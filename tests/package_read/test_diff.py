@@ -135,3 +135,14 @@ def test_the_command(own_project: Project, hand: Hand, tmp_path: Path) -> None:
     )
     lines = own_project.run("diff", old, cache, "--json", "--exit-code", status=1).out
     assert json.loads(lines.splitlines()[-1]) == {"event": "summary", "changes": 3}
+
+
+def test_which_of_the_two_cannot_be_read_is_said(
+    hand: Hand, tmp_path: Path, project: Project
+) -> None:
+    good, bad = (hand.write("wheel", tmp_path / name) for name in ("good", "bad"))
+    bad.write_bytes(bad.read_bytes()[:-1])
+    for pair in ((good, bad), (bad, good)):
+        said = project.run("diff", *pair, status=1).err
+        assert str(bad) in said
+        assert str(good) not in said

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import stat
 import struct
 import subprocess
 import sys
@@ -304,3 +305,16 @@ def test_what_is_beside_the_package_takes_no_memory(
     )
     assert ran.returncode == 1, ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("bit", [stat.S_ISUID, stat.S_ISGID, stat.S_ISVTX])
+def test_a_file_with_rights_of_its_owner(files: dict[str, bytes], tmp_path: Path, bit: int) -> None:
+    """`unzip -K` keeps the bits."""
+    path = tmp_path / "p-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (stat.S_IFREG | 0o755 | bit) << 16
+            wheel.writestr(info, data)
+    with pytest.raises(PackageError, match="owner's rights"), opened(str(path)):
+        pass

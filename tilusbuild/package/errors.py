@@ -19,6 +19,8 @@ class PackageError(TilusbuildError):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        self.named = False
+        """Whether the message has the package's path."""
 
     def render(self) -> str:
         hint = "".join(f"\n  {line}" for line in (self.hint or "").splitlines())

@@ -44,8 +44,10 @@ def opened(path: str) -> Iterator[Reader]:
         finally:
             reader.close()
     except PackageError as error:
-        if path not in str(error):
+        # In the block another package may be open, which has said already that it is the one.
+        if not error.named and path not in str(error):
             error.args = (f"{path}: {error}",)
+        error.named = True
         raise
 
 

@@ -141,7 +141,9 @@ def mutated(rng: random.Random) -> dict[str, Any]:
             most = _MOST // (1 + len(_places(at[last])))
             at[last : last + 1] = [_copied(at[last])] * min(most, rng.choice((2, 10, 2000)))
         else:
-            at[last] = _deep(rng, rng.choice((3, 40, 300)))
+            # What is below is written by recursion, three frames a level.
+            deepest = max(1, _DEEPEST - len(path))
+            at[last] = _deep(rng, min(deepest, rng.choice((3, 40, 300))))
     return data
 
 
@@ -158,6 +160,8 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 _MOST = 4000
 """Values of a list that is made longer."""
+_DEEPEST = 310
+"""Levels of a value, with those that lead to it."""
 _RARELY = 0.01
 """`doctor` starts every tool that there is."""
 

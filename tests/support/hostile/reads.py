@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 from pathlib import Path
 
 
 def outside(directory: Path, value: int) -> None:
-    """Write the files that sources read; what they do with them depends on `value`."""
+    """Write the files that sources, and linkers, read; what they do with them depends on
+    `value`."""
     directory.mkdir(exist_ok=True)
+    made = directory / "v.c"
+    made.write_text(f"int value(void) {{ return {value}; }}\n")
+    subprocess.run(["gcc", "-fPIC", "-c", "v.c"], cwd=directory, check=True)
+    (directory / "libv.a").unlink(missing_ok=True)
+    subprocess.run(["ar", "rcD", "libv.a", "v.o"], cwd=directory, check=True)
+    (directory / "v.ld").write_text(f"value = {value};\n")
+    (directory / "v.rsp").write_text(f"-DVALUE={value}\n")
+    made.unlink()
     (directory / "v.h").write_text(f"#define VALUE {value}\n")
     (directory / "v.inc").write_text(f".long {value}\n")
     (directory / "v.bin").write_bytes(value.to_bytes(4, "little"))
@@ -96,6 +106,33 @@ _OTHER = (
     '__asm__(".pushsection .deplibs\\n.asciz \\"PATH.txt\\"\\n.popsection");\n',
     '#ident "PATH.h"\n',
 )
+
+
+_LINKED = (
+    ("-LDIR", "-lv"),
+    ("-L", "DIR", "-l", "v"),
+    ("-LDIR", "-l:libv.a"),
+    ("DIR/libv.a",),
+    ("DIR/v.o",),
+    ("-Wl,DIR/v.o",),
+    ("-Wl,--whole-archive,DIR/libv.a,--no-whole-archive",),
+    ("-Xlinker", "DIR/libv.a"),
+    ("-Wl,-LDIR,-lv",),
+    ("-Wl,--library-path=DIR,--library=v",),
+    ("-Wl,--just-symbols=DIR/v.ld",),
+    ("DIR/v.ld",),
+    ("-T", "DIR/v.ld"),
+    ("@DIR/v.rsp",),
+    ("-imacros", "DIR/v.h"),
+)
+CALLS = 'extern "C" int value(void);\n#ifndef VALUE\n#define VALUE value()\n#endif\n'
+"""What a source begins with that is linked with one of these."""
+
+
+def flags(rng: random.Random, directory: Path) -> list[str]:
+    """Return flags of the host compiler that read what is outside; none of them is pure."""
+    path = _named(rng, f"{directory}/x")[: -len("/x")]
+    return [word.replace("DIR", path) for word in rng.choice(_LINKED)]
 
 
 def spelling(rng: random.Random, directory: Path, *, host: bool) -> str:

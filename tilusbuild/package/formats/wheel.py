@@ -191,6 +191,9 @@ def _opened(file: IO[bytes]) -> zipfile.ZipFile:
         return zipfile.ZipFile(file)
 
 
+_SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
+
+
 def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     """Return the entries by name, in the order of their bytes."""
     if len(infos) > _MAX_ENTRIES:
@@ -202,6 +205,8 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if kind not in (0, stat.S_IFREG) or name.endswith("/"):
             what = "a link" if kind == stat.S_IFLNK else "not a plain file"
             raise UnsafeEntryError(f"{name!r:.200} is {what}")
+        if info.external_attr >> 16 & _SPECIAL:
+            raise UnsafeEntryError(f"{name!r:.200} would have its owner's rights when it is run")
         # LZMA allocates the dictionary that the entry asks for; an encrypted entry asks a password.
         if info.compress_type not in _METHODS or info.flag_bits & 1:
             raise UnsafeEntryError(
