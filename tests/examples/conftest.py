@@ -137,6 +137,16 @@ def quickstart() -> Example:
 
 
 @pytest.fixture(scope="session")
+def attention() -> Example:
+    return Example("attention")
+
+
+@pytest.fixture(scope="session")
+def marlin() -> Example:
+    return Example("marlin")
+
+
+@pytest.fixture(scope="session")
 def gemm() -> Example:
     return Example("gemm")
 
@@ -154,7 +164,7 @@ def emulate(tmp_path: Any) -> Callable[[Program], Kernel]:
 
 def launch(program: Program, kernel: Kernel, arguments: list[Any], **options: Any) -> Launched:
     """Launches with the manifest's geometry. `options`: dimensions and what `Kernel` takes."""
-    dimensions = {name: options.pop(name) for name in ("m", "n", "k") if name in options}
+    dimensions = {name: options.pop(name) for name in ("m", "n", "k", "heads") if name in options}
     grid, block, smem = program.geometry(**dimensions)
     return kernel.launch(grid, block, smem, arguments, **options)
 

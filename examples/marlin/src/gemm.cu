@@ -1,0 +1,1 @@
+#include "w4a16.cuh"
