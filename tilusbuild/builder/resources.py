@@ -89,13 +89,14 @@ class ProgramCompiler:
         *,
         timeout: float | None,
         prefix: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
         nice: int = 0,
         makeflags: str = "",
         timeline: Timeline,
         shared: Callable[[Runner], Runner] = lambda runner: runner,
     ) -> None:
-        """`makeflags` are for compilers with threads of their own; `shared` returns a runner that
-        also runs elsewhere."""
+        """`environment` is the prefix's; `makeflags` are for compilers with threads of their own;
+        `shared` returns a runner that also runs elsewhere."""
         self._shared = shared
         self._timeline = timeline
         self._cache = cache
@@ -103,6 +104,7 @@ class ProgramCompiler:
         self._runner = runner
         self._timeout = timeout
         self._prefix = prefix
+        self._environment = environment
         self._nice = nice
         self._makeflags = makeflags
         self._directories: dict[str, str] = {}
@@ -168,8 +170,7 @@ class ProgramCompiler:
         if self._residents is not None:
             runner = self._residents.runner(scope, MORE if more_to_come else ())
         if self._prefix or self._nice:
-            path = self._toolchain.environment()["PATH"]
-            runner = PrefixRunner(self._prefix, runner, self._nice, path)
+            runner = PrefixRunner(self._prefix, runner, self._nice, self._environment)
         cuda = self._toolchain.cuda
         if self._makeflags and not self._prefix and cuda and cuda.release >= FIRST_RELEASE:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
@@ -430,6 +431,7 @@ def open_builder(
             project.runner,
             timeout=project.manifest.build.timeout,
             prefix=project.launcher(),
+            environment=project.environment,
             nice=limits.nice,
             makeflags=limits.makeflags,
             timeline=project.timeline,

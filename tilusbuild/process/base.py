@@ -105,29 +105,31 @@ class PrefixRunner:
     """Runs `prefix` followed by each command, on `runner`, with a niceness from 0 to 19: through
     `srun -n1`, less urgently, or both.
 
-    `prefix[0]` is a path. The prefix may be a script: it runs with `path` as its PATH, and what it
-    starts gets the command's own.
+    `prefix[0]` is a path. The prefix runs in the user's `environment`, where `srun` finds its job;
+    what it starts gets the command's own, by `env -i`, whatever the prefix passes on.
     A prefix may start its command anywhere, and needs files of its own: what runs through one has
     no sandbox.
     """
 
     def __init__(
-        self, prefix: tuple[str, ...], runner: Runner, nice: int = 0, path: str = os.defpath
+        self,
+        prefix: tuple[str, ...],
+        runner: Runner,
+        nice: int = 0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._prefix = prefix
         self._runner = runner
         self._nice = nice
-        self._path = path
+        self._environment = {"PATH": os.defpath} if environment is None else environment
 
     def run(self, command: Command) -> CompletedCommand:
         sandbox = None if self._prefix else command.sandbox
         command = replace(command, nice=self._nice, sandbox=sandbox)
-        own = command.env.get("PATH")
-        if self._prefix and own is not None:
-            argv = (*self._prefix, _ENV, f"PATH={own}", *command.argv)
-            command = replace(command, argv=argv, env={**command.env, "PATH": self._path})
-        elif self._prefix:
-            command = replace(command, argv=(*self._prefix, *command.argv))
+        if self._prefix:
+            own = (f"{name}={value}" for name, value in command.env.items())
+            argv = (*self._prefix, _ENV, "-i", *own, *command.argv)
+            command = replace(command, argv=argv, env=self._environment)
         return self._runner.run(command)
 
     def cancel(self) -> None:
