@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,22 @@ def test_what_stands_for_the_machines_refusal_is_no_bug_either(ends: Any, capsys
     error.__cause__ = OSError(errno.EMFILE, "Too many open files", "/proc/self/fd/6")
     assert ends(error) == 1
     assert "error: /proc/self/fd/6: Too many open files\n" in capsys.readouterr().err
+
+
+_STOPPED_AT_THE_END = """
+import atexit, os, signal, sys
+from tilusbuild.cli.main import main
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.argv = ["tilusbuild", "cache", "dir"]
+sys.exit(main())
+"""
+
+
+def test_a_ctrl_c_after_the_work_prints_no_traceback(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _STOPPED_AT_THE_END], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_working_directory_that_was_deleted(tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from support.processes import wait_until
+from tilusbuild.process import threads
 from tilusbuild.process.threads import start_thread
 
 
@@ -50,6 +53,31 @@ def test_one_that_finds_no_memory_for_its_first_call_is_told(
     monkeypatch.setattr(_thread, "start_new_thread", fails)
     with pytest.raises(OSError, match="no thread can be started"):
         start_thread(print)
+
+
+def test_python_says_nothing_of_one_that_has_not_begun(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who started it says so; of one that has begun everything is reported."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    thread = start_thread(lambda: None)
+    thread.join()
+
+    def reported(has_begun: bool) -> str:
+        thread.has_begun = has_begun
+        report = SimpleNamespace(
+            exc_type=MemoryError,
+            exc_value=MemoryError(),
+            exc_traceback=None,
+            err_msg=None,
+            object=thread._run,
+        )
+        threads._report(cast(Any, report))
+        return capsys.readouterr().err
+
+    monkeypatch.setattr(threads, "_former", lambda report: print(report, file=sys.stderr))
+    assert "MemoryError" in reported(True)
+    assert reported(False) == ""
 
 
 _WITHOUT_MEMORY = """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import errno
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ class Thread:
     """A thread that does not keep the process alive."""
 
     def __init__(self) -> None:
+        self.has_begun = False
         self._begun = _thread.allocate_lock()
         self._alive = _thread.allocate_lock()
         self._begun.acquire()
@@ -36,6 +38,7 @@ class Thread:
             self._alive.release()
 
     def _run(self, held: _Held, run: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self.has_begun = True
         self._begun.release()
         try:
             run(*arguments)
@@ -43,6 +46,7 @@ class Thread:
             self._alive.release()
 
     def _start(self, run: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        _install()
         held = _Held()
         there = weakref.ref(held)
         with starting_threads():
@@ -55,6 +59,22 @@ class Thread:
 
 class _Held:
     """What a thread holds until it ends."""
+
+
+_former = sys.unraisablehook
+
+
+def _report(unraisable: sys.UnraisableHookArgs) -> None:
+    """Leave it to who started a thread to say that it has not begun."""
+    thread = getattr(unraisable.object, "__self__", None)
+    if not isinstance(thread, Thread) or thread.has_begun:
+        _former(unraisable)
+
+
+def _install() -> None:
+    global _former
+    if sys.unraisablehook is not _report:
+        _former, sys.unraisablehook = sys.unraisablehook, _report
 
 
 def start_thread(run: Callable[..., object], *arguments: object) -> Thread:
