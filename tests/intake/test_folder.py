@@ -133,6 +133,11 @@ def test_a_generated_header_is_told_by_what_it_is_made_of(tmp_path: Path) -> Non
     )
 
 
+def test_a_header_does_not_include_itself_by_its_own_name(tmp_path: Path) -> None:
+    files = {"x/a.cu": '#include "x/odd.h"\n', "x/odd.h": "#pragma once\n#include <odd.h>\n"}
+    assert next(iter(drafted(files, tmp_path / "p").notes)) == "left out: x/a.cu: odd.h is nowhere"
+
+
 CONDITIONAL = {
     "a.cu": "#ifndef MADE\n#include <odd/needed.h>\n#endif\n#ifdef MADE\n#include <no.h>\n#endif\n"
     "template <class F> __global__ void k(F f) { f(); }\n"

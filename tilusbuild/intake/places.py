@@ -93,7 +93,7 @@ class Places:
             return beside
         for directory in self.roots:
             path = os.path.normpath(os.path.join(directory, include.name))
-            if os.path.isfile(os.path.join(self.root, path)):
+            if path != includer and os.path.isfile(os.path.join(self.root, path)):
                 return path
         if not include.quoted and self._outside(include.name):
             return None
@@ -129,7 +129,8 @@ class Places:
 
     def _in_folder(self, name: str, includer: str) -> str | None:
         """Return the nearest file whose path ends in `name`, and take its directory."""
-        ends = _ending(self._index, name)
+        # A header that wraps another of its name does not mean itself.
+        ends = [file for file in _ending(self._index, name) if file != includer]
         if not ends:
             return None
         near = max(ends, key=lambda file: (_shared(file, includer), -len(file)))
