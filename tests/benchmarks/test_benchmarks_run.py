@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.casd import needs_casd
 from support.project import needs_cxx
 from tilusbuild.process import landlock
 
@@ -128,3 +129,12 @@ def test_load() -> None:
     forms = [list(each["arms"]) for each in said["calls"] if "by form" in each["title"]]
     assert ["outputs allocated by the caller", "outputs left out", "all by keyword"] in forms
     assert [(row["kernels"], row["right"]) for row in said["many"]] == [(1, 1), (3, 2)]
+
+
+@pytest.mark.slow
+def test_remote() -> None:
+    needs_cxx()
+    needs_casd()
+    casd, *nginx = small("remote.py")
+    assert next(iter(casd["arms"])) == "tilusbuild build, from casd"
+    assert len(nginx) == (shutil.which("nginx") is not None)
