@@ -132,6 +132,14 @@ def test_blobs_that_are_gone_are_sent_again(farm: Casd, farmed: NewFarmed) -> No
     assert done.output == b"more"
 
 
+def test_an_action_may_take_longer_than_a_request(farmed: NewFarmed, tmp_path: Path) -> None:
+    there = farmed(timeout=1.0)
+    done = there.run(f"sleep 4; cat in | tee out; : {tmp_path}", outputs=("out",))
+    assert there.warnings == []
+    assert done is not None
+    assert done.output == b"content"
+
+
 def test_cancelled_actions_end_there_within_a_second(farmed: NewFarmed) -> None:
     there, marker = farmed(), Marker()
     events = [threading.Event() for _ in range(4)]

@@ -131,7 +131,8 @@ class Operations:
             raise CancelledError
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            silent = not running.heard
+            # casd says nothing more of an action until it has ended; then the server is asked.
+            silent = not running.heard and not (running.name and self._backend.is_alive())
             if silent or running.stage in _QUEUED or time.monotonic() > until:
                 why = "no answer in time" if silent else "no worker took a compile in time"
                 if not silent and running.stage not in _QUEUED:

@@ -188,6 +188,16 @@ class ReapiBackend:
         with suppress(RemoteTroubleError):
             self._end(self._start(name, request, seconds))
 
+    def is_alive(self) -> bool:
+        """Return whether the server answers at all."""
+        request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
+        name = f"{V2}.Capabilities/GetCapabilities"
+        try:
+            self._end(self._start(name, request, self._settings.connect_timeout))
+        except RemoteTroubleError:
+            return False
+        return True
+
     def leave(self) -> None: ...
 
     def close(self) -> None:
