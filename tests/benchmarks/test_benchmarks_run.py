@@ -76,8 +76,9 @@ def test_headers() -> None:
 @pytest.mark.slow
 @needs_ninja
 def test_edit() -> None:
-    (result,) = small("edit.py")
-    assert len(result["arms"]) == 5
+    one, many = small("edit.py")
+    assert list(one["arms"]) == ["tilusbuild", "ninja, rendering with Jinja2"]
+    assert len(many["arms"]) == 5
 
 
 @pytest.mark.slow
