@@ -99,6 +99,7 @@ def test_the_annotated_example_plans(
         ("matmul", "f16", "sm_80+sm_86+ptx"): 64,
         ("matmul", "bf16", "sm_80+sm_86+ptx"): 64,
         ("transpose", None, "sm_80+sm_86+ptx"): 2,
+        ("norm.forward", None, "sm_80+sm_86+ptx"): 2,
         ("scale", None, "cpu"): 1,
         ("axpy", None, "cpu"): 2,
         ("backend.sources", None, "cpu"): 1,
