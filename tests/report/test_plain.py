@@ -64,7 +64,7 @@ def test_quiet_still_prints_what_failed() -> None:
     verdict = events.Verdict("matmul", ("matmul", "h100"), 1, 0, 0, 0, False, "none of it builds")
     reporter.emit(summary(programs=1, crashed=1, exit_status=1, scripts=(verdict,)))
     assert out.getvalue().splitlines() == [
-        "[1/1] matmul/0 sm_90a crashed the compiler: signal 11",
+        "[1/1] matmul/0 sm_90a was not compiled: signal 11",
         "error: matmul h100: none of it builds (0 of 1 built)",
     ]
 

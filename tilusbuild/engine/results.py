@@ -233,7 +233,7 @@ class Tally:
 _ENDED = {
     Status.FAILED: "does not compile",
     Status.PRUNED: "is pruned",
-    Status.CRASHED: "crashes the compiler",
+    Status.CRASHED: "was not compiled",
     Status.KILLED: "was killed",
     Status.TIMED_OUT: "takes too long to compile",
     Status.NO_OUTPUT: "makes the compiler write nothing",

@@ -16,7 +16,7 @@ _SAMPLE_LINES = 24
 
 _VERB: dict[str, str] = {
     Status.FAILED: "does not compile",
-    Status.CRASHED: "crashed the compiler",
+    Status.CRASHED: "was not compiled",
     Status.KILLED: "was killed",
     Status.TIMED_OUT: "took too long",
     Status.NO_OUTPUT: "left no output",
