@@ -10,8 +10,8 @@ from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import (
     IDENTIFIER,
     TABLE_NAME,
+    declared_names,
     identifier_problem,
-    linked_names,
     snake_case,
 )
 from tilusbuild.manifest.scanner import Path
@@ -80,7 +80,7 @@ def _declared(checks: Checks, path: Path) -> None:
     for section in _SECTIONS:
         for key in checks.keys_in(*path, section):
             place = partial(checks.document.key, *path, section, key)
-            for name in _names(section, key):
+            for name in declared_names(section, key):
                 problem = identifier_problem(name)
                 if problem:
                     checks.error(f'"{name}" cannot be used as a name', place, problem)
@@ -97,11 +97,11 @@ def _overridden(checks: Checks, path: Path, target: str, override: OverrideSecti
     homes: dict[str, tuple[str, str]] = {}
     for section in _SECTIONS:
         for key in checks.keys_in(*path, section):
-            homes.update(dict.fromkeys(_names(section, key), (section, key)))
+            homes.update(dict.fromkeys(declared_names(section, key), (section, key)))
     for section in ("params", "space", "derived"):
         for key in checks.keys_in(*own, section):
             place = partial(checks.document.key, *own, section, key)
-            for name in _names(section, key):
+            for name in declared_names(section, key):
                 home, declared = homes.setdefault(name, (section, key))
                 problem = identifier_problem(name)
                 if problem:
@@ -117,11 +117,6 @@ def _overridden(checks: Checks, path: Path, target: str, override: OverrideSecti
             checks.error(
                 f'there is no rule "{rule}" to remove', checks.document.key(*own, "restrict", rule)
             )
-
-
-def _names(section: str, key: str) -> tuple[str, ...]:
-    """Return the names that a key declares; only parameters are linked."""
-    return linked_names(key) if section in ("params", "space") else (key,)
 
 
 def check_macros(checks: Checks, path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import Diagnostic, Place
 from tilusbuild.manifest.document import Document
-from tilusbuild.manifest.names import linked_names
+from tilusbuild.manifest.names import declared_names
 from tilusbuild.manifest.scanner import Path
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ class Checks:
         return tuple(table) if isinstance(table, dict) else ()
 
     def names_in(self, *path: str | int) -> tuple[str, ...]:
-        """Return the names that the keys of a table declare: `"m, n"` of linked parameters both."""
-        return tuple(name for key in self.keys_in(*path) for name in linked_names(key))
+        """Return the names that the keys of a table declare: `"m, n"` both, of parameters."""
+        section = str(path[-1])
+        return tuple(name for key in self.keys_in(*path) for name in declared_names(section, key))
 
     def scripts(self) -> Iterator[tuple[Path, str, ScriptSection]]:
         """Yield every script that could be read: its path, name and table."""

@@ -14,6 +14,7 @@ __all__ = [
     "PACKAGE",
     "RESERVED",
     "TABLE_NAME",
+    "declared_names",
     "identifier_problem",
     "linked_names",
     "snake_case",
@@ -51,6 +52,11 @@ def identifier_problem(name: str) -> str | None:
     if name in RESERVED:
         return "templates and expressions already use this name"
     return None
+
+
+def declared_names(section: str, key: str) -> tuple[str, ...]:
+    """Return the names that a key of a section declares; only parameters are linked."""
+    return linked_names(key) if section in ("params", "space") else (key,)
 
 
 def linked_names(key: str) -> tuple[str, ...]:
