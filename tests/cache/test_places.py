@@ -1,6 +1,7 @@
 """Where a cache can be: odd paths, read-only and full file systems, places that are none."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
+from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.errors import InputError
 
@@ -214,3 +216,20 @@ def test_looking_at_no_cache_makes_none(cache: Cache):
     assert cache.gc().removed == ()
     cache.clear()
     assert not os.path.exists(cache.root)
+
+
+def test_a_tree_that_is_cleared_while_it_is_looked_at_is_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(str(tmp_path / "cache"))
+    cache.ensure()
+    names = os.listdir
+
+    def then_cleared(where: str) -> list[str]:
+        found = names(where)
+        for name in layout.DIRECTORIES:  # as `cache clear` does, which asks nobody
+            shutil.rmtree(tmp_path / "cache" / name)
+        return found
+
+    monkeypatch.setattr(os, "listdir", then_cleared)
+    assert cache.tree.exists()

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -130,8 +131,14 @@ class Tree:
 
     def _check_directory(self, name: str) -> None:
         path = self.path(name)
-        if not is_directory(path):
-            what = "a link" if os.path.islink(path) else "not a directory"
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return  # another process has cleared the cache since its name was read
+        except OSError as error:
+            raise self._unusable(error) from None
+        if not stat.S_ISDIR(mode):
+            what = "a link" if stat.S_ISLNK(mode) else "not a directory"
             raise input_error(
                 f"{path} is {what}: nothing is written or removed through it",
                 hint=f"remove it; a cache as a whole may be a link. Or {_ELSEWHERE}",
