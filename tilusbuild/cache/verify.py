@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, wrap_oserror
@@ -32,7 +31,6 @@ from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 _LOOKS = 3
-_Found = TypeVar("_Found", "tuple[str, str]", "CacheProblem")
 BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
 
 
@@ -119,18 +117,17 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
 
 def _programs(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
     for program in entries(tree, layout.PROGRAMS):
-        entry = f"{layout.PROGRAMS}/{program}"
-        path = tree.program_path(program)
-        for found in _found(path, partial(program_problems, path, program, deep)):
-            name, what = ("", found) if isinstance(found, str) else found
-            yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+        entry, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
+        yield from _found(entry, path, partial(program_problems, path, program, deep))
 
 
-def _found(path: str, look: Callable[[], Iterable[_Found]]) -> list[_Found | str]:
-    """Return what is wrong with an entry that was there all the while; a string is of it as a
-    whole. `cache clear` or a new build takes one away at once, and who is looking into it then
-    misses its files."""
-    found: list[_Found | str] = []
+def _found(
+    entry: str, path: str, look: Callable[[], Iterable[tuple[str, str] | CacheProblem]]
+) -> Iterator[CacheProblem]:
+    """Yield what is wrong with an entry that was there all the while; `look` says it as problems,
+    or as names below the entry and what is wrong with them. `cache clear` or a new build takes an
+    entry away at once, and who is looking into it then misses its files."""
+    found: list[tuple[str, str] | CacheProblem] = []
     for _ in range(_LOOKS):
         before = stamp_of(path)
         try:
@@ -138,10 +135,15 @@ def _found(path: str, look: Callable[[], Iterable[_Found]]) -> list[_Found | str
         except FileNotFoundError:
             found = []
         except (CorruptFileError, OSError) as error:
-            found = [str(error)]
+            found = [("", str(error))]
         if not found or stamp_of(path) == before:
             break
-    return found
+    for each in found:
+        if isinstance(each, CacheProblem):
+            yield each
+        else:
+            name, what = each
+            yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
 def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
@@ -167,22 +169,15 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
 
 def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
     for digest in entries(tree, layout.INCLUDE):
-        entry = f"{layout.INCLUDE}/{digest}"
-        path = tree.include_path(digest)
-        for found in _found(path, partial(include_problems, path, digest, deep=deep)):
-            name, what = ("", found) if isinstance(found, str) else found
-            yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+        entry, path = f"{layout.INCLUDE}/{digest}", tree.include_path(digest)
+        yield from _found(entry, path, partial(include_problems, path, digest, deep=deep))
 
 
 def _scripts(tree: Tree) -> Iterator[CacheProblem]:
     for directory, digest in script_entries(tree):
         entry = f"{layout.SCRIPTS}/{directory}/{digest}"
         path = tree.path(entry)
-        for found in _found(path, partial(_script_problems, tree, entry, path, digest)):
-            if isinstance(found, str):
-                yield CacheProblem(entry, found, REBUILD, entry)
-            else:
-                yield found
+        yield from _found(entry, path, partial(_script_problems, tree, entry, path, digest))
 
 
 def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:
