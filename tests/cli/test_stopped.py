@@ -137,3 +137,44 @@ def test_what_a_parent_ignores_stays_ignored(directory: Path) -> None:
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 128 + signal.SIGTERM
+
+
+BESIDE = {
+    "package": (
+        "tilusbuild.package.pack:_write",
+        ("package", "-o", "out/made", "--format", "dir"),
+    ),
+    "export": (
+        "tilusbuild.interop.export:_write",
+        ("cache", "export", "--layout", "tilus", "out/made"),
+    ),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("verb", BESIDE)
+def test_what_is_made_beside_its_place(directory: Path, verb: str, number: int) -> None:
+    hook, words = BESIDE[verb]
+    with started(directory, hook, *words) as process:
+        assert private(directory)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+    if number == signal.SIGTERM:
+        assert process.returncode == 128 + number
+    else:  # the next one removes what is left
+        assert private(directory)
+        Project(directory).run(*words)
+    assert private(directory) == []
+
+
+def private(directory: Path) -> list[Path]:
+    """The hidden directories in which a package or an export is made."""
+    return [path for path in (directory / "out").rglob(".*") if path.is_dir()]
+
+
+def test_a_cache_is_let_go_of(directory: Path) -> None:
+    with started(directory, "tilusbuild.cache.verify:_programs", "cache", "verify") as process:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (128 + signal.SIGTERM, "interrupted\n")
+    Project(directory).run("cache", "clear")

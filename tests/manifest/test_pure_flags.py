@@ -12,6 +12,7 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import pure_flags
+from tilusbuild.manifest.check_targets import flag_problems
 
 RUN = ["-fplugin=x.so", "-wrapper a,b", "-B.", "-B /x", "--prefix=/x", "-fmodule-mapper=|x"]
 RUN += ["-Wl,-plugin,x.so", "-Wl,--plugin=x", "-fuse-ld=x", "-specs=x", "--compiler-bindir=x"]
@@ -209,3 +210,21 @@ def test_unsafe_flags_lets_them_through(load_script, where):
 def test_unsafe_flags_leaves_what_tilusbuild_sets(load_script):
     with pytest.raises(InputError, match="is set by tilusbuild"):
         load_script('flags = ["-o"]\nunsafe-flags = true')
+
+
+@pytest.mark.parametrize(
+    ("flag", "refused"),
+    [
+        ("@x", True),
+        ("-Wl,--as-needed,@x", True),
+        ("-Xcompiler=-O2,@x", True),
+        ("-optf=x", True),
+        ("-DX=a,@b", False),
+        ("-Wl,-rpath=@x", False),
+    ],
+)
+def test_a_file_of_flags_is_never_taken(flag: str, refused: bool) -> None:
+    """Not with `unsafe-flags` either: no hash has its words, and nothing says that it was read."""
+    problems = list(flag_problems([flag], unsafe=True, cpu=False))
+    assert bool(problems) == refused
+    assert all("write its flags here" in hint for _, _, hint in problems)

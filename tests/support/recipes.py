@@ -96,7 +96,8 @@ def make_toolchain(
     nvcc: str | None = None, root: str | None = None, flags: tuple[str, ...] = ()
 ) -> Any:
     """What the pipelines need of a toolchain, with this machine's host tools."""
-    tool = {name: SimpleNamespace(path=shutil.which(name)) for name in ("g++", "gcc", "as", "ld")}
+    names = ("g++", "gcc", "as", "ld")
+    tool = {name: SimpleNamespace(path=shutil.which(name), version="-") for name in names}
     cuda = SimpleNamespace(nvcc=nvcc, root=root or "/nowhere", link_flags=flags) if nvcc else None
     return SimpleNamespace(
         cuda=cuda,

@@ -6,8 +6,9 @@ which the second also holds where the first is not offered:
 - a sandbox (`process/landlock.py`): a tool can open its own files, the headers of its fingerprint,
   `include/<digest>` and the private directory, and no other;
 - a check of what was read: the preprocessor and the assembler list their files, and each must be a
-  header of the fingerprint, of `include/<digest>`, or in the private directory. NVRTC lists none:
-  without a sandbox it is given no source of which the closure cannot tell what it includes.
+  header of the fingerprint, of `include/<digest>`, or in the private directory; without a sandbox
+  a linker that can does so too, and may read what comes with the tools. NVRTC lists none: without
+  a sandbox it is given no source of which the closure cannot tell what it includes.
 
 A compile that is caught by either says nothing about the program: it is an accident, and not
 recorded. So the verdict on a program is the same on every machine.
@@ -28,14 +29,15 @@ from tilusbuild.process import landlock
 from tilusbuild.process.base import CompletedCommand, Sandbox
 from tilusbuild.runtime.regular import read_text
 
-INCLUDED, ASSEMBLED = "tmp/included.d", "tmp/assembled.d"
-"""The lists of the preprocessor and of the assembler, in the private directory."""
+INCLUDED, ASSEMBLED, LINKED = "tmp/included.d", "tmp/assembled.d", "tmp/linked.d"
+"""The lists of the preprocessor, the assembler and the linker, in the private directory."""
 
 _LIST_INCLUDED = {"SUNPRO_DEPENDENCIES": f"{HERE}/{INCLUDED}"}
 """gcc's variable: every preprocessor that runs, nvcc's too, adds its files to the list. Unlike -MD
 it changes no command, and unlike DEPENDENCIES_OUTPUT it does not leave out system headers."""
 # Not -Wa,…: nvcc splits what it passes on at commas.
 _LIST_ASSEMBLED = ("-Xassembler", "--MD", "-Xassembler", ASSEMBLED)
+_LIST_LINKED = ("-Xlinker", f"--dependency-file={LINKED}")
 _READERS = ("{nvcc}", "{cxx}", "{nvrtc}")
 """The tools that are given a person's source."""
 
@@ -56,6 +58,7 @@ REMEDY = (
     "put it into a directory of include-dirs and include it by its name there; a computed include "
     "is declared by headers = […]"
 )
+_LINK_REMEDY = "a [library.NAME] takes archives and objects in sources, link-libs and link-dirs"
 
 
 @lru_cache(maxsize=1)
@@ -86,6 +89,8 @@ class Reads:
             if step.argv[0] == "{nvcc}":
                 return (*words, *(w for word in _LIST_ASSEMBLED for w in ("-Xcompiler", word)))
             return (*words, *_LIST_ASSEMBLED)
+        if self._lists_linked(step):
+            return (*words, *_LIST_LINKED)
         sandbox = self._sandbox(self.tools.reach.nvrtc)
         if sandbox is not None and step.argv[0] == "{nvrtc}" and step.name != "fatbin":
             # Its process loads far more than a compile needs, so it gives the rest up by itself.
@@ -124,6 +129,8 @@ class Reads:
             log = finished.output.decode("utf-8", "replace")
             found = next(self._outside(self._named(log)), None)
             return None if found is None else _located(found, source, log)
+        if self._lists_linked(step):
+            return self._wrongly_linked(step)
         if SOURCE not in step.argv or step.argv[0] == "{nvrtc}":
             return None
         listed = self._listed(INCLUDED)
@@ -135,6 +142,26 @@ class Reads:
             )
         found = next(self._outside(sorted(listed | (self._listed(ASSEMBLED) or set()))), None)
         return None if found is None else _located(found, source)
+
+    def _lists_linked(self, step: Step) -> bool:
+        """Return whether the linker is asked for its files: where nothing holds it."""
+        if step.name != "link" or step.argv[0] not in _READERS or not self.tools.ld_lists:
+            return False
+        return self.tools.reach is not None and self.sandbox(step) is None
+
+    def _wrongly_linked(self, step: Step) -> str | None:
+        listed = self._listed(LINKED)
+        if listed is None:
+            return f"the linker of {step.tool} did not list the files that it read"
+        # Its own temporary objects are in the private directory.
+        own = self.tools.reach.tools if self.tools.reach is not None else ()
+        files = (path for path in sorted(listed) if not _is_below(path, own))
+        found = next(self._outside(files), None)
+        if found is None:
+            return None
+        return (
+            f"error: {found} was linked, and the program's hash does not cover it; {_LINK_REMEDY}"
+        )
 
     def unheld(self, notes: Sequence[Diagnostic]) -> str | None:
         """Return why NVRTC cannot be given a source whose closure has `notes`: what it would read
@@ -150,7 +177,7 @@ class Reads:
 
     def forget(self) -> None:
         """Remove the lists of the step before."""
-        for name in (INCLUDED, ASSEMBLED):
+        for name in (INCLUDED, ASSEMBLED, LINKED):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.work, name))
 

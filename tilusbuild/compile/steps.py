@@ -192,6 +192,8 @@ class Tools:
     """The tools that others look up by name, in `TOOLS`: name to path."""
     reach: Reach | None = None
     """The files of the machine that a compile needs; None: what it reads is its own affair."""
+    ld_lists: bool = False
+    """Whether the linker can list the files that it read."""
 
     def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return a command with its placeholders replaced by paths."""
@@ -244,7 +246,14 @@ def tools_of(toolchain: Toolchain) -> Tools:
         cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
         links=links,
         reach=toolchain.reach(),
+        ld_lists=_lists(toolchain.ld.version),
     )
+
+
+def _lists(version: str) -> bool:
+    """Return whether an ld has `--dependency-file`: GNU's since 2.35, LLVM's since 12."""
+    major, minor = (*map(int, re.findall(r"\d+", version)[:2]), 0, 0)[:2]
+    return (major, minor) >= (2, 35)
 
 
 # gcc searches COMPILER_PATH first, also below nvcc, which puts its own directories into PATH.

@@ -187,6 +187,7 @@ _OUTPUT = "tilusbuild decides where outputs go; `--dump-ir` keeps the intermedia
 _STAGE = "tilusbuild decides what each step makes"
 _INCLUDE = "use include-dirs, so that headers are tracked and carried"
 _STD = 'use std in [toolchain], as in std = "c++20"'
+_FLAG_FILE = "write its flags here: a hash covers the words of a manifest, and not that file"
 _HOST = "tilusbuild finds the host compiler that fits nvcc; `tilusbuild doctor` shows which"
 _MARCH = "use host-march in [toolchain]; a package must run on other machines"
 
@@ -207,6 +208,7 @@ _OWNED: dict[str, str] = {
     **dict.fromkeys(("-std", "--std"), _STD),
     **dict.fromkeys(("-ccbin", "--compiler-bindir"), _HOST),
     **dict.fromkeys(("-march", "-mtune"), _MARCH),
+    **dict.fromkeys(("-optf", "--options-file"), _FLAG_FILE),
 }
 _IMPURE = (
     "it may run, read or write what no hash covers; unsafe-flags = true in [build] or in the "
@@ -267,9 +269,19 @@ def flag_problems(
             yield number, f'"{flag}" is set by tilusbuild', _MARCH
         elif not passed_on and (hint := owned(flag)):
             yield number, f'"{flag}" is set by tilusbuild', hint
+        elif unsafe and _names_flag_file(flag):
+            yield number, f'"{flag}" names a file of flags', _FLAG_FILE
         elif number in impure:
             yield number, f'"{impure[number]}" is not a flag that is known to be pure', _IMPURE
         passed_on = flag in _PASSES_ON
+
+
+def _names_flag_file(flag: str) -> bool:
+    """Return whether a driver would take flags from a file that this names: it reads that by
+    itself, and no preprocessor or linker lists it."""
+    name, _, value = flag.partition("," if flag.startswith("-W") else "=")
+    passed = value.split(",") if name in (*_PASSES_ON, "-Wa", "-Wl", "-Wp") else ()
+    return any(word.startswith("@") for word in (flag, *passed))
 
 
 def _shell_words(flag: str) -> list[str]:

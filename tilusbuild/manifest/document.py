@@ -30,7 +30,7 @@ def _toml() -> ModuleType:
     return tomllib
 
 
-MAX_MANIFEST_SIZE = 16 << 20
+MAX_MANIFEST_SIZE = 8 << 20
 MAX_ITEMS = 200_000
 """Keys and values of a manifest: each takes time, also to say what is wrong with it."""
 MAX_PARTS = 64
@@ -225,7 +225,7 @@ def _bytes(path: str) -> bytes:
     except OSError as error:
         raise input_error(f"cannot be read: {error.strerror}", place=place) from None
     if len(data) > MAX_MANIFEST_SIZE:
-        raise input_error("is larger than 16 MiB: this is not a manifest", place=place)
+        raise input_error("is larger than 8 MiB: this is not a manifest", place=place)
     return data
 
 

@@ -253,4 +253,4 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-_MAX_MANIFEST_SIZE = 16 << 20
+_MAX_MANIFEST_SIZE = 8 << 20

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import codecs
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from tilusbuild.builder.build import dropped_measurements, publish
@@ -30,6 +29,7 @@ from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.threads import start_thread
+from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.events import CommandEnded
@@ -258,14 +258,13 @@ class CommandRun:
         self._thread.join()
 
     def _run(self) -> None:
-        listing: str | None = None
+        listing = ExitStack()
         status: int | None = None
         seconds, output = 0.0, ""
         try:
             programs = "\n".join(self._programs)
             if len(os.fsencode(programs)) > MAX_VARIABLE:
-                listing = _written(programs)
-                programs = f"@{listing}"
+                programs = f"@{_written(programs, listing)}"
             variables = {
                 "TILUSBUILD_REBUILT": "\n".join(self._scripts),
                 "TILUSBUILD_PROGRAMS": programs,
@@ -286,14 +285,14 @@ class CommandRun:
             self._lines.add(output.encode(errors="replace"))
         finally:
             self._lines.end()
-            if listing is not None:
-                with suppress(OSError):
-                    os.unlink(listing)
+            listing.close()
         self._ended(CommandEnded(self._command, status, seconds, output))
 
 
-def _written(text: str) -> str:
-    handle, path = tempfile.mkstemp(prefix="tilusbuild-programs-")
-    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
+def _written(text: str, held: ExitStack) -> str:
+    """Return a file with `text`, which is there until `held` is closed. Raises `OSError`."""
+    directory = held.enter_context(TemporaryDirectory("exec"))
+    path = os.path.join(directory.path, "programs")
+    with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text + "\n")
     return path

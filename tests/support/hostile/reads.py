@@ -23,7 +23,6 @@ def outside(directory: Path, value: int) -> None:
     (directory / "libv.a").unlink(missing_ok=True)
     subprocess.run(["ar", "rcD", "libv.a", "v.o"], cwd=directory, check=True)
     (directory / "v.ld").write_text(f"value = {value};\n")
-    (directory / "v.rsp").write_text(f"-DVALUE={value}\n")
     made.unlink()
     (directory / "v.h").write_text(f"#define VALUE {value}\n")
     (directory / "v.inc").write_text(f".long {value}\n")
@@ -122,7 +121,6 @@ _LINKED = (
     ("-Wl,--just-symbols=DIR/v.ld",),
     ("DIR/v.ld",),
     ("-T", "DIR/v.ld"),
-    ("@DIR/v.rsp",),
     ("-imacros", "DIR/v.h"),
 )
 CALLS = 'extern "C" int value(void);\n#ifndef VALUE\n#define VALUE value()\n#endif\n'

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.cache.layout import files_below
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.layouts import hidet_layout, tilelang_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem, HardLink, OwnFile, SymLink
+from tilusbuild.package.staging import private_directory
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.state.directories import remove
 from tilusbuild.state.files import publish
 
 LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
@@ -48,28 +46,28 @@ def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Ex
     """Write scripts in one of `LAYOUTS`. Raises `InputError` and `ExportError`."""
     directory = os.path.realpath(directory)
     _check_replaceable(directory)
+    parent = os.path.dirname(directory)
     try:
-        parent = os.path.dirname(directory)
         os.makedirs(parent, exist_ok=True)
         # Beside its place: no rename crosses file systems.
-        private = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}-", dir=parent)
-    except OSError as error:
-        raise ExportError(f"{directory} cannot be created: {error.strerror}") from None
-    try:
-        staged, aside = os.path.join(private, "new"), os.path.join(private, "old")
-        os.mkdir(staged)
-        os.mkdir(aside)
-        os.chmod(staged, 0o755)  # noqa: S103 - whatever the umask: other users read exports, too
-        items = list(LAYOUTS[layout](scripts))
-        mark = "\n".join([layout, *sorted(item.path for item in items), ""])
-        items.append(OwnFile(MARK, mark.encode("utf-8", "surrogateescape")))
-        exported = _write(staged, items)
-        publish(staged, directory, aside)
+        with private_directory(parent, f".{os.path.basename(directory)}-") as private:
+            return _export(layout, scripts, directory, private)
     except OSError as error:
         raise ExportError(f"{error.filename or directory}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            remove(private)
+
+
+def _export(
+    layout: str, scripts: Iterable[ExportedScript], directory: str, private: str
+) -> Exported:
+    staged, aside = os.path.join(private, "new"), os.path.join(private, "old")
+    os.mkdir(staged)
+    os.mkdir(aside)
+    os.chmod(staged, 0o755)  # noqa: S103 - whatever the umask: other users read exports, too
+    items = list(LAYOUTS[layout](scripts))
+    mark = "\n".join([layout, *sorted(item.path for item in items), ""])
+    items.append(OwnFile(MARK, mark.encode("utf-8", "surrogateescape")))
+    exported = _write(staged, items)
+    publish(staged, directory, aside)
     return exported
 
 
