@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.casd import free_port, listens
 from support.http_cache import Faults, HttpCache, line_to
-from support.processes import wait_until
+from support.nginx import serving
 from support.project import NewProject, Project
 from support.scale import include_headers
 from support.trees import published
@@ -122,23 +119,8 @@ def test_headers_and_launcher_come_along(server: HttpCache, new_user: NewUser) -
 
 @pytest.fixture
 def nginx(tmp_path: Path) -> Iterator[str]:
-    """The server of `nginx.conf`, which takes anything."""
-    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("needs nginx")
-    root = tmp_path / "nginx"
-    for name in ("held/ac", "held/cas", "incoming"):
-        (root / name).mkdir(parents=True)
-    port = free_port()
-    # Its workers would be another user, for whom pytest's directories are closed.
-    text = "user root;\n" if os.geteuid() == 0 else ""
-    text += (Path(__file__).parent / "nginx.conf").read_text()
-    conf = root / "nginx.conf"
-    conf.write_text(text.replace("@ROOT@", str(root)).replace("@PORT@", str(port)))
-    with subprocess.Popen([program, "-c", conf], stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: listens(port))
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
+    with serving(tmp_path / "nginx") as address:
+        yield address
 
 
 def test_nginx_with_webdav(nginx: str, new_user: NewUser, tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def key(program: str) -> Blob:
     return Blob(sha256_bytes(action), len(action))
 
 
+def key_of(*words: str) -> Blob:
+    """Return the digest of the Action that stands for what is kept under these words."""
+    command = reapi.Command(arguments=["tilusbuild", *words])
+    action = reapi.Action(
+        command_digest=_digest(blob_for(command.SerializeToString(deterministic=True))),
+        input_root_digest=reapi.Digest(hash=sha256_bytes(b"")),
+    )
+    return blob_for(action.SerializeToString(deterministic=True))
+
+
 def encode(record: Record) -> reapi.ActionResult:
     """Return the message for a record."""
     result = reapi.ActionResult()
