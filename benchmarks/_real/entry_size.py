@@ -16,6 +16,8 @@ name = "entry-size"
 version = "0.1.0"
 [build]
 cache-dir = ".cache"
+[toolchain]
+cudart = "shared"
 [target.gpu]
 arch = "sm_80"
 [script.scale]

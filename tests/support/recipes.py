@@ -98,7 +98,8 @@ def make_toolchain(
     """What the pipelines need of a toolchain, with this machine's host tools."""
     names = ("g++", "gcc", "as", "ld")
     tool = {name: SimpleNamespace(path=shutil.which(name), version="-") for name in names}
-    cuda = SimpleNamespace(nvcc=nvcc, root=root or "/nowhere", link_flags=flags) if nvcc else None
+    toolkit = {"root": root or "/nowhere", "link_flags": flags, "cudart": None}
+    cuda = SimpleNamespace(nvcc=nvcc, **toolkit) if nvcc else None
     return SimpleNamespace(
         cuda=cuda,
         cxx=tool["g++"],
@@ -110,6 +111,7 @@ def make_toolchain(
         nvrtc=None,
         fingerprint_nvrtc=(),
         fingerprint_joiner=(),
+        fingerprint_cudart=(),
         fingerprint_host=("gcc 0 test",),
         reach=lambda: None,
     )

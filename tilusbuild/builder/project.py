@@ -267,6 +267,7 @@ def refusals(
         form = manifest.scripts[script].form
         pipeline = pipeline_for(target.kind, form, toolchain.device_compiler)
         found += _tools(manifest, target, pipeline, toolchain)
+        found += _runtime(manifest, script, target, toolchain)
         found += _flags(manifest, script, target.name, pipeline)
         found += _standard(manifest, script, pipeline)
     return list(dict.fromkeys(found))
@@ -280,6 +281,23 @@ def _tools(
         pipeline.check_archs(toolchain, target.archs, target.ptx, place)
     except InputError as error:
         yield from error.diagnostics
+
+
+def _runtime(
+    manifest: Manifest, script: str, target: Target, toolchain: Toolchain
+) -> Iterator[Diagnostic]:
+    """Yield that there is no shared CUDA runtime to link with."""
+    cuda = toolchain.cuda
+    if target.kind != "cuda" or cuda is None or cuda.cudart:
+        return
+    keys = manifest.where_cudart_is_shared(script)
+    if keys is None:
+        return
+    yield Diagnostic(
+        f"{cuda.library_dir} has no libcudart.so.{cuda.release[0]} to link with",
+        manifest.place_of_value(*keys),
+        'install it, or link a copy into each library: cudart = "static"',
+    )
 
 
 def _flags(

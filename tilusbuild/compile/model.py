@@ -84,6 +84,8 @@ class Recipe:
     std: str = "c++17"
     host_march: str | None = None
     """None: x86-64-v2, or armv8-a."""
+    cudart: str = "static"
+    """How host code gets the CUDA runtime: "static" or "shared"."""
     prune: Prune | None = None
     unit: tuple[str, ...] = ()
     """The kernels of which the source is one translation unit, `symbol` among them; () for a

@@ -157,6 +157,7 @@ _VARIABLES = {
     "{nvrtc}": '"${nvrtc[@]}"',
     "{link_flags}": '"${link_flags[@]}"',
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
+    "{cudart}": '"-L${cudart%/*}" "-l:${cudart##*/}"',
     "{cxx}": '"$CXX"',
     "{cc}": '"$CC"',
     "{as}": '"$AS"',
@@ -187,6 +188,7 @@ def compile_script(
             pipeline.script.start.replace("@SHARED@", launcher),
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
             _NVCC_DIRECTORY if "{nvcc}" in used else "",
+            _SHARED_RUNTIME if "{cudart}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n' if inputs else "",
             f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n' if launcher else "",
             *(_object(number, program) for number, program in enumerate(recipe.objects)),
@@ -272,6 +274,14 @@ link_flags=()
 if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
   link_flags=("-L$nvcc_folder/../lib")
 fi
+"""
+
+# By its soname, as in `toolchain.cuda`. Where nothing matches, nvcc is given the pattern.
+_SHARED_RUNTIME = """\
+for cudart in "$nvcc_folder"/../lib64/libcudart.so.* "$nvcc_folder"/../lib/libcudart.so.*
+do
+  [ ! -e "$cudart" ] || break
+done
 """
 
 _END = """

@@ -186,6 +186,8 @@ class Tools:
     nvrtc_fingerprint: tuple[str, ...] = ()
     joiner_fingerprint: tuple[str, ...] = ()
     """Of libnvfatbin, which joins the code of several architectures."""
+    cudart_fingerprint: tuple[str, ...] = ()
+    """Of the shared CUDA runtime."""
     cuda_headers: str | None = None
     """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
     links: Mapping[str, str] = field(default_factory=dict)
@@ -230,6 +232,9 @@ def tools_of(toolchain: Toolchain) -> Tools:
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
         paths["{link_flags}"] = tuple(cuda.link_flags)
+        if cuda.cudart is not None:
+            directory, name = os.path.split(cuda.cudart)
+            paths["{cudart}"] = (f"-L{directory}", f"-l:{name}")
         paths["{fatbinary}"] = (os.path.join(os.path.dirname(cuda.nvcc), "fatbinary"),)
         directories[cuda.root] = "{cuda}"
     nvrtc = toolchain.nvrtc
@@ -243,6 +248,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
         cc_fingerprint=tuple(toolchain.fingerprint_host),
         nvrtc_fingerprint=tuple(toolchain.fingerprint_nvrtc),
         joiner_fingerprint=tuple(toolchain.fingerprint_joiner),
+        cudart_fingerprint=tuple(toolchain.fingerprint_cudart),
         cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
         links=links,
         reach=toolchain.reach(),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection
     from tilusbuild.manifest.script import ScriptSection
 
-_OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune")
+_OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
 """What a script of objects has no use for."""
 _ONLY_SHARED = ("rdc", "cudart", "link_libs", "link_dirs", "rpath", "undefined")
 

@@ -139,6 +139,12 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
             checks.document.key(*path, "launch"),
             "with entry, the template's own function launches",
         )
+    if not has_entry and checks.wrote(*path, "cudart") is not None:
+        checks.error(
+            '"cudart" is for scripts with an entry',
+            checks.document.key(*path, "cudart"),
+            "a kernel is launched through the driver: its library has no CUDA runtime",
+        )
     if has_kernel and not has_entry:
         _no_cpp_name_on_cpu(checks, path, name, script)
         _geometry(checks, path, name, script)

@@ -420,6 +420,21 @@ class ManifestMethods(TableMethods):
         """The language standard of a script."""
         return self.scripts[script].std or self.toolchain.std
 
+    def cudart_for(self, script: str) -> str:
+        """How a script's host code gets the CUDA runtime: "static" or "shared"."""
+        return self.scripts[script].cudart or self.toolchain.cudart
+
+    def where_cudart_is_shared(self, script: str) -> tuple[str, ...] | None:
+        """Return the keys that link a script's host code, or a library, with the shared CUDA
+        runtime; None where nothing does."""
+        if script in self.libraries:
+            shared = self.libraries[script].cudart == "shared"
+            return ("library", script, "cudart") if shared else None
+        owner = self.scripts[script]
+        if owner.entry is None or self.cudart_for(script) != "shared":
+            return None
+        return ("toolchain", "cudart") if owner.cudart is None else ("script", script, "cudart")
+
     def include_dirs_for(self, script: str) -> tuple[IncludeDir, ...]:
         """Include directories in search order: the script's, then the project's."""
         return (*self.scripts[script].include_dirs, *self.build.include_dirs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -299,6 +299,9 @@ class ScriptSection(ScriptMethods, ManifestTable):
     )
     std: Standard | None = Field(
         None, description="The language standard, in place of that of `[toolchain]`."
+    )
+    cudart: Literal["static", "shared"] | None = Field(
+        None, description="With `entry`: in place of `cudart` of `[toolchain]`."
     )
     unsafe_flags: bool = Field(
         False, description="As `unsafe-flags` of `[build]`, for this script and its overrides."

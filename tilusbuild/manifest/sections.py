@@ -236,6 +236,11 @@ class ToolchainSection(ManifestTable):
         description="What compiles device code of the kernel pipeline. The two make different "
         "programs. `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it.",
     )
+    cudart: Literal["static", "shared"] = Field(
+        "static",
+        description="How the library of an `entry` script gets the CUDA runtime: a copy of its own "
+        "(0.7 MB), or the one that the process has loaded, as torch has.",
+    )
     launcher: tuple[Text, ...] = Field(
         (),
         description="A command that every compiler is started through.",

@@ -288,6 +288,7 @@ class ScriptInstance:
             defines=self._defines,
             std=self._manifest.std_for(self.script),
             host_march=self._manifest.toolchain.host_march,
+            cudart=self._manifest.cudart_for(self.script),
             prune=self._valued.limits(values),
             unit=unit,
             headers={name: each.text for name, each in headers.items()},
@@ -370,6 +371,8 @@ class ScriptInstance:
             parts = (*parts, tuple(owner.generate.items()))
         if self.is_part:
             parts = (*parts, (owner.form, self._rdc))
+        if self._manifest.cudart_for(self.script) == "shared":
+            parts = (*parts, ("shared", tools.cudart_fingerprint))
         if self.grouping is not None:
             parts = (*parts, self.grouping.group)
         return "\n".join(repr(part) for part in parts)

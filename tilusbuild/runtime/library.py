@@ -15,10 +15,12 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tilusbuild.runtime.device import CodeKind, Device, can_run
 from tilusbuild.runtime.errors import CorruptCacheError, LibraryChangedError, ProgramNotFoundError
+from tilusbuild.runtime.nvidia_libraries import opened
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.runtime.script import Script
@@ -47,14 +49,20 @@ def launcher(script: Script, program: int, device: Device | None) -> Callable[..
         return process.libraries[path, digest]
 
 
-def _loaded(path: str) -> Callable[..., Any]:
+def open_launcher(path: str) -> Callable[..., Any]:
+    """Return the packed function of a `lib.so`. Raises what tvm-ffi raises when it cannot be
+    loaded: `RuntimeError`, `AttributeError`, `OSError`."""
     import tvm_ffi
 
+    launch: Callable[..., Any] = opened(partial(tvm_ffi.load_module, path))["launch"]
+    return launch
+
+
+def _loaded(path: str) -> Callable[..., Any]:
     try:
-        launch: Callable[..., Any] = tvm_ffi.load_module(path)["launch"]
+        return open_launcher(path)
     except (RuntimeError, AttributeError, OSError) as error:
         raise CorruptCacheError(f"{path} cannot be loaded: {error}") from None
-    return launch
 
 
 def check_library(path: str, digest: str) -> None:

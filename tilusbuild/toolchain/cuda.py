@@ -62,6 +62,8 @@ class Cuda:
     libdevice: str
     library_dir: str
     link_flags: tuple[str, ...]
+    cudart: str | None = None
+    """The CUDA runtime as a shared library, named by its soname; None where there is none."""
 
     @property
     def release(self) -> tuple[int, int]:
@@ -92,6 +94,13 @@ class Cuda:
             f"cudart - {linked}",
             f"cuda-headers {self.version} {headers.core_of_toolkit(memory)}",
         )
+
+    def cudart_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return the further line of `options.txt` of a program that links the shared runtime.
+        Raises `OSError`."""
+        if self.cudart is None:
+            return ()
+        return (f"{os.path.basename(self.cudart)} - {memory.digest(self.cudart)}",)
 
 
 def examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
@@ -147,6 +156,7 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
         libdevice=os.path.realpath(libdevice),
         library_dir=library_dir,
         link_flags=link_flags,
+        cudart=_shared_runtime(library_dir),
     )
 
 
@@ -235,6 +245,15 @@ def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
             directory = os.path.realpath(directory)
             return directory, () if directory in own else (f"-L{directory}",)
     return fallbacks[-1], ()
+
+
+def _shared_runtime(directory: str) -> str | None:
+    """Return the shared runtime by its soname, which is what a library that is linked with it asks
+    for: wheels have no `libcudart.so`, and a toolkit's file has a longer name."""
+    found = sorted(
+        glob.glob(f"{glob.escape(directory)}/libcudart.so.*"), key=lambda path: (len(path), path)
+    )
+    return found[0] if found else None
 
 
 def _is_libdevice(name: str) -> bool:

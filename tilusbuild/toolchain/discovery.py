@@ -84,6 +84,8 @@ class Toolchain:
     fingerprint_nvrtc: tuple[str, ...] = ()
     fingerprint_joiner: tuple[str, ...] = ()
     """Further lines for programs of several architectures."""
+    fingerprint_cudart: tuple[str, ...] = ()
+    """Further lines for programs that link the shared CUDA runtime."""
     sandboxed: bool = True
     """Whether compiles are held to what they need, where the machine can do that."""
     device_compiler: str = "nvcc"
@@ -182,17 +184,20 @@ def discover(
     cuda: Cuda | None = None
     searched: list[SearchResult] = []
     fingerprint: tuple[str, ...] = ()
+    runtime: tuple[str, ...] = ()
     if request.needs_cuda:
         cuda, searched = find_cuda(request, probe, host)
         if cuda is None:
             raise _no_cuda(request, searched)
         fingerprint = (*cuda.fingerprint(evidence), *fingerprint_host)
+        runtime = cuda.cudart_fingerprint(evidence)
     found = Toolchain(
         cuda,
         host,
         fingerprint,
         fingerprint_host,
         tuple(searched),
+        fingerprint_cudart=runtime,
         device_compiler=request.device_compiler,
         evidence=evidence,
         sandboxed=sandbox_wanted(env),

@@ -21,6 +21,7 @@ from tilusbuild.plan.model import PlanSelection, called_script_of, targets_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs, position
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.library import open_launcher
 from tilusbuild.runtime.naming import Name, as_typed
 from tilusbuild.signature import Signature
 from tilusbuild.state.temporary import TemporaryDirectory
@@ -157,7 +158,7 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, name, unchecked=unchecked)
     if chosen.job.script_instance.target.kind == "cpu":
-        launch = load(chosen.library)
+        launch = open_launcher(chosen.library)
         return [_call_here(chosen, launch, check, size, wanted.seed) for size in sizes]
     program = Candidate(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
     with TemporaryDirectory("run") as directory:
@@ -173,15 +174,6 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
             )
             for number, size in enumerate(sizes)
         ]
-
-
-def load(library: str) -> Callable[..., Any]:
-    """Return the packed function of a `lib.so`. Raises what tvm-ffi raises when it cannot be
-    loaded."""
-    import tvm_ffi
-
-    launch: Callable[..., Any] = tvm_ffi.load_module(library)["launch"]
-    return launch
 
 
 def tensor(value: Input, dtype: str) -> Any:

@@ -96,7 +96,8 @@ def trial(rng: random.Random, copy: Copy) -> Trial:
         copy(box / "project")
         for _ in range(rng.randint(1, 3)):
             root = box / "project" / ".cache"
-            if root.is_dir():
+            # As a link it may lead to the project, which it then is an entry of.
+            if root.is_dir() and not root.is_symlink():
                 disturb(rng, box, root)
 
     allowed = ("project/out", "project/dist", "project/compile_commands.json")

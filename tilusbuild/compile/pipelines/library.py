@@ -15,7 +15,7 @@ from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
 from tilusbuild.compile.model import Findings, Link, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
 from tilusbuild.compile.pipelines.cpu import Cpu
-from tilusbuild.compile.pipelines.nvcc import NvccPipeline, has_line_info
+from tilusbuild.compile.pipelines.nvcc import NvccPipeline, cudart, has_line_info, linked_runtime
 from tilusbuild.compile.steps import (
     HERE,
     LIBRARY_FLAGS,
@@ -119,17 +119,19 @@ class LinkNvcc(LinkPipeline):
 
     def commands(self, recipe: Recipe) -> list[Step]:
         link = _link_of(recipe)
-        words = ["{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", "-cudart", link.cudart]
+        words = ["{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *cudart(link.cudart)]
         if recipe.rdc:
             # The device link compiles a stub, whose name would be in the library.
             words += ["-cudadevrt", "static", *_KEEP, *gencode(recipe.archs, ptx=recipe.ptx)]
         else:
             words += ["-cudadevrt", "none", "-nodlink"]
         words += [word for flag in _linker(link) for word in ("-Xlinker", flag)]
-        return [Step("link", (*words, *_inputs(recipe), "-o", self.product), self.product)]
+        inputs = (*_inputs(recipe), *linked_runtime(link.cudart))
+        return [Step("link", (*words, *inputs, "-o", self.product), self.product)]
 
     def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
-        return tools.cuda_fingerprint
+        runtime = tools.cudart_fingerprint if linked_runtime(_link_of(recipe).cudart) else ()
+        return (*tools.cuda_fingerprint, *runtime)
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True)

@@ -246,8 +246,18 @@ def _alone(recipe: Recipe) -> tuple[str, ...]:
 KERNEL_NVCC = KernelNvcc()
 
 
-_CUDART = ("-cudart", "static", "-cudadevrt", "none", "-nodlink")
-_LINK = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *_CUDART)
+def cudart(kind: str) -> tuple[str, str]:
+    """Return nvcc's option for the CUDA runtime: "static", "shared" or "none"."""
+    # Not nvcc's own "shared": that asks for libcudart.so, which wheels do not have.
+    return ("-cudart", "none" if kind == "shared" else kind)
+
+
+def linked_runtime(kind: str) -> tuple[str, ...]:
+    """Return what is linked after the objects for the CUDA runtime."""
+    return ("{cudart}",) if kind == "shared" else ()
+
+
+_LINK = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}")
 
 
 class HostPipeline(NvccPipeline):
@@ -262,11 +272,17 @@ class HostPipeline(NvccPipeline):
         options = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
         compiler = self.nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx))
         linker = [word for flag in (*LIBRARY_FLAGS, *EXPORT_FLAGS) for word in ("-Xlinker", flag)]
+        words = (*_LINK, *cudart(recipe.cudart), "-cudadevrt", "none", "-nodlink", *linker)
         objects = ("source.o", "launcher.o", *_link_flags(recipe), "-ldl")
+        inputs = (*objects, *linked_runtime(recipe.cudart))
         return [
             Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
-            Step("link", (*_LINK, *linker, *objects, "-o", "lib.so"), "lib.so"),
+            Step("link", (*words, *inputs, "-o", "lib.so"), "lib.so"),
         ]
+
+    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
+        runtime = tools.cudart_fingerprint if linked_runtime(recipe.cudart) else ()
+        return (*super().fingerprint(recipe, tools), *runtime)
 
     def copies_headers(self, recipe: Recipe) -> bool:
         # ptxas records the headers' times. The kernel pipeline gets round that by way of the PTX;
