@@ -49,6 +49,16 @@ extern "C" __global__ void empty() {}
 """
 
 
+def test_clusters_are_those_of_the_source(nvcc: Nvcc, tmp_path: Path) -> None:
+    (tmp_path / "c.cu").write_text(
+        'extern "C" __global__ void __cluster_dims__(4, 2) fixed() {}\n'
+        'extern "C" __global__ void open() {}\n'
+    )
+    nvcc("-cubin", *gencode("sm_90a"), "c.cu", "-o", "c.cubin")
+    found = {usage.name: usage.cluster for usage in read_cubin((tmp_path / "c.cubin").read_bytes())}
+    assert found == {"fixed": (4, 2, 1), "open": None}
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> str:
     (tmp_path / "k.cu").write_text(SOURCE)

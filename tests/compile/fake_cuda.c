@@ -155,11 +155,10 @@ int cuKernelSetAttribute(int attribute, int value, void *kernel, int device) {
 }
 #endif
 
-int cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
-  char text[512] = "", kinds[256];
+static void parameters_text(char *text, void **parameters) {
+  char kinds[256];
   const char *described = getenv("FAKE_CUDA_PARAMETERS");
-  START("cuLaunchKernel");
+  *text = 0;
   snprintf(kinds, sizeof kinds, "%s", described ? described : "");
   char *rest = kinds, *kind;
   for (int i = 0; (kind = strsep(&rest, " ")) && *kind; i++) {
@@ -172,9 +171,42 @@ int cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned
     else snprintf(one, sizeof one, " %p", *(void **)parameters[i]);
     strcat(text, one);
   }
+}
+
+int cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
+  char text[512];
+  START("cuLaunchKernel");
+  parameters_text(text, parameters);
   (void)kernel; (void)extra;
   say("launch in %s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%p parameters:%s", where(), gx, gy,
       gz, bx, by, bz, shared, stream, text);
+  return 0;
+}
+
+/* cuda.h: CUlaunchConfig. */
+typedef struct {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  struct { int id; char padding[4]; union { unsigned cluster[3]; int enabled; char bytes[64]; } value; } *attributes;
+  unsigned count;
+} launch_config;
+
+int cuLaunchKernelEx(const launch_config *asked, void *kernel, void **parameters, void **extra) {
+  char text[512], attributes[256] = "";
+  START("cuLaunchKernelEx");
+  parameters_text(text, parameters);
+  for (unsigned i = 0; i < asked->count; i++) {
+    char one[64];
+    const unsigned *cluster = asked->attributes[i].value.cluster;
+    if (asked->attributes[i].id == 4) snprintf(one, sizeof one, " cluster=%u,%u,%u", cluster[0], cluster[1], cluster[2]);
+    else snprintf(one, sizeof one, " %d=%d", asked->attributes[i].id, asked->attributes[i].value.enabled);
+    strcat(attributes, one);
+  }
+  (void)kernel; (void)extra;
+  say("launch in %s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%p%s%s parameters:%s", where(),
+      asked->grid[0], asked->grid[1], asked->grid[2], asked->block[0], asked->block[1], asked->block[2],
+      asked->shared, asked->stream, *attributes ? " attributes:" : "", attributes, text);
   return 0;
 }
 

@@ -83,6 +83,92 @@ class TestSharedMemory:
         assert answer.current == "none"
 
 
+CALL = {"packed": [1.0, TENSOR, SECOND]}
+
+
+class TestAttributes:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"cluster": ("2",)}, " attributes: cluster=2,1,1 "),
+            ({"cluster": ("n // 500", "1", "1")}, " attributes: cluster=2,1,1 "),
+            ({"cooperative": True}, " attributes: 2=1 "),
+            ({"pdl": True}, " attributes: 6=1 "),
+            (
+                {"cluster": ("1", "2"), "grid": ("1", "2"), "cooperative": True, "pdl": 1},
+                " attributes: cluster=1,2,1 2=1 6=1 ",
+            ),
+            ({"cluster": ("1",), "cooperative": False, "pdl": 0}, "stream=(nil) parameters"),
+            ({"carve_out": 100}, "stream=(nil) parameters"),
+        ],
+    )
+    def test_are_those_of_the_launch(self, driver, link, changes, said):
+        answer = driver.call(link(make_recipe(**changes)), CALL)
+        assert answer.answers == [[0, ""]]
+        (line,) = driver.lines("launch")
+        assert said in line
+        assert line.startswith("launch in primary0 grid=")
+        assert line.endswith("block=256,1,1 shared=0 stream=(nil)" + line.split("(nil)")[1])
+        assert line.endswith(" parameters: 1 0x100000 0x200000 1000")
+
+    def test_what_belongs_to_the_kernel_is_set_once_a_device(self, driver, link):
+        library = link(make_recipe(cluster=("4", "4"), grid=("4", "4"), carve_out=50, smem="65536"))
+        on_1 = {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]}
+        two = {"FAKE_CUDA_DEVICES": "2"}
+        answer = driver.call(library, CALL, on_1, CALL, environment=two)
+        assert [status for status, _ in answer.answers] == [0, 0, 0]
+        assert sorted(driver.lines("cuKernelSetAttribute")) == sorted(
+            f"cuKernelSetAttribute {attribute}={value} device={device}"
+            for attribute, value in ((8, 65536), (9, 50), (14, 1))
+            for device in (0, 1)
+        )
+
+    def test_a_cluster_of_eight_needs_no_asking(self, driver, link):
+        driver.call(link(make_recipe(cluster=("8",), grid=("8",))), CALL)
+        assert driver.lines("cuKernelSetAttribute") == []
+
+    @pytest.mark.parametrize(
+        ("changes", "text"),
+        [
+            ({"cluster": ("3",)}, "grid.x is 4, which is no multiple of cluster.x, 3"),
+            ({"cluster": ("n",)}, "cluster.x is 1000, outside 1..16"),
+            ({"cluster": ("n - 1000",)}, "cluster.x is 0, outside 1..16"),
+            (
+                {"cluster": ("n // 250", "8"), "grid": ("n", "8")},
+                "a cluster of (4, 8, 1) has more than 16 blocks",
+            ),
+        ],
+    )
+    def test_a_cluster_that_cannot_be(self, driver, link, changes, text):
+        answer = driver.call(link(make_recipe(**changes)), CALL)
+        assert answer.answers == [[-1, f"saxpy: {text}"]]
+        assert driver.lines("launch") == []
+
+    @pytest.mark.parametrize(
+        ("failing", "text"),
+        [
+            (
+                "cuLaunchKernelEx=720",
+                (
+                    "0 bytes of dynamic shared memory, cluster (1, 1, 1), cooperative: "
+                    "CUDA_ERROR_FAKE (a fake error)"
+                ),
+            ),
+            ("cuKernelSetAttribute=1", "device 0 cannot have a carve-out of shared memory"),
+        ],
+    )
+    def test_a_driver_that_refuses(self, driver, link, failing, text):
+        answer = driver.call(
+            link(make_recipe(cooperative=True, carve_out=10)),
+            CALL,
+            environment={"FAKE_CUDA_FAIL": failing},
+        )
+        status, message = answer.answers[0]
+        assert status == -1
+        assert text in message
+        assert answer.current == "none"
+
+
 class TestDevices:
     def test_each_device_gets_its_primary_context_and_its_attribute(self, driver, link):
         library = link(make_recipe(smem="65536"))

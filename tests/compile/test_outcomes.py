@@ -112,6 +112,28 @@ def test_a_compiler_that_is_not_there(compile_in, tmp_path):
         ({"grid": ("0",)}, "grid.x is 0"),
         ({"grid": ("cdiv(n, tile)",)}, "grid.x = cdiv(n, tile): unknown name"),
         ({"block": ("block / 2",)}, "block.x = block / 2 is 128.0, not an integer"),
+        (
+            {"cluster": ("2",), "archs": ("sm_80",)},
+            "clusters need sm_90 or later, which sm_80 is not",
+        ),
+        (
+            {"cluster": ("n",), "archs": ("sm_80",)},
+            "clusters need sm_90 or later, which sm_80 is not",
+        ),
+        ({"cluster": ("17",)}, "cluster.x is 17, outside 1..16"),
+        ({"cluster": ("1", "0")}, "cluster.y is 0, outside 1..16"),
+        ({"cluster": ("8", "4")}, "a cluster of (8, 4, 1) has 32 blocks, more than 16"),
+        (
+            {"cluster": ("1", "2"), "grid": ("n", "5")},
+            "grid.y is 5, which is no multiple of cluster.y, 2",
+        ),
+        (
+            {"pdl": True, "archs": ("sm_90a", "sm_80")},
+            "pdl needs sm_90 or later, which sm_80 is not",
+        ),
+        ({"carve_out": 101}, "carve-out is 101, outside 0..100 percent"),
+        ({"carve_out": -1}, "carve-out is -1, outside 0..100 percent"),
+        ({"cooperative": 1.5}, "cooperative = 1.5 is 1.5, not an integer"),
     ],
 )
 def test_a_launch_that_no_device_can_run_is_not_compiled(nvcc, changes, reason, tmp_path, runner):
@@ -248,6 +270,40 @@ class TestWithNvcc:
         outcome = compile_in(make_recipe(source=bounded), cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "failed"
         assert "256 threads; the kernel is bounded to 128" in outcome.reason
+
+    @pytest.mark.parametrize(
+        ("fixed", "launch", "reason"),
+        [
+            ("2", {"cluster": ("2",), "grid": ("4",)}, ""),
+            ("2", {"grid": ("n",)}, ""),
+            ("2", {"grid": ("5",)}, "grid.x is 5, which is no multiple of cluster.x, 2"),
+            (
+                "2",
+                {"cluster": ("2", "2"), "grid": ("4", "4")},
+                "launch.cluster is (2, 2, 1); the kernel is compiled for (2, 1, 1)",
+            ),
+            (
+                "2",
+                {"cluster": ("n",)},
+                "launch.cluster is one that depends on arguments; the kernel is compiled for",
+            ),
+            (
+                "16",
+                {"grid": ("n",)},
+                "the kernel has clusters of (16, 1, 1) blocks: declare launch.cluster",
+            ),
+        ],
+    )
+    def test_clusters_are_held_to_those_of_the_source(
+        self, cuda_toolchain, compile_in, tmp_path, fixed, launch, reason
+    ):
+        source = make_recipe().source.replace("void saxpy", f"void __cluster_dims__({fixed}) saxpy")
+        outcome = compile_in(
+            make_recipe(source=source, **launch), cuda_toolchain, tmp_path / "stage"
+        )
+        assert outcome.status == ("failed" if reason else "built")
+        assert bool(outcome.reason) == bool(reason)
+        assert outcome.reason.startswith(reason)
 
     @pytest.mark.parametrize(
         ("declared", "parameters", "reason"),

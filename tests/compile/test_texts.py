@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 
 import pytest
@@ -28,6 +29,21 @@ class TestGeometry:
         assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[7])"
         assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 64)
         assert launch.sources[0] == "grid.x = cdiv(n, block)"
+
+    def test_attributes_have_slots_where_the_launch_has_one(self):
+        launch = geometry(
+            make_recipe(
+                cluster=("tile",), pdl="fast", constants={"block": 64, "tile": 2, "fast": True}
+            )
+        )
+        assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 2, 1, 1, 0, 1, -1, 64)
+        assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[13])"
+        again = geometry(
+            make_recipe(
+                cluster=("tile",), pdl="fast", constants={"block": 32, "tile": 4, "fast": True}
+            )
+        )
+        assert again.constants == (0, 1, 1, 32, 1, 1, 0, 4, 1, 1, 0, 1, -1, 32)
 
     def test_strings_flags_and_floats_are_folded_in(self):
         constants = {"block": 64, "mode": "fast", "wide": True, "ratio": 2.0}
@@ -77,6 +93,25 @@ class TestLauncher:
         assert "TL_U64" not in launcher_source(make_recipe())
         with_it = make_recipe(arguments={"x": "f32*[n]", "n": "i32", "seed": "u64"}, out=())
         assert "tl_take_u64(" in launcher_source(with_it)
+
+    def test_what_is_for_attributes_is_in_no_other(self):
+        """Digests of before there were any: programs without them are the same programs."""
+        plain = make_recipe()
+        assert (
+            hashlib.sha256(launcher_source(plain).encode())
+            .hexdigest()
+            .startswith("c09aaba5e6f49a0e")
+        )
+        image = program_source(plain, "image")
+        assert hashlib.sha256(image.encode()).hexdigest().startswith("368b056d8dca478e")
+        assert "cuLaunchKernelEx" not in launcher_source(plain)
+        assert '"cuLaunchKernel")' not in launcher_source(make_recipe(pdl=True))
+
+    def test_schedules_share_the_launcher_of_their_clusters(self):
+        one, other = (
+            make_recipe(cluster=("tile",), constants={"block": 64, "tile": tile}) for tile in (1, 2)
+        )
+        assert launcher_source(one) == launcher_source(other)
 
     def test_a_name_that_the_library_exports_is_refused(self):
         for pipeline, symbol in [("cpu", "launch"), ("host", "launch_error")]:

@@ -53,7 +53,8 @@ class OnDevice:
 
 
 args = {"a": "f32", "x": "f32*[n]", "y": {"type": "f32*[n]", "out": True}, "n": "i64"}
-launch = {"grid": ["cdiv(n, 256)"], "block": [256], "smem": "times * 1000"}
+launch = {"grid": ["cdiv(n, 256)"], "block": [256], "smem": "times * 1000",
+          "cluster": [2], "pdl": "times > 1", "carve-out": 100}
 space = {"times": [1, 60]}
 source = tilusbuild.Source(TEXT, kernel="scale", args=args, launch=launch, space=space)
 kernels = tilusbuild.KernelCache()
@@ -116,9 +117,9 @@ def test_kernels_without_nvcc_and_host_compiler(
     said, launches = call(1, 60)
     assert (said["compiles"], said["disk"]) == (2, 0)
     expected = [
-        f"launch in primary0 grid=4,1,1 block=256,1,1 shared={times}000 stream=(nil) parameters:"
-        f" 2.5 {' '.join(said[str(times)])} 1000"  # type: ignore[arg-type]
-        for times in (1, 60)
+        f"launch in primary0 grid=4,1,1 block=256,1,1 shared={times}000 stream=(nil) attributes: "
+        f"{attributes} parameters: 2.5 {' '.join(said[str(times)])} 1000"  # type: ignore[arg-type]
+        for times, attributes in ((1, "cluster=2,1,1"), (60, "cluster=2,1,1 6=1"))
     ]
     assert launches == expected
     assert 'argument "x" is on cpu' in str(said["error"])

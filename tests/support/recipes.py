@@ -69,13 +69,19 @@ def make_signature(arguments: dict[str, Any], out: tuple[str, ...] = ("y",)) -> 
 
 
 def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:
-    """A saxpy; `arguments`, `grid`, `block`, `smem`, `archs` are given as texts."""
+    """A saxpy; `arguments`, `grid`, `block`, `smem`, `archs` are given as texts, and so are the
+    launch's attributes, `cluster` among them."""
     arguments = changes.pop("arguments", SAXPY)
     out = changes.pop("out", ("y",))
     launch = Launch(
         tuple(parse(text) for text in changes.pop("grid", ("cdiv(n, block)",))),
         tuple(parse(text) for text in changes.pop("block", ("block",))),
         parse(changes.pop("smem", "0")),
+        tuple(parse(text) for text in changes.pop("cluster", ())),
+        *(
+            parse(changes.pop(name)) if name in changes else None
+            for name in ("cooperative", "pdl", "carve_out")
+        ),
     )
     archs = changes.pop("archs", ("cpu",) if pipeline == "cpu" else ("sm_90a",))
     compiled_by, source = PIPELINES[pipeline]

@@ -24,6 +24,7 @@ _FUNC_BARRIERS_SHIFT, _FUNC_BARRIERS_MASK = 20, 0x7F
 _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
 _REGCOUNT, _FRAME_SIZE, _MIN_STACK_SIZE = 0x2F, 0x11, 0x12
 _MAX_THREADS, _REQUIRED_THREADS, _NUM_BARRIERS = 0x05, 0x10, 0x4C
+_BLOCKS_OF_CLUSTER = 0x3D
 
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_(\d{2,3})[af]?)(?![0-9a-z])")
 
@@ -34,7 +35,8 @@ class KernelUsage:
 
     `stack` is what a thread needs with the functions it calls, as far as ptxas knows it;
     `static_smem` is without the part that the driver reserves from sm_90 on; `max_threads` is what
-    the source promised with `__launch_bounds__` or `__block_size__`; `barriers` counts named ones.
+    the source promised with `__launch_bounds__` or `__block_size__`; `barriers` counts named ones;
+    `cluster` is what the source fixed with `__cluster_dims__`, in blocks.
     """
 
     name: str
@@ -44,6 +46,7 @@ class KernelUsage:
     max_threads: int | None
     code_bytes: int
     barriers: int
+    cluster: tuple[int, int, int] | None = None
 
 
 def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
@@ -113,6 +116,7 @@ def _usage(
     own = dict(_attributes(elf.content(info))) if info is not None else {}
     bound = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
     barriers = own.get(_NUM_BARRIERS)
+    cluster = own.get(_BLOCKS_OF_CLUSTER, ())
     if text is None:
         raise BinaryError(f"kernel {name} has no code")
     in_flags = text.flags >> _FUNC_BARRIERS_SHIFT & _FUNC_BARRIERS_MASK
@@ -124,6 +128,7 @@ def _usage(
         max_threads=bound[0] * bound[1] * bound[2] if bound and len(bound) == 3 else None,
         code_bytes=text.size,
         barriers=barriers[0] if barriers else in_flags,
+        cluster=(cluster[0], cluster[1], cluster[2]) if len(cluster) == 3 else None,
     )
 
 

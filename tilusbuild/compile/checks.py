@@ -30,7 +30,9 @@ from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Argument, Signature
 
 _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
+_CLUSTER, _PDL, _CARVE_OUT = range(7, 10), 11, 12
 MAX_BLOCK = (1024, 1024, 64)
+MAX_CLUSTER = 16
 
 
 # Undocumented attributes of `.nv.info.<kernel>`: one entry per parameter (index, then offset and
@@ -74,6 +76,40 @@ def launch_problem(recipe: Recipe) -> str | None:
                 f"a block needs {smem[0]} bytes of dynamic shared memory; "
                 f"{arch.name} has {arch.smem_per_block}"
             )
+    return _attribute_problem(recipe, launch)
+
+
+def _attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
+    """Return why a launch cannot have the attributes that it asks for."""
+    if recipe.launch is None or not recipe.launch.has_attributes:
+        return None
+    old = next((arch.name for arch in recipe.archs if arch.number < 90), None)
+    carve_out = launch.constants[_CARVE_OUT]
+    if not -1 <= carve_out <= 100 or (recipe.launch.carve_out is not None and carve_out < 0):
+        return f"carve-out is {carve_out}, outside 0..100 percent"
+    if launch.constants[_PDL] and old:
+        return f"pdl needs sm_90 or later, which {old} is not"
+    for place in _CLUSTER:
+        size = launch.constants[place]
+        if not launch.sources[place] and not 1 <= size <= MAX_CLUSTER:
+            return f"cluster.{'xyz'[place - _CLUSTER[0]]} is {size}, outside 1..{MAX_CLUSTER}"
+    cluster = fixed(launch, _CLUSTER)
+    if cluster is None or math.prod(cluster) > 1:
+        if old:
+            return f"clusters need sm_90 or later, which {old} is not"
+        if cluster and math.prod(cluster) > MAX_CLUSTER:
+            return (
+                f"a cluster of {cluster} has {math.prod(cluster)} blocks, more than {MAX_CLUSTER}"
+            )
+    return _uneven_grid(launch, cluster)
+
+
+def _uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str | None:
+    for axis, size in zip("xyz", cluster or (), strict=False):
+        place = _GRID["xyz".index(axis)]
+        blocks = launch.constants[place]
+        if not launch.sources[place] and blocks % size:
+            return f"grid.{axis} is {blocks}, which is no multiple of cluster.{axis}, {size}"
     return None
 
 
@@ -90,6 +126,8 @@ def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -
                 f"a block needs {needed} bytes of shared memory ({usage.static_smem} static); "
                 f"{arch.name} has {arch.smem_per_block}"
             )
+        if reason := _cluster_problem(recipe, launch, usage):
+            return reason
         if threads is None:
             continue
         if usage.max_threads is not None and threads > usage.max_threads:
@@ -107,6 +145,23 @@ def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -
         if held.blocks_per_sm < 1:
             return f"no block fits on {arch.name}: too many {' and '.join(held.limited_by)}"
     return None
+
+
+def _cluster_problem(recipe: Recipe, launch: Geometry, usage: KernelUsage) -> str | None:
+    """Return how the launch differs from the clusters that the kernel was compiled for."""
+    if usage.cluster is None:
+        return None
+    if recipe.launch is None or not recipe.launch.cluster:
+        if math.prod(usage.cluster) > 8:  # the driver must be asked for more before a launch
+            return f"the kernel has clusters of {usage.cluster} blocks: declare launch.cluster"
+        return _uneven_grid(launch, usage.cluster)
+    declared = fixed(launch, _CLUSTER)
+    if declared == usage.cluster:
+        return None
+    said = "one that depends on arguments" if declared is None else str(declared)
+    return (
+        f"launch.cluster is {said}; the kernel is compiled for {usage.cluster} (__cluster_dims__)"
+    )
 
 
 def prune_reason(

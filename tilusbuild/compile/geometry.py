@@ -7,7 +7,6 @@ arguments become C of the launcher, which the schedules of an instance therefore
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilusbuild.compile import kernel_names
@@ -17,6 +16,10 @@ from tilusbuild.signature import Signature
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
 _PLACES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")
+_ATTRIBUTES = ("cluster.x", "cluster.y", "cluster.z", "cooperative", "pdl", "carve-out")
+_SWITCHES = ("cooperative", "pdl")
+_NOTHING = {"cooperative": 0, "pdl": 0, "carve-out": -1}
+"""What a place holds that the launch does not mention, where that is not 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,9 @@ class Geometry:
     """A launch as the program's table of constants and the launcher's C expressions."""
 
     constants: tuple[int, ...]
-    """The values of `tilus_constants`: a slot for each of the seven numbers, then named ones."""
+    """The values of `tilus_constants`: a slot for each place, then named ones."""
     texts: tuple[str, ...]
-    """The seven numbers as C: a slot, or an expression over slots and arguments."""
+    """The number of each place as C: a slot, or an expression over slots and arguments."""
     sources: tuple[str, ...]
     """For messages: `grid.x = cdiv(n, block_n)`; empty for a slot."""
 
@@ -46,8 +49,8 @@ def geometry(recipe: Recipe) -> Geometry:
     numbers = numbers_in_c(recipe.signature)
     table = {name: index for index, name in enumerate(_table_names(recipe, places))}
     fixed, texts, sources = [], [], []
-    for slot, (place, expression) in enumerate(zip(_PLACES, places, strict=True)):
-        value, text = _place(recipe, place, expression, numbers, table)
+    for slot, (place, expression) in enumerate(places.items()):
+        value, text = _place(recipe, place, expression, numbers, table, len(places))
         fixed.append(value)
         texts.append(text or f"tilus_constants[{slot}]")
         sources.append(f"{place} = {expression.source}" if text and expression else "")
@@ -58,14 +61,24 @@ def geometry(recipe: Recipe) -> Geometry:
     return Geometry(tuple(fixed), tuple(texts), tuple(sources))
 
 
-def _places(launch: Launch) -> list[Expr | None]:
-    """Return the seven numbers; None is 1."""
-    places: list[Expr | None] = []
+_Places = dict[str, Expr | None]
+
+
+def _places(launch: Launch) -> _Places:
+    """Return the numbers by name, in the order of their slots; None is what `_NOTHING` says."""
     for sizes in (launch.grid, launch.block):
         if not 1 <= len(sizes) <= 3:
             raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
-        places += [*sizes, *([None] * (3 - len(sizes)))]
-    return [*places, launch.smem]
+    values = [*_three(launch.grid), *_three(launch.block), launch.smem]
+    names: tuple[str, ...] = _PLACES
+    if launch.has_attributes:
+        values += [*_three(launch.cluster), launch.cooperative, launch.pdl, launch.carve_out]
+        names += _ATTRIBUTES
+    return dict(zip(names, values, strict=True))
+
+
+def _three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
+    return [*sizes, None, None, None][:3]
 
 
 MAX_SHAPES = 256
@@ -74,27 +87,33 @@ _shapes: dict[object, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 integers share them: a plan may have a hundred thousand schedules."""
 
 
-def _shape(recipe: Recipe, places: list[Expr | None]) -> object:
-    used = {name for place in places if place is not None for name in place.names}
+def _shape(recipe: Recipe, places: _Places) -> object:
+    used = {name for place in places.values() if place is not None for name in place.names}
     kinds = (
         (name, type(value), None if type(value) is int else value)
         for name, value in recipe.constants.items()
         if name in used
     )
-    written = tuple(None if place is None else (place.source, place.canonical) for place in places)
+    written = tuple(
+        None if place is None else (place.source, place.canonical) for place in places.values()
+    )
     return written, recipe.signature, tuple(kinds)
 
 
 def _values(
-    recipe: Recipe, places: list[Expr | None], texts: tuple[str, ...], sources: tuple[str, ...]
+    recipe: Recipe, places: _Places, texts: tuple[str, ...], sources: tuple[str, ...]
 ) -> tuple[int, ...] | None:
     """Return the constants of a known shape; None for an error, which the slow way then reports."""
     constants: list[Value] = []
     try:
-        for place, source in zip(places, sources, strict=True):
-            # A slot of an expression over arguments holds 0, and that of a missing size 1.
-            fixed = None if source else place
-            constants.append(int(not source) if fixed is None else fixed.evaluate(recipe.constants))
+        for (place, expression), source in zip(places.items(), sources, strict=True):
+            # A slot of an expression over arguments holds 0.
+            if source:
+                constants.append(0)
+            elif expression is None:
+                constants.append(_NOTHING.get(place, 1))
+            else:
+                constants.append(_whole(place, expression.evaluate(recipe.constants)))
     except ExprError:
         return None
     constants += [recipe.constants[name] for name in _table_names(recipe, places)]
@@ -108,23 +127,23 @@ def _place(
     expression: Expr | None,
     numbers: dict[str, str],
     table: dict[str, int],
+    first: int,
 ) -> tuple[int, str | None]:
-    """Return a number of the launch: (value, None), or (0, C text) if it depends on arguments."""
+    """Return a number of the launch: (value, None), or (0, C text) if it depends on arguments.
+    `first` is the slot of the first named constant."""
     if expression is None:
-        return 1, None
+        return _NOTHING.get(place, 1), None
     try:
         expression.check_names({*numbers, *recipe.constants})
         if not expression.names & numbers.keys():
-            value = expression.evaluate(recipe.constants)
+            value = _whole(place, expression.evaluate(recipe.constants))
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"{place} = {expression.source} is {value!r}, not an integer")
             return _int64(place, value), None
         rest = expression.substitute(
             {name: value for name, value in recipe.constants.items() if name not in table}
         )
-        names = {
-            name: f"tilus_constants[{len(_PLACES) + i}]" for name, i in table.items()
-        } | numbers
+        names = {name: f"tilus_constants[{first + i}]" for name, i in table.items()} | numbers
         if rest.c_type() == "float":
             raise ValueError(f"{place} = {expression.source} is not an integer: use //")
         return 0, rest.c(names)
@@ -132,12 +151,16 @@ def _place(
         raise ValueError(f"{place} = {expression.source}: {error.message}") from None
 
 
-def _table_names(recipe: Recipe, places: Iterable[Expr | None]) -> list[str]:
+def _whole(place: str, value: Value) -> Value:
+    return int(value) if place in _SWITCHES and isinstance(value, bool) else value
+
+
+def _table_names(recipe: Recipe, places: _Places) -> list[str]:
     """Return the integer constants of the expressions over arguments: they get slots too."""
     arguments = {argument.name for argument in recipe.signature.arguments}
     used = {
         name
-        for expression in places
+        for expression in places.values()
         if expression is not None and expression.names & arguments
         for name in expression.names - arguments
     }

@@ -65,8 +65,9 @@ def launcher_source(recipe: Recipe) -> str:
     kind = recipe.pipeline.launcher
     launch = geometry(recipe) if kind.starts_kernel else None
     texts = tuple(zip(launch.texts, launch.sources, strict=True)) if launch else ()
+    more = launch is not None and recipe.launch is not None and recipe.launch.has_attributes
     named = is_looked_up(recipe)
-    return _source(kind, plain_name(recipe.symbol), recipe.signature, texts, named)
+    return _source(kind, plain_name(recipe.symbol), recipe.signature, texts, named, more)
 
 
 @lru_cache(maxsize=64)
@@ -76,6 +77,7 @@ def _source(
     signature: Signature,
     geometry_texts: tuple[tuple[str, str], ...],
     has_cpp_name: bool,
+    has_attributes: bool,
 ) -> str:
     """Return the launcher's C from all that it depends on."""
     _check(kind, symbol, signature)
@@ -89,10 +91,10 @@ def _source(
         _part("values.c"),
         c_prelude(),
         _tables(symbol, arguments, dims),
-        _checks(_features(arguments)),
+        _with_features("checks.c", _features(arguments)),
         _expressions(dims),
         _SYMBOL if has_cpp_name else "",
-        _part(f"{kind.part}.c"),
+        _with_features(f"{kind.part}.c", frozenset({_ATTRIBUTES} if has_attributes else ())),
         _geometry_function(geometry_texts)
         if kind.starts_kernel
         else _template_call(kind, symbol, arguments),
@@ -120,7 +122,9 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_STRIDES": lambda argument: argument.strides is not None,
     "TL_POINTER": lambda argument: argument.dtype == POINTER,
 }
-"""What only some launchers have a part for."""
+"""What only the launchers of some arguments have a part for."""
+_ATTRIBUTES = "TL_ATTRIBUTES"
+"""The same, where a launch has attributes."""
 
 
 def _features(arguments: Iterable[Argument]) -> frozenset[str]:
@@ -129,16 +133,19 @@ def _features(arguments: Iterable[Argument]) -> frozenset[str]:
 
 
 @cache
-def _checks(features: frozenset[str]) -> str:
-    """Return the checks of a call. Launchers have no part of what is for others, so that their
+def _with_features(name: str, features: frozenset[str]) -> str:
+    """Return a part of a launcher. Launchers have nothing of what is for others, so that their
     text, and with it the hashes of their programs, stays as it was."""
-    pattern = re.compile(r"^#ifdef (TL_\w+)\n(.*?)^#endif\n", re.MULTILINE | re.DOTALL)
-    return pattern.sub(
-        lambda found: (
-            found[0] if found[1] not in _FEATURES else found[2] if found[1] in features else ""
-        ),
-        _part("checks.c"),
+    pattern = re.compile(
+        r"^#ifdef (TL_\w+)\n(.*?)(?:^#else\n(.*?))?^#endif\n", re.MULTILINE | re.DOTALL
     )
+
+    def chosen(found: re.Match[str]) -> str:
+        if found[1] not in (*_FEATURES, _ATTRIBUTES):
+            return found[0]
+        return found[2] if found[1] in features else found[3] or ""
+
+    return pattern.sub(chosen, _part(name))
 
 
 def _is_u64(argument: Argument) -> bool:

@@ -28,6 +28,36 @@ class Launch:
     block: tuple[Expr, ...]
     smem: Expr
     """Bytes of dynamic shared memory of a block."""
+    cluster: tuple[Expr, ...] = ()
+    """Blocks of a cluster; () for no clusters."""
+    cooperative: Expr | None = None
+    """Whether all blocks must be resident at once."""
+    pdl: Expr | None = None
+    """Whether it may start before the kernel ahead of it in the stream has ended."""
+    carve_out: Expr | None = None
+    """Percent of an SM's memory that should be shared memory."""
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether it asks for more than a grid, a block and shared memory."""
+        rest = (self.cooperative, self.pdl, self.carve_out)
+        return bool(self.cluster) or any(each is not None for each in rest)
+
+    @property
+    def lines(self) -> tuple[tuple[str, tuple[Expr, ...]], ...]:
+        """What it says, by the manifest's keys; what is left out is not there."""
+        single = (
+            ("cooperative", self.cooperative),
+            ("pdl", self.pdl),
+            ("carve-out", self.carve_out),
+        )
+        return (
+            ("grid", self.grid),
+            ("block", self.block),
+            ("smem", (self.smem,)),
+            *([("cluster", self.cluster)] if self.cluster else []),
+            *((name, (value,)) for name, value in single if value is not None),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,24 @@ queued. torch's current stream is used for its tensors, the default stream for a
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilusbuild.compile.model import Launch
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.jit.tensors import Tensor, TensorCall, checked
-from tilusbuild.runtime.cuda_driver import MAX_DYNAMIC_SHARED_SIZE_BYTES, CudaDriver
+from tilusbuild.runtime.cuda_driver import (
+    CLUSTER_DIMENSION,
+    COOPERATIVE,
+    MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+    PORTABLE_CLUSTER_SIZE,
+    PREFERRED_SHARED_MEMORY_CARVEOUT,
+    PROGRAMMATIC_SERIALIZATION,
+    CudaDriver,
+)
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.tune.bench.devices import PlainLaunch, c_type
@@ -93,9 +103,8 @@ def through_driver(
 
     def start(*args: Any) -> None:
         call = checked(script, args)
-        known = {**constants, **call.sizes}
-        grid, block, smem = _geometry(script, launch, known)
-        if 0 in grid:
+        asked = _geometry(script, launch, {**constants, **call.sizes})
+        if 0 in asked["grid"]:
             return  # the driver refuses an empty grid
         if not kept:
             kept.append(_loaded(image, symbol))
@@ -108,11 +117,10 @@ def through_driver(
         pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
         entered = contexts.enter(call.device[1])
         try:
-            if smem > _DEFAULT_MAX_SMEM:
-                attribute = MAX_DYNAMIC_SHARED_SIZE_BYTES
-                driver.call("cuKernelSetAttribute", attribute, smem, kernel, call.device[1])
-            stream = ctypes.c_void_p(stream_of(call, args))
-            driver.call("cuLaunchKernel", kernel, *grid, *block, smem, stream, pointers, None)
+            for attribute, value in _kernel_attributes(asked):
+                driver.call("cuKernelSetAttribute", attribute, value, kernel, call.device[1])
+            config = _config(asked, stream_of(call, args))
+            driver.call("cuLaunchKernelEx", ctypes.byref(config), kernel, pointers, None)
         finally:
             if entered:
                 contexts.leave()
@@ -132,13 +140,70 @@ def _loaded(image: bytes, symbol: str) -> tuple[_Contexts, Any]:
     return contexts, kernel
 
 
-def _geometry(
-    script: Script, launch: Launch, known: Mapping[str, Value]
-) -> tuple[list[int], list[int], int]:
+def _geometry(script: Script, launch: Launch, known: Mapping[str, Value]) -> dict[str, list[int]]:
+    """Return the launch by the manifest's keys; grid, block and cluster have three sizes."""
     try:
-        grid = [int(each.evaluate(known)) for each in launch.grid]
-        block = [int(each.evaluate(known)) for each in launch.block]
-        smem = int(launch.smem.evaluate(known))
+        asked = {
+            name: [int(each.evaluate(known)) for each in expressions]
+            for name, expressions in launch.lines
+        }
     except ExprError as error:
         raise ValueError(f"{script.name}: its launch has no value: {error.message}") from None
-    return [*grid, 1, 1][:3], [*block, 1, 1][:3], smem
+    asked |= {name: [*asked.get(name, ()), 1, 1, 1][:3] for name in ("grid", "block", "cluster")}
+    if any(
+        size and blocks % size for blocks, size in zip(asked["grid"], asked["cluster"], strict=True)
+    ):
+        grid, cluster = tuple(asked["grid"]), tuple(asked["cluster"])
+        raise ValueError(
+            f"{script.name}: a grid of {grid} is no multiple of the cluster, {cluster}"
+        )
+    return asked
+
+
+def _kernel_attributes(asked: Mapping[str, list[int]]) -> Iterator[tuple[int, int]]:
+    """Yield what the kernel must be told before the launch: CUfunction_attribute and value."""
+    smem = asked["smem"][0]
+    if smem > _DEFAULT_MAX_SMEM:
+        yield MAX_DYNAMIC_SHARED_SIZE_BYTES, smem
+    if "carve-out" in asked:
+        yield PREFERRED_SHARED_MEMORY_CARVEOUT, asked["carve-out"][0]
+    if math.prod(asked["cluster"]) > PORTABLE_CLUSTER_SIZE:
+        yield NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1
+
+
+class _Value(ctypes.Union):
+    _fields_ = (
+        ("cluster", ctypes.c_uint * 3),
+        ("enabled", ctypes.c_int),
+        ("_", ctypes.c_char * 64),
+    )
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("_", ctypes.c_int), ("value", _Value))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig of cuda.h."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("smem", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def _config(asked: Mapping[str, list[int]], stream: int) -> _Config:
+    attributes = []
+    if math.prod(asked["cluster"]) > 1:
+        cluster = (ctypes.c_uint * 3)(*asked["cluster"])
+        attributes.append(_Attribute(CLUSTER_DIMENSION, 0, _Value(cluster=cluster)))
+    for name, attribute in (("cooperative", COOPERATIVE), ("pdl", PROGRAMMATIC_SERIALIZATION)):
+        if any(asked.get(name, ())):
+            attributes.append(_Attribute(attribute, 0, _Value(enabled=1)))
+    sizes = ((ctypes.c_uint * 3)(*asked[name]) for name in ("grid", "block"))
+    array = (_Attribute * len(attributes))(*attributes)
+    return _Config(*sizes, asked["smem"][0], stream, array, len(attributes))

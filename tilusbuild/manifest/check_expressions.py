@@ -110,11 +110,16 @@ def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
 def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
     if table is None:
         return
-    for axis, sources in (("grid", table.grid), ("block", table.block)):
+    for axis, sources in (("grid", table.grid), ("block", table.block), ("cluster", table.cluster)):
         for number, source in enumerate(sources or ()):
             yield _Place(("launch", axis, number), source, _CALL)
     if table.smem is not None:
         yield _Place(("launch", "smem"), table.smem, _CALL)
+    # Set once a device, or known before the first call: no argument can decide them.
+    for key in ("cooperative", "pdl", "carve_out"):
+        source = getattr(table, key)
+        if source is not None:
+            yield _Place(("launch", key.replace("_", "-")), source, _STATIC)
 
 
 def _dispatch_places(dispatch: DispatchSection | None) -> Iterator[_Place]:
@@ -218,7 +223,7 @@ def _name_problem(
     if name in scope.sizes:
         return (
             f'"{name}" is an argument: it is not known until the kernel is called',
-            "only launch and dispatch depend on arguments",
+            "only grid, block, smem, cluster and dispatch depend on arguments",
         )
     if name in scope.arguments:
         return f'"{name}" is not an integer argument', "expressions see integer arguments only"

@@ -70,6 +70,10 @@ class Launch(NamedTuple):
     grid: tuple[Value, ...] | None
     block: tuple[Value, ...] | None
     smem: Value
+    cluster: tuple[Value, ...] | None
+    cooperative: Value | None
+    pdl: Value | None
+    carve_out: Value | None
 
 
 def parameter_of(key: str, parameter: ParameterSection) -> Parameter:
@@ -234,9 +238,10 @@ class ScriptMethods:
         base, own = self.launch, self.override_for(target).launch
         if base is None and own is None:
             return None
-        each = {} if base is None else {name: getattr(base, name) for name in Launch._fields}
+        each: dict[str, Any] = {**dict.fromkeys(Launch._fields), "smem": 0}
+        each |= {} if base is None else {name: getattr(base, name) for name in Launch._fields}
         each |= {} if own is None else own.given
-        return Launch(each.get("grid"), each.get("block"), each.get("smem", 0))
+        return Launch(**each)
 
     def default_for(self, target: str) -> Mapping[str, Value]:
         """Return the default schedule, as far as the manifest fixes it."""

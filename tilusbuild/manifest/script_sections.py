@@ -350,6 +350,36 @@ class LaunchOverride(ManifestTable):
     smem: ExprSource | None = Field(
         None, description="Bytes of dynamic shared memory of a block.", examples=["smem"]
     )
+    cluster: tuple[ExprSource, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=3,
+        description="One to three expressions: blocks of a cluster in x, y and z, of which the "
+        "grid is a multiple. For sm_90 and later; without it, and where it is one block, there "
+        "are no clusters.",
+        examples=[["cluster_m", 1]],
+    )
+    cooperative: ExprSource | None = Field(
+        None,
+        description="Whether all blocks must be resident at once, as `grid.sync()` needs. A bool, "
+        "or an expression without arguments of the call.",
+        examples=[True],
+    )
+    pdl: ExprSource | None = Field(
+        None,
+        description="Programmatic dependent launch: whether the kernel may start before the one "
+        "ahead of it in the stream has ended; it then waits by itself "
+        "(`cudaGridDependencySynchronize()`). For sm_90 and later. A bool, or an expression "
+        "without arguments of the call.",
+        examples=["arch.number >= 90"],
+    )
+    carve_out: ExprSource | None = Field(
+        None,
+        description="How many percent of the memory that shared memory and the L1 cache have in "
+        "common the driver should give to shared memory: 0 to 100, or an expression without "
+        "arguments of the call.",
+        examples=[100],
+    )
 
 
 class LaunchSection(LaunchOverride):

@@ -352,7 +352,9 @@ class ScriptInstance:
         """Everything that decides a program besides the schedule's values, the templates, the
         headers, and the code of tilusbuild."""
         launch = self.launch
-        expressions = () if launch is None else (*launch.grid, *launch.block, launch.smem)
+        expressions = (
+            [] if launch is None else [each for _, group in launch.lines for each in group]
+        )
         tools = tools_of(self.toolchain)
         owner = self._owner
         parts: tuple[object, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import Launch, Pipeline, Prune
@@ -127,6 +127,11 @@ class Valued:
             grid=tuple(self.bound(source) for source in declared.grid or ()),
             block=tuple(self.bound(source) for source in declared.block or ()),
             smem=self.bound(declared.smem),
+            cluster=tuple(self.bound(source) for source in declared.cluster or ()),
+            **{
+                name: None if (source := getattr(declared, name)) is None else self.bound(source)
+                for name in ("cooperative", "pdl", "carve_out")
+            },
         )
 
 
@@ -134,9 +139,4 @@ def launch_lines(launch: Launch | None) -> list[str]:
     """Return a launch as `program.txt` has it."""
     if launch is None:
         return []
-    parts: Sequence[tuple[str, tuple[Expr, ...]]] = (
-        ("grid", launch.grid),
-        ("block", launch.block),
-        ("smem", (launch.smem,)),
-    )
-    return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in parts]
+    return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in launch.lines]

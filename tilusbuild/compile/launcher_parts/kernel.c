@@ -16,6 +16,22 @@ extern const unsigned char tilus_image[] TL_HIDDEN;
 extern const int64_t tilus_constants[] TL_HIDDEN;
 extern const char tilus_archs[] TL_HIDDEN;
 
+#ifdef TL_ATTRIBUTES
+/* cuda.h: CUlaunchAttributeID, CUlaunchAttribute, CUlaunchConfig. */
+enum { TL_ATTRIBUTE_COOPERATIVE = 2, TL_ATTRIBUTE_CLUSTER = 4, TL_ATTRIBUTE_PDL = 6, TL_MOST_ATTRIBUTES = 3 };
+enum { TL_PREFERRED_CARVE_OUT = 9, TL_NON_PORTABLE_CLUSTER = 14 };
+typedef struct {
+  int32_t id, padding;
+  union { uint32_t cluster[3]; int32_t enabled; char bytes[64]; } value;
+} tl_attribute;
+typedef struct {
+  uint32_t grid[3], block[3], shared;
+  void *stream;
+  tl_attribute *attributes;
+  uint32_t count;
+} tl_launch_config;
+
+#endif
 typedef struct {
   tl_result (*init)(unsigned flags);
   tl_result (*error_name)(tl_result error, const char **text);
@@ -36,8 +52,12 @@ typedef struct {
   tl_result (*kernel_function)(void **function, void *kernel);
   tl_result (*kernel_get)(int *value, int attribute, void *kernel, int device);
   tl_result (*kernel_set)(int attribute, int value, void *kernel, int device);
+#ifdef TL_ATTRIBUTES
+  tl_result (*launch)(const tl_launch_config *config, void *kernel, void **parameters, void **extra);
+#else
   tl_result (*launch)(void *kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                       unsigned shared, void *stream, void **parameters, void **extra);
+#endif
 } tl_driver_functions;
 
 static const struct { const char *name; size_t place; } tl_driver_names[] = {
@@ -60,7 +80,11 @@ static const struct { const char *name; size_t place; } tl_driver_names[] = {
   TL_DRIVER(kernel_function, "cuKernelGetFunction"),
   TL_DRIVER(kernel_get, "cuKernelGetAttribute"),
   TL_DRIVER(kernel_set, "cuKernelSetAttribute"),
+#ifdef TL_ATTRIBUTES
+  TL_DRIVER(launch, "cuLaunchKernelEx"),
+#else
   TL_DRIVER(launch, "cuLaunchKernel"),
+#endif
 #undef TL_DRIVER
 };
 
@@ -211,9 +235,84 @@ static int tl_prepare(int ordinal, int64_t shared) {
 }
 
 /* Grid, block and dynamic shared memory, in this order. */
+#ifdef TL_ATTRIBUTES
+enum { TL_GRID = 0, TL_BLOCK = 3, TL_SHARED = 6, TL_CLUSTER = 7, TL_COOPERATIVE = 10, TL_PDL = 11,
+       TL_CARVE_OUT = 12, TL_GEOMETRY = 13 };
+#else
 enum { TL_GRID = 0, TL_BLOCK = 3, TL_SHARED = 6, TL_GEOMETRY = 7 };
+#endif
 static int tl_geometry(const int64_t *number, int64_t *geometry);
 
+#ifdef TL_ATTRIBUTES
+static int64_t tl_cluster_blocks(const int64_t *g) {
+  return g[TL_CLUSTER] * g[TL_CLUSTER + 1] * g[TL_CLUSTER + 2];
+}
+
+static int tl_check_cluster(const int64_t *g) {
+  const int64_t *cluster = g + TL_CLUSTER;
+  for (int i = 0; i < 3; i++) {
+    if (cluster[i] < 1 || cluster[i] > 16)
+      return tl_fail("ValueError", "cluster.%c is %lld, outside 1..16", "xyz"[i], (long long)cluster[i]);
+    if (g[TL_GRID + i] % cluster[i])
+      return tl_fail("ValueError", "grid.%c is %lld, which is no multiple of cluster.%c, %lld", "xyz"[i],
+                     (long long)g[TL_GRID + i], "xyz"[i], (long long)cluster[i]);
+  }
+  if (tl_cluster_blocks(g) > 16)
+    return tl_fail("ValueError", "a cluster of (%lld, %lld, %lld) has more than 16 blocks",
+                   (long long)cluster[0], (long long)cluster[1], (long long)cluster[2]);
+  return 0;
+}
+
+/* What the kernel itself must be told before a launch, once a device. */
+static int tl_prepare_attributes(int ordinal, const int64_t *g) {
+  static uint8_t told[TL_DEVICES]; /* bit 0: the carve-out, bit 1: that clusters may be large */
+  const struct { int wanted, attribute, value; const char *what; } each[] = {
+    {g[TL_CARVE_OUT] >= 0, TL_PREFERRED_CARVE_OUT, (int)g[TL_CARVE_OUT], "a carve-out of shared memory"},
+    {tl_cluster_blocks(g) > 8, TL_NON_PORTABLE_CLUSTER, 1, "a cluster of more than 8 blocks"},
+  };
+  tl_result error = 0;
+  int device = 0;
+  pthread_mutex_lock(&tl_lock);
+  tl_driver.device_get(&device, ordinal);
+  for (int i = 0; i < 2 && !error; i++) {
+    if (!each[i].wanted || told[ordinal] >> i & 1) continue;
+    if ((error = tl_driver.kernel_set(each[i].attribute, each[i].value, tl_kernel, device)))
+      error = tl_driver_failed(error, "device %d cannot have %s", ordinal, each[i].what);
+    else told[ordinal] |= (uint8_t)(1 << i);
+  }
+  pthread_mutex_unlock(&tl_lock);
+  return error;
+}
+
+static int tl_launch(const int64_t *g, void *stream, void **parameters) {
+  tl_attribute attributes[TL_MOST_ATTRIBUTES];
+  tl_launch_config config = {.shared = (uint32_t)g[TL_SHARED], .stream = stream, .attributes = attributes};
+  memset(attributes, 0, sizeof attributes);
+  for (int i = 0; i < 3; i++) {
+    config.grid[i] = (uint32_t)g[TL_GRID + i];
+    config.block[i] = (uint32_t)g[TL_BLOCK + i];
+  }
+  if (tl_cluster_blocks(g) > 1) {
+    tl_attribute *cluster = &attributes[config.count++];
+    cluster->id = TL_ATTRIBUTE_CLUSTER;
+    for (int i = 0; i < 3; i++) cluster->value.cluster[i] = (uint32_t)g[TL_CLUSTER + i];
+  }
+  for (int i = TL_COOPERATIVE; i <= TL_PDL; i++) {
+    if (!g[i]) continue;
+    attributes[config.count].id = i == TL_PDL ? TL_ATTRIBUTE_PDL : TL_ATTRIBUTE_COOPERATIVE;
+    attributes[config.count++].value.enabled = 1;
+  }
+  tl_result error = tl_driver.launch(&config, tl_kernel, parameters, NULL);
+  if (!error) return 0;
+  return tl_driver_failed(
+      error, "the launch failed: grid (%lld, %lld, %lld), block (%lld, %lld, %lld), %lld bytes of dynamic "
+      "shared memory, cluster (%lld, %lld, %lld)%s%s", (long long)g[0], (long long)g[1], (long long)g[2],
+      (long long)g[3], (long long)g[4], (long long)g[5], (long long)g[TL_SHARED], (long long)g[TL_CLUSTER],
+      (long long)g[TL_CLUSTER + 1], (long long)g[TL_CLUSTER + 2], g[TL_COOPERATIVE] ? ", cooperative" : "",
+      g[TL_PDL] ? ", programmatic dependent" : "");
+}
+
+#endif
 /* 1: nothing to do, because some size is 0. */
 static int tl_check_geometry(const tl_call *call, const int64_t *g) {
   static const int64_t most[] = {2147483647, 65535, 65535, 1024, 1024, 64};
@@ -231,6 +330,9 @@ static int tl_check_geometry(const tl_call *call, const int64_t *g) {
                    (long long)g[3], (long long)g[4], (long long)g[5]);
   if (g[TL_SHARED] < 0 || g[TL_SHARED] > 2147483646)
     return tl_fail("ValueError", "the dynamic shared memory is %lld bytes", (long long)g[TL_SHARED]);
+#ifdef TL_ATTRIBUTES
+  if (tl_check_cluster(g)) return -1;
+#endif
   return 0;
 }
 
@@ -262,6 +364,10 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
     if (current) stream = current(TL_ON_CUDA, ordinal);
   }
   for (int i = 0; i < TL_ARGUMENTS; i++) parameters[i] = &call->value[i];
+#ifdef TL_ATTRIBUTES
+  if (!(error = tl_prepare(ordinal, g[TL_SHARED])) && !(error = tl_prepare_attributes(ordinal, g)))
+    error = tl_launch(g, stream, parameters);
+#else
   if (!(error = tl_prepare(ordinal, g[TL_SHARED]))) {
     error = tl_driver.launch(tl_kernel, (unsigned)g[0], (unsigned)g[1], (unsigned)g[2],
                              (unsigned)g[3], (unsigned)g[4], (unsigned)g[5],
@@ -272,6 +378,7 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
           "dynamic shared memory", (long long)g[0], (long long)g[1], (long long)g[2],
           (long long)g[3], (long long)g[4], (long long)g[5], (long long)g[TL_SHARED]);
   }
+#endif
   if (pushed) {
     tl_context ours;
     tl_driver.context_pop(&ours);

@@ -1,0 +1,75 @@
+"""What a launch asks for beside a grid and a block, as a kernel on the device sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.project import Project
+from tilusbuild.runtime import load
+from tilusbuild.runtime.device import can_run, cuda
+
+pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "launches"
+version = "1"
+[target.gpu]
+arch = "sm_90"
+[script.seen]
+template = "seen.cu.j2"
+kernel = "seen"
+[script.seen.args]
+ranks = { type = "i32*[n]", out = true }
+valid = { type = "i32*[n]", out = true }
+n = "i32"
+[script.seen.params]
+blocks = [1, 2, 16]
+[script.seen.launch]
+grid = ["n"]
+block = [32]
+cluster = ["blocks"]
+cooperative = "blocks == 1"
+pdl = "blocks == 2"
+carve-out = 50
+"""
+
+TEMPLATE = """\
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+extern "C" __global__ void seen(int *ranks, int *valid, int n) {
+#if {{ blocks }} == 2
+  cudaGridDependencySynchronize();
+#endif
+  if (threadIdx.x == 0) {
+    ranks[blockIdx.x] = (int)cg::this_cluster().block_rank();
+    valid[blockIdx.x] = cg::this_grid().is_valid();
+  }
+}
+"""
+
+
+@pytest.fixture
+def project(torch: Any, tmp_path: Path) -> Project:
+    device = cuda(0)
+    if not can_run("sm_90", device.arch):
+        pytest.skip(f"clusters need compute capability 9.0; this is {device}")
+    (tmp_path / "tilus.toml").write_text(MANIFEST)
+    (tmp_path / "seen.cu.j2").write_text(TEMPLATE)
+    made = Project(tmp_path)
+    made.build()
+    return made
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 16])
+def test_clusters_and_cooperative_launches(torch: Any, project: Project, blocks: int) -> None:
+    seen = load("seen", where=project.cache, blocks=blocks)
+    ranks, valid = (torch.full((64,), -1, dtype=torch.int32, device="cuda") for _ in range(2))
+    for _ in range(2):  # with pdl, the second may start before the first has ended
+        seen(ranks, valid)
+    assert ranks.tolist() == [index % blocks for index in range(64)]
+    assert valid.tolist() == [blocks == 1] * 64
