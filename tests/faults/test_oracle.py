@@ -28,6 +28,17 @@ Current thread 0x00007ffa7bbddb80 (most recent call first):
   <no Python frame>
 """
 BUILD = Scenario("test", ("build",))
+CANNOT_FIND_ITSELF = """\
+Exception ignored error evaluating path:
+Traceback (most recent call last):
+  File "<frozen getpath>", line 353, in <module>
+OSError: [Errno 24] Too many open files
+Fatal Python error: error evaluating path
+Python runtime state: core initialized
+
+Current thread 0x00007f19491efb80 (most recent call first):
+  <no Python frame>
+"""
 
 
 def columns(world: World, plant: Callable[[], object], ended: Ended = WELL) -> set[str]:
@@ -113,6 +124,7 @@ def test_how_a_command_ends(world: World, ended: Ended, column: str) -> None:
         Ended(1, '{"event": "error", "message": "no room"}\n', ""),
         Ended(1, '{"event": "summary", "exit_status": 1, "error": "no room"}\n', ""),
         Ended(1, "", CANNOT_BEGIN),
+        Ended(1, "", CANNOT_FIND_ITSELF),
     ],
 )
 def test_a_command_that_says_why(ended: Ended) -> None:

@@ -32,7 +32,9 @@ users share and nobody may remove while another waits for it."""
 _NOT_STARTED = "error while loading shared libraries"
 """What ld.so says, with status 127, when Python itself could not be loaded: none of us ran."""
 _NOT_BEGUN = re.compile(
-    r"(Python path configuration:\n(  .*\n)+)?Fatal Python error: init_\w+: .*\n"
+    r"(Python path configuration:\n(  .*\n)+)?"
+    r"(Exception ignored .*:\nTraceback .*:\n(  File \"<frozen getpath>\", .*\n)+\w+: .*\n)?"
+    r"Fatal Python error: .*\n"
     r"Python runtime state: (core |pre)initialized\n(.*\n)*  <no Python frame>\s*"
 )
 """All that Python says, with status 1, when it cannot begin."""
