@@ -333,9 +333,13 @@ class _Listener:
     ) -> None:
         self.reporter.run(what, answer.cost, replayed)
 
-    def decided(self, work: Work, decision: Decision) -> None:
+    def warned(self, message: str) -> None:
+        self.reporter.close()
+        sys.stderr.write(f"warning: {message}\n")
+
+    def decided(self, work: Work, decision: Decision, taken_from: str | None) -> None:
         if self._json:
-            emit(tuned_line(work.label, decision), flush=True)
+            emit(tuned_line(work.label, decision, taken_from), flush=True)
         winner = decision.winner
         if winner is None or winner.seconds is None:
             self.reporter.end_case(f"{decision.case.label}: no program is usable")

@@ -167,9 +167,9 @@ class _Replayed(SampleLog):
     """A log that is only read."""
 
     def __init__(self, known: dict[Key, Answer]) -> None:
-        self.path, self.known = "", known
+        self.path, self.known, self.origins, self.measured = "", known, {}, set()
 
-    def add(self, key: Key, answer: Answer) -> None:
+    def add(self, key: Key, answer: Answer, origin: str | None = None) -> None:
         raise AssertionError("nothing is measured while a log is replayed")
 
     def note(self, value: Mapping[str, Any]) -> None: ...
