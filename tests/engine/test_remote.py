@@ -41,8 +41,8 @@ class FakeRemote:
         threading.Thread(target=answer).start()
         return {job.hash for job in jobs}
 
-    def built(self, program: str, seconds: float, /) -> None:
-        self.sent.append(program)
+    def built(self, job: Job, compiled: Compiled, /) -> None:
+        self.sent.append(job.hash)
 
     def busy(self) -> bool:
         self.owed -= 1

@@ -22,7 +22,7 @@ from support.project import NewProject
 from support.remote_client import Asked
 from support.trees import published
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
-from tilusbuild.process.elsewhere import Places, SharingRunner
+from tilusbuild.process.elsewhere import Places, SharingRunner, untold
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote import zstd
 from tilusbuild.remote.backend import RemoteTroubleError
@@ -170,7 +170,7 @@ class Executed:
         self, outputs: tuple[str, ...] = ("out",), cancelled: threading.Event | None = None
     ) -> CompletedCommand | None:
         command = Command(("true",), str(self.directory), {}, 1.0, outputs=outputs)
-        return self.executor.run(command, cancelled or threading.Event())
+        return self.executor.run(command, cancelled or threading.Event(), untold)
 
 
 @pytest.fixture
@@ -204,9 +204,54 @@ def test_outputs_come_in_whatever_way(
     there = executed(output=SMALL, **how)
     done = there.run(("out", "log"))
     assert done is not None
-    assert (done.status, done.output, done.elsewhere) == (0, b"said\n", True)
+    assert (done.status, done.output) == (0, b"said\n")
+    assert done.elsewhere is not None
     assert (there.directory / "out").read_bytes() == (there.directory / "log").read_bytes() == SMALL
     assert ("BatchReadBlobs" in there.double.names()) != ("inlines" in how)
+
+
+def test_where_an_action_is_is_told(executed: Callable[..., Executed]) -> None:
+    there = executed()
+    told: list[tuple[str, str]] = []
+
+    def said(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        name = "w-7\x1b[2J\n" + "x" * 1000
+        yield operation(QUEUED)
+        yield operation(EXECUTING, worker=name)
+        result = there.double.result(request)
+        result.execution_metadata.CopyFrom(
+            reapi.ExecutedActionMetadata(
+                worker=name,
+                queued_timestamp={"seconds": 1000},
+                worker_start_timestamp={"seconds": 1000, "nanos": 1_000_000},
+                execution_start_timestamp={"seconds": 2000},
+                execution_completed_timestamp={"seconds": 2007},
+            )
+        )
+        answer = reapi.ExecuteResponse(result=result, cached_result=bool(told[3:]))
+        yield operation(COMPLETED, answer)
+
+    there.double.instead["Execute"] = said
+    command = Command(("true",), str(there.directory), {}, 30.0, outputs=("out",))
+
+    def tell(place: str, worker: str) -> None:
+        told.append((place, worker))
+
+    done = there.executor.run(command, threading.Event(), tell)
+    shown = ("w-7[2J" + "x" * 1000)[:98]  # of what is shown of a hundred characters
+    assert told == [("sent", ""), ("queued", ""), ("executing", shown)]
+    assert done is not None
+    assert done.elsewhere is not None
+    assert (done.elsewhere.worker, done.elsewhere.remembered, done.seconds) == (shown, False, 7.0)
+    # A server cannot say that an action was queued for longer than it took.
+    assert done.elsewhere.queued == 0
+    done = there.executor.run(command, threading.Event(), tell)
+    assert done is not None
+    assert done.elsewhere is not None
+    assert done.elsewhere.remembered
+    executed_there = there.executor.executed
+    assert (executed_there.commands, executed_there.remembered) == (3, 1)
+    assert executed_there.outputs > 0
 
 
 Change = Callable[[reapi.ExecuteResponse], object]
@@ -423,7 +468,7 @@ def test_one_of_two_that_run_there_is_cancelled(executed: Callable[..., Executed
         yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
 
     there.double.instead["Execute"] = waits
-    runners = [SharingRunner(Nobody(), there.executor, Places(lambda: 0)) for _ in range(2)]
+    runners = [SharingRunner(Nobody(), there.executor, Places(lambda: 0), untold) for _ in range(2)]
     command = Command(("true",), str(there.directory), {}, outputs=("out",))
     with ThreadPoolExecutor(2) as threads:
         running = []

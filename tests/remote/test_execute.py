@@ -25,8 +25,8 @@ from support.http_cache import Faults, line_to
 from support.processes import Marker, wait_until
 from support.project import NewProject, Project, needs_cxx
 from support.trees import published
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand
-from tilusbuild.process.elsewhere import Places, SharingRunner
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Elsewhere
+from tilusbuild.process.elsewhere import Places, SharingRunner, Tell, untold
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.execute import RemoteExecutor
 from tilusbuild.remote.probe import probe
@@ -58,7 +58,7 @@ class Farmed:
         return Command(words, str(self.directory), {"PATH": "/usr/bin:/bin"}, **how)
 
     def run(self, script: str, **how: Any) -> CompletedCommand | None:
-        return self.executor.run(self.command(script, **how), threading.Event())
+        return self.executor.run(self.command(script, **how), threading.Event(), untold)
 
 
 NewFarmed = Callable[..., Farmed]
@@ -94,9 +94,10 @@ def test_outputs_come_back_with_what_was_said(farmed: NewFarmed) -> None:
     there = farmed()
     done = there.run("cat in in > tmp/out; echo said >&2; exit 3", outputs=("tmp/out", "none"))
     assert done is not None
-    assert (done.status, done.output, done.elsewhere, done.ok) == (3, b"said\n", True, False)
+    assert (done.status, done.output, done.ok) == (3, b"said\n", False)
+    assert done.elsewhere is not None
     assert (there.directory / "tmp" / "out").read_text() == "contentcontent"
-    assert there.executor.executed >= 1
+    assert there.executor.executed.commands >= 1
     assert there.warnings == []
 
 
@@ -147,7 +148,7 @@ def test_cancelled_actions_end_there_within_a_second(farmed: NewFarmed) -> None:
     def wait(number: int) -> bool:
         command = there.command(f"sleep {marker.seconds}; : {number}")
         with pytest.raises(CancelledError):
-            there.executor.run(command, events[number])
+            there.executor.run(command, events[number], untold)
         return True
 
     with ThreadPoolExecutor(4) as threads:
@@ -254,7 +255,9 @@ class There:
     def ready(self) -> bool:
         return self.is_ready
 
-    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
+    def run(
+        self, command: Command, cancelled: threading.Event, tell: Tell
+    ) -> CompletedCommand | None:
         self.ran.append(command.argv[0])
         return self.answer
 
@@ -263,9 +266,9 @@ class There:
 
 def test_places_here_are_taken_first(tmp_path: Path) -> None:
     here, places = Here(), Places(lambda: 1)
-    there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=True))
+    there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=Elsewhere("grpc://x")))
     with ThreadPoolExecutor(2) as threads:
-        runner = SharingRunner(here, there, places)
+        runner = SharingRunner(here, there, places, untold)
         first = threads.submit(runner.run, Command(("1",), "/", outputs=("x",)))
         wait_until(lambda: here.ran == ["1"])
         assert runner.run(Command(("2",), "/", outputs=("x",))).elsewhere
@@ -276,23 +279,23 @@ def test_places_here_are_taken_first(tmp_path: Path) -> None:
 
 
 def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
-    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=True))
+    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=Elsewhere("grpc://x")))
     there.is_ready = False
     command = Command(("1",), "/", outputs=("x",))
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, there, Places(lambda: 1))
+        runner = SharingRunner(here, there, Places(lambda: 1), untold)
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
         there.is_ready = True
         wait_until(lambda: len(there.ran) == 2)
         here.go_on.set()
-        assert sorted(each.result().elsewhere for each in every) == [False, True, True]
+        assert sum(each.result().elsewhere is not None for each in every) == 2
 
 
 def test_no_more_run_here_than_there_are_places() -> None:
     here, places = Here(), Places(lambda: 1)
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, There(None), places)
+        runner = SharingRunner(here, There(None), places, untold)
         command = Command(("1",), "/", outputs=("x",))
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
@@ -300,7 +303,7 @@ def test_no_more_run_here_than_there_are_places() -> None:
         assert len(here.ran) == 1
         here.go_on.set()
         assert [each.result().status for each in every] == [0, 0, 0]
-        waits = SharingRunner(here, There(None), Places(lambda: 0))
+        waits = SharingRunner(here, There(None), Places(lambda: 0), untold)
         waiting = threads.submit(waits.run, command)
         waits.cancel()
         with pytest.raises(CancelledError):
@@ -324,10 +327,29 @@ def build(user: Project) -> tuple[dict[str, Any], list[str]]:
 def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: NewProject) -> None:
     here, there = project(new_user, "off"), project(new_user, farm.address)
     build(here)
-    summary, said = build(there)
-    assert said == []
-    assert summary["remote"]["executed"] >= 1
+    ran = there.run("build", "--json", "-j1", "--trace", "t.json")
+    assert [each for each in ran.events if each["event"] == "warning"] == []
+    remote = ran.summary["remote"]
+    assert remote["executed"] >= 1
+    assert remote["executor"] == farm.address
+    assert min(remote[name] for name in ("executed_seconds", "inputs_bytes", "outputs_bytes")) > 0
     assert published(here.cache) == published(there.cache)
+    # What other machines did is told, drawn and remembered.
+    theirs = {each["hash"] for each in ran.events if each.get("worker") == farm.address}
+    assert len(theirs) == remote["executed"]
+    placed = [each for each in ran.events if each["event"] == "placed"]
+    assert {each["hash"] for each in placed if each["place"] == "sent"} >= theirs
+    assert all(each["address"] == farm.address for each in placed if each["place"] == "sent")
+    slices = json.loads((there.directory / "t.json").read_text())["traceEvents"]
+    programs = [each for each in slices if each.get("cat") == "program"]
+    rows = {each["args"]["program"]: each["tid"] for each in programs}
+    lanes = {each["tid"]: each["args"]["name"] for each in slices if each["name"] == "thread_name"}
+    elsewhere = {program for program, row in rows.items() if lanes[row].startswith("elsewhere ")}
+    assert elsewhere == theirs
+    explained = {each["hash"]: each["reasons"] for each in there.run("explain", "--json").events}
+    assert {program for program, why in explained.items() if farm.address in why[0]} == theirs
+    costs = [each for each in there.run("report", "--json").events if each["event"] == "program"]
+    assert {each["hash"] for each in costs if farm.address in each["origin"]} == theirs
 
 
 LONG = """\
@@ -430,10 +452,10 @@ def test_a_worker_without_tools_compiles_with_those_that_it_is_sent(
     environment = {**tools.environment(), "TMPDIR": "/proc/self/cwd/tmp"}
     command = Command(words, str(work), environment, outputs=("out.o",))
     without = proved(bare, *host)
-    assert without.executor.run(command, threading.Event()) is None
+    assert without.executor.run(command, threading.Event(), untold) is None
     assert "this build compiles here" in without.warnings[0]
     there = proved(bare, *host, sent=True)
-    done = there.executor.run(command, threading.Event())
+    done = there.executor.run(command, threading.Event(), untold)
     for each in (without, there):
         each.executor.close()
     bare.kill()

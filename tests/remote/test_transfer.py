@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from support.farm_double import farm_double
 from support.http_cache import HttpCache
 from support.project import NewProject
 from support.trees import published
@@ -16,7 +19,10 @@ def test_what_is_pushed_is_pulled(server: HttpCache, new_user: NewProject) -> No
     assert pulled.startswith(f"{server.address}: fetched 2 programs (")
     assert second.libraries == first.libraries
     assert f"fetched from {server.address}" in second.run("explain").out
-    assert "fetched" not in first.run("explain").out
+    assert first.run("explain").out == "2 programs are up to date: compiled here\n"
+    # No remote: nobody else can have made them.
+    alone = first.run("explain", TILUSBUILD_REMOTE_CACHE="off").out
+    assert alone == "2 programs are up to date\n"
     assert second.build()["attempts"] == 0
     assert published(first.cache) == published(second.cache)
 
@@ -54,3 +60,10 @@ def test_a_push_that_fails_says_so(server: HttpCache, new_user: NewProject) -> N
 def test_doctor_asks_the_executor(new_user: NewProject) -> None:
     user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
     assert "remote executor: grpc://127.0.0.1:1" in user.run("doctor", status=None).out
+    with farm_double() as (_, address):
+        said = user.run("doctor", status=None, TILUSBUILD_REMOTE_EXECUTOR=address).out
+    (line,) = [line for line in said.splitlines() if "remote executor" in line]
+    assert line.startswith(
+        f"ok       remote executor: {address}, asked to execute: Remote Execution"
+    )
+    assert re.search(r"SHA256, .*, executes, a round trip in \d+\.\d ms$", line)

@@ -138,3 +138,28 @@ def test_each_frame_is_one_write(reporter: LiveReporter, screen: Screen, clock: 
     assert len(screen.writes) == before + 1
     assert screen.writes[-1].startswith("\x1b[?2026h")
     assert screen.writes[-1].endswith("\x1b[?2026l")
+
+
+def test_compiles_on_other_machines_are_shown_where_they_are(
+    reporter: LiveReporter, screen: Screen, clock: Clock
+) -> None:
+    tale = Story(10)
+    started = [tale.started(number) for number in range(5)]
+    play(reporter, clock, tale.start, tale.plan, *started)
+    placed = [
+        tale.placed(1, "waiting"),
+        tale.placed(2, "sent"),
+        tale.placed(3, "queued"),
+        tale.placed(4, "executing", "w-\x1b[31m7"),
+    ]
+    play(reporter, clock, *placed)
+    assert screen.lines[-5:] == [
+        "  matmul/0 sm_90a  2.0 s",
+        "  matmul/1 sm_90a  2.0 s  waits for a core",
+        "  matmul/2 sm_90a  2.0 s  sent",
+        "  matmul/3 sm_90a  2.0 s  waits for a worker",
+        "  matmul/4 sm_90a  2.0 s  by w-7",
+    ]
+    assert "  1 here, 3 elsewhere (1 queued), 1 waiting" in screen.lines[-6]
+    play(reporter, clock, tale.placed(1, "here"), tale.finished(4))
+    assert "  2 here, 2 elsewhere (1 queued)" in screen.lines[-5]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from support.build_story import summary
-from tilusbuild.engine.events import FailureGroup, Verdict
+from tilusbuild.engine.events import FailureGroup, RemoteSummary, Verdict
 from tilusbuild.report.summary import summary_text
 
 GROUP = FailureGroup(
@@ -70,3 +71,24 @@ def test_what_stopped_the_build_is_said() -> None:
 )
 def test_the_sums_are_the_last_line(changes: dict[str, Any], last: str) -> None:
     assert summary_text(summary(**changes)).splitlines()[-1] == last
+
+
+def test_what_other_machines_compiled_has_a_line_of_its_own() -> None:
+    remote = RemoteSummary(
+        *("grpc://x", 0, 0, 0, 0, 0, 0, 0, 0.0),
+        executed=3,
+        executor="grpc://x",
+        remembered=1,
+        executed_seconds=75.0,
+        inputs_bytes=2_000_000,
+        outputs_bytes=3_000,
+    )
+    text = summary_text(summary(programs=3, compiled=3, remote=remote))
+    assert text == (
+        "remote executor: 3 compiles of 1:15, 1 known there before, 2.00 MB sent, 3.0 kB fetched\n"
+        "3 programs: 3 compiled (1.50 s)\n"
+    )
+    both = replace(remote, hits=2, fetched_bytes=1000)
+    first, second, _ = summary_text(summary(programs=3, remote=both)).splitlines()
+    assert first.startswith("remote cache: 2 fetched (")
+    assert second.startswith("remote executor: 3 compiles")

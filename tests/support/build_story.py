@@ -101,6 +101,9 @@ class Story:
         label = label or f"matmul/{index} sm_90a"
         return events.Started(f"{index:064x}", label, "matmul", index, self.expected)
 
+    def placed(self, index: int, place: str, worker: str = "") -> events.Placed:
+        return events.Placed(f"{index:064x}", f"matmul/{index} sm_90a", place, "grpc://x", worker)
+
     def finished(self, index: int, status: str = "built", **changes: Any) -> events.Finished:
         self.done += 1
         values: dict[str, Any] = {

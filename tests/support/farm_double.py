@@ -42,9 +42,13 @@ def packed(message: Any, name: str) -> reapi.Any:
     return reapi.Any(type_url=url, value=message.SerializeToString())
 
 
-def operation(stage: int, answer: reapi.ExecuteResponse | None = None, **how: Any) -> Any:
+def operation(
+    stage: int, answer: reapi.ExecuteResponse | None = None, worker: str = "", **how: Any
+) -> Any:
     """An operation in a stage; with an answer it is done."""
-    about = packed(reapi.ExecuteOperationMetadata(stage=stage), "ExecuteOperationMetadata")
+    so_far = reapi.ExecutedActionMetadata(worker=worker)
+    stages = reapi.ExecuteOperationMetadata(stage=stage, partial_execution_metadata=so_far)
+    about = packed(stages, "ExecuteOperationMetadata")
     response = None if answer is None else packed(answer, "ExecuteResponse")
     given = {"name": "operations/1", "done": answer is not None, "response": response, **how}
     return reapi.Operation(metadata=about, **given)

@@ -159,13 +159,13 @@ def explain(
     last: LastBuild,
     origin: str | None = None,
 ) -> Explanation:
-    """Explain one program from its texts and what the cache holds; `origin` is the remote cache
-    that it was fetched from."""
+    """Explain one program from its texts and what the cache holds; `origin` says where it is
+    from."""
     entry = cache.lookup(program)
     if entry is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
-        fetched = () if origin is None else (f"fetched from {origin}",)
-        return Explanation(label, program, entry.status, (*reason, *fetched))
+        made = () if origin is None else (origin,)
+        return Explanation(label, program, entry.status, (*reason, *made))
     before = last.find(texts[0])
     if before is None:
         return Explanation(label, program, Status.MISSING, ("the last build had no such program",))
@@ -179,10 +179,10 @@ def explain(
 
 
 def explain_plan(
-    plan: Plan, manifest: str, cache: Cache, *, elsewhere: bool = False
+    plan: Plan, manifest: str, cache: Cache, *, remote: bool = False, elsewhere: bool = False
 ) -> list[Explanation]:
-    """Explain the programs of a plan; `elsewhere`: also why one that is to be compiled is not
-    compiled on other machines."""
+    """Explain the programs of a plan. With a `remote`, also where each is from; `elsewhere`: also
+    why one that is to be compiled is not compiled on other machines."""
     last: dict[tuple[str, str], LastBuild] = {}
     origins = Origins(cache)
     found = []
@@ -192,7 +192,9 @@ def explain_plan(
             last[key] = LastBuild(cache, manifest, *key)
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        one = explain(job.label, job.hash, texts, cache, last[key], origins.of(job.hash))
+        origin = origins.of(job.hash)
+        made = str(origin) if origin is not None else "compiled here" if remote else None
+        one = explain(job.label, job.hash, texts, cache, last[key], made)
         stays = work.recipe.pipeline.stays_here(work.recipe) if elsewhere else None
         if stays is not None and not one.up_to_date:
             one = replace(one, reasons=(*one.reasons, f"compiled on this machine: {stays}"))

@@ -93,10 +93,10 @@ class ProgramCompiler:
         nice: int = 0,
         makeflags: str = "",
         timeline: Timeline,
-        shared: Callable[[Runner], Runner] = lambda runner: runner,
+        shared: Callable[[Runner, Job], Runner] = lambda runner, job: runner,
     ) -> None:
         """`environment` is the prefix's; `makeflags` are for compilers with threads of their own;
-        `shared` returns a runner that also runs elsewhere."""
+        `shared` returns a runner of a job that also runs elsewhere."""
         self._shared = shared
         self._timeline = timeline
         self._cache = cache
@@ -120,7 +120,7 @@ class ProgramCompiler:
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
-        runner = self._running[id(job)] = self._scope(self._more_to_come(job.script))
+        runner = self._running[id(job)] = self._scope(job)
         ran: list[str] = []
         units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
         try:
@@ -144,6 +144,7 @@ class ProgramCompiler:
             reason=outcome.reason,
             seconds=outcome.seconds,
             peak_rss=outcome.peak_rss,
+            elsewhere=outcome.elsewhere,
         )
 
     def expect(self, jobs: Iterable[Job], /) -> None:
@@ -163,10 +164,11 @@ class ProgramCompiler:
         if (path := self._toolchain.changed(whole=whole)) is not None:
             raise ToolsChangedError(f"{path} changed while it was used; build again")
 
-    def _scope(self, more_to_come: bool) -> Runner:
+    def _scope(self, job: Job) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone."""
         scope = self._runner.scope()
         runner: Runner = scope
+        more_to_come = self._more_to_come(job.script)
         if self._residents is not None:
             runner = self._residents.runner(scope, MORE if more_to_come else ())
         if self._prefix or self._nice:
@@ -174,7 +176,7 @@ class ProgramCompiler:
         cuda = self._toolchain.cuda
         if self._makeflags and not self._prefix and cuda and cuda.release >= FIRST_RELEASE:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
-        return self._shared(runner)
+        return self._shared(runner, job)
 
     def _timed(self, runner: Runner, ran: list[str], before: str = "") -> Runner:
         nvrtc = self._toolchain.nvrtc
@@ -390,18 +392,22 @@ def _beside(
     remote: LazyRemote,
     limits: ResourceLimits,
     config: BuildConfig,
-) -> tuple[TokenSource, int | None, Callable[[Runner], Runner]]:
+) -> tuple[TokenSource, int | None, Callable[[Runner, Job], Runner]]:
     """Return the tokens and the jobs of a build, and who runs its commands: with an executor, there
     are more of them than this machine has places. Raises `InputError`."""
     settings = decide(project.manifest.remote, project.environment, "executor")
     if settings is None:
-        return limits.tokens, config.jobs, lambda runner: runner
+        return limits.tokens, config.jobs, lambda runner, job: runner
     here = config.places
     tokens = TokensBeside(limits.tokens, settings.jobs)
     places = Places(lambda: min(here, 1 + tokens.here))
     executor = remote.share(settings, toolchain, project.runner.scope())
     jobs = here + settings.jobs
-    return tokens, jobs, lambda runner: SharingRunner(runner, executor, places)
+
+    def shared(runner: Runner, job: Job) -> Runner:
+        return SharingRunner(runner, executor, places, remote.follow(job))
+
+    return tokens, jobs, shared
 
 
 @contextmanager

@@ -15,7 +15,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild import __version__
-from tilusbuild.engine.timeline import AttemptRecord, MemorySample, Span, Timeline
+from tilusbuild.engine.timeline import (
+    PLACE,
+    QUEUE,
+    SEND,
+    SHORTEST_WAIT,
+    AttemptRecord,
+    MemorySample,
+    Span,
+    Timeline,
+)
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.state.envelope import Envelope
@@ -50,8 +59,14 @@ class TimedRunner:
         self._ran.append(shlex.join(command.argv))
         start = self._timeline.now()
         finished = self._runner.run(command)
-        # The seconds that history has, too: not those in which the output was read.
-        self._timeline.add(self._name(command), start, start + finished.seconds)
+        for name, seconds in _waits(finished):
+            if seconds >= SHORTEST_WAIT:
+                self._timeline.add(name, start, start + seconds)
+            start += seconds
+        # The seconds that history has, too: not those in which the output was read. A server may
+        # have run it long ago.
+        end = min(start + finished.seconds, max(start, self._timeline.now()))
+        self._timeline.add(self._name(command), start, end)
         return finished
 
     def cancel(self) -> None:
@@ -65,6 +80,14 @@ class TimedRunner:
             if command.argv[: len(begin)] == begin:
                 return self._before + name
         return self._before + os.path.basename(command.argv[0])
+
+
+def _waits(finished: CompletedCommand) -> Iterator[tuple[str, float]]:
+    """Yield what came before a command ran, and how long it took."""
+    yield PLACE, finished.waited
+    if (there := finished.elsewhere) is not None:
+        yield SEND, there.sent
+        yield QUEUE, there.queued
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """A timeline as Chrome trace events, which Perfetto and chrome://tracing open.
 
 A row is a compiler's place: no attempt shares one with another at the same time, and there are as
-many as compilers ran at once. Publishing has rows of its own, because a place is free by then.
+many as compilers ran at once. What another machine compiled has rows of its own, with what it
+waited for, and so has publishing, because a place is free by then.
 Slices of a row nest and never cross, as the format asks. Times are microseconds.
 """
 
@@ -13,9 +14,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from tilusbuild.builder.timeline import BuildTimeline
-from tilusbuild.engine.timeline import LAUNCHER, PUBLISH, RENDER, AttemptRecord, Span
+from tilusbuild.engine.timeline import (
+    LAUNCHER,
+    PLACE,
+    PUBLISH,
+    QUEUE,
+    RENDER,
+    SEND,
+    AttemptRecord,
+    Span,
+)
 
-_BUILD, _COMPILING, _PUBLISHING, _WAITING, _HEADERS = 1, 1000, 2000, 3000, 4000
+_BUILD, _COMPILING, _ELSEWHERE, _PUBLISHING, _WAITING, _HEADERS = 1, 1000, 1500, 2000, 3000, 4000
 """The row of the build, and the first rows of what runs several at a time."""
 _MB = 1e6
 Event: TypeAlias = dict[str, Any]
@@ -25,15 +35,18 @@ Slices: TypeAlias = Sequence[Event]
 
 def trace(found: BuildTimeline) -> bytes:
     """Return the JSON of a trace."""
-    compiling, publishing = [], []
+    compiling: list[Slices] = []
+    elsewhere: list[Slices] = []
+    publishing: list[Slices] = []
     for each in found.attempts:
-        compiling.append(_compile(each))
+        (elsewhere if each.elsewhere else compiling).append(_compile(each))
         publishing += [[_slice(s, PUBLISH, each.label)] for s in each.steps if s.name == PUBLISH]
     events = [
         _meta("process_name", 0, {"name": f"tilusbuild -j {found.jobs}"}),
         *_row(_BUILD, "build"),
         *({**_slice(span, "build"), "tid": _BUILD} for span in found.phases),
         *_rows("compiler", _COMPILING, compiling),
+        *_rows("elsewhere", _ELSEWHERE, elsewhere),
         *_rows("publishing", _PUBLISHING, publishing),
         *_rows("waiting", _WAITING, [[_slice(s, "wait", s.label)] for s in found.waits]),
         *_headers(found),
@@ -63,6 +76,8 @@ def _compile(attempt: AttemptRecord) -> Slices:
         "predicted MB": _scaled(attempt.predicted),
         "peak MB": _scaled(attempt.peak_rss),
     }
+    if attempt.elsewhere:
+        about |= {"worker": attempt.elsewhere, "peak MB": None}
     return [{**_slice(whole, "program"), "args": about}, *(_slice(s, _kind(s)) for s in steps)]
 
 
@@ -70,6 +85,8 @@ def _kind(step: Span) -> str:
     """Return the category: "compile" is what history counts."""
     if step.name == RENDER:
         return RENDER
+    if step.name in (PLACE, SEND, QUEUE):
+        return "wait"
     return LAUNCHER if step.name.startswith(LAUNCHER) else "compile"
 
 
@@ -112,16 +129,19 @@ def _meta(what: str, row: int, about: Event) -> Event:
 
 
 def _counters(found: BuildTimeline) -> Iterator[Event]:
-    """Yield how many compilers run and the memory that they were thought to need, at each change,
-    and the memory that is used."""
+    """Yield how many compilers run, here and elsewhere, and the memory that they were thought to
+    need, at each change, and the memory that is used."""
     changes = []
     for attempt in found.attempts:
         whole, need = _compile(attempt)[0], attempt.predicted or 0
-        changes += [(whole["ts"], 1, need), (whole["ts"] + whole["dur"], -1, -need)]
-    running = predicted = 0
-    for at, more, need in sorted(changes):
-        running, predicted = running + more, predicted + need
-        yield _counter("compilers running", at, running)
+        there = bool(attempt.elsewhere)
+        changes.append((whole["ts"], there, 1, need))
+        changes.append((whole["ts"] + whole["dur"], there, -1, -need))
+    running, predicted = [0, 0], 0
+    for at, there, more, need in sorted(changes):
+        running[there], predicted = running[there] + more, predicted + need
+        name = "compilers elsewhere" if there else "compilers running"
+        yield _counter(name, at, running[there])
         yield _counter("memory predicted (MB)", at, _scaled(predicted) or 0)
     for sample in found.used:
         yield _counter("memory used (MB)", _microseconds(sample.at), _scaled(sample.bytes) or 0)

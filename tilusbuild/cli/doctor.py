@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
@@ -143,6 +144,7 @@ def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
     try:
         from tilusbuild.remote.backend import RemoteTroubleError
         from tilusbuild.remote.choose import open_backend
+        from tilusbuild.remote.record import blob_for
     except ImportError as error:
         detail = not_installed(error)
     else:
@@ -150,6 +152,10 @@ def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
             backend = open_backend(chosen)
             try:
                 said = backend.check(write=chosen.write and not executes)
+                # The connection is there by now: this is what each question of a build takes.
+                began = time.monotonic()
+                backend.missing([blob_for(b"tilusbuild doctor")])
+                said += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
                 access = "read and written" if chosen.write else "read"
                 access = "asked to execute" if executes else access
                 detail, fine = f"{chosen.address}, {access}: {said}", True

@@ -42,12 +42,14 @@ def run(arguments: ExplainArgs) -> int:
 
     with options.project(arguments) as project:
         selection = options.selected(arguments, project)
-        remote = decide(project.manifest.remote, project.environment, "executor")
+        section, environment = project.manifest.remote, project.environment
+        cache, executor = (decide(section, environment, key) for key in ("cache", "executor"))
         found = explain_plan(
             project.plan(selection),
             project.manifest.path,
             project.cache,
-            elsewhere=remote is not None,
+            remote=cache is not None or executor is not None,
+            elsewhere=executor is not None,
         )
     if not arguments.json:
         _print(found, every=bool(arguments.verbose))

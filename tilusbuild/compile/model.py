@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.arch import Arch
 from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
 from tilusbuild.expr import Expr, Value
+from tilusbuild.process.base import Elsewhere
 from tilusbuild.signature import Signature
 from tilusbuild.status import RECORDED, Cause, Status
 
@@ -167,6 +168,8 @@ class CompileOutcome:
     """Bytes: the largest of the compile's processes."""
     reason: str = ""
     """One line: why it is not built."""
+    elsewhere: Elsewhere | None = None
+    """Another machine that did a part."""
     files: tuple[str, ...] = ()
     """The files that the compile added, relative to the stage."""
 

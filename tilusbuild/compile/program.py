@@ -40,7 +40,7 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.compile.units import Shared, UnitSteps
 from tilusbuild.errors import Diagnostic
-from tilusbuild.process.base import Command, CompletedCommand, Runner
+from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.status import RECORDED, Cause
@@ -180,8 +180,8 @@ class Compile:
     logs: list[str] = field(default_factory=list)
     seconds: float = 0.0
     peak_rss: int = 0
-    elsewhere: bool = False
-    """Whether another machine did a part: then nothing is known of the memory."""
+    elsewhere: Elsewhere | None = None
+    """Another machine that did a part: then nothing is known of the memory."""
     found: Findings = field(default_factory=Findings)
     include_dir: str | None = None
     notes: Sequence[Diagnostic] = ()
@@ -257,6 +257,7 @@ class Compile:
             seconds=self.seconds,
             peak_rss=self.peak_rss,
             reason=reason,
+            elsewhere=self.elsewhere,
         )
 
     def _check_source(self) -> None:
@@ -391,7 +392,7 @@ class Compile:
         )
         finished = self.runner.run(command)
         self.seconds += finished.seconds
-        self.elsewhere = self.elsewhere or finished.elsewhere
+        self.elsewhere = finished.elsewhere or self.elsewhere
         self.peak_rss = 0 if self.elsewhere else max(self.peak_rss, finished.peak_rss)
         return finished
 

@@ -487,8 +487,7 @@ class BuildLoop:
             return
         if compiled.status in RECORDED and not cached:
             self.history.record(job, compiled.seconds, compiled.peak_rss)
-            if not job.is_part:
-                self.remote.built(job.hash, compiled.seconds)
+            self.remote.built(job, compiled)
         self._finish(ticket, ProgramAnswer(compiled, cached))
         for waiting, first in self.retries.given_up(self.ready):
             self._finish(waiting, ProgramAnswer(first))

@@ -91,6 +91,23 @@ class Started(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Placed(Event):
+    """How far a compile is that has `Started` and found no core free here, where other machines may
+    compile. Without one it runs here."""
+
+    event: ClassVar[str] = "placed"
+    hash: str
+    label: str
+    place: str
+    """"waiting" for anybody to take it, "sent" to a server, "queued" there, "executing" there, or
+    "here" after all."""
+    address: str
+    """The server's; "" when it waits, or runs here."""
+    worker: str = ""
+    """The server's name for it, where it says that before the end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished(Event):
     """A program has its answer. `done` of `to_compile` have one."""
 
@@ -113,6 +130,9 @@ class Finished(Event):
     to_compile: int
     remote: bool = False
     """True when it came from the remote cache."""
+    worker: str = ""
+    """The worker that compiled it, or its server where that names none; "" when it was compiled
+    here."""
     commands: tuple[str, ...] = ()
     """The command lines that were run, with -v."""
     log: str = ""
@@ -240,6 +260,16 @@ class RemoteSummary:
     """Those with other bytes: nothing of it is used then, and the exit status is 1."""
     executed: int = 0
     """Commands that other machines ran."""
+    executor: str = ""
+    """The address of their server, without what is secret in it; "" when it was not needed."""
+    remembered: int = 0
+    """Of `executed`, what the server had run before, so that nothing ran now."""
+    executed_seconds: float = 0.0
+    """How long all of `executed` took there."""
+    inputs_bytes: int = 0
+    """What was sent for them."""
+    outputs_bytes: int = 0
+    """What came of them."""
 
 
 @dataclass(frozen=True, slots=True)

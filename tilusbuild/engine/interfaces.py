@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tilusbuild.process.base import Elsewhere
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.status import Cause, Status
 
@@ -110,6 +111,8 @@ class Compiled:
     seconds: float = 0.0
     peak_rss: int = 0
     """Bytes."""
+    elsewhere: Elsewhere | None = None
+    """Another machine that compiled it."""
 
 
 class Compiler(Protocol):

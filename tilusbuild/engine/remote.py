@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.events import RemoteSummary
-from tilusbuild.engine.interfaces import Job
+from tilusbuild.engine.interfaces import Compiled, Job
 from tilusbuild.engine.states import BuildState, Ticket
 
 
@@ -47,12 +47,12 @@ class Remote(Protocol):
         ...
 
     def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
-        """Begin to ask for programs; return the hashes of those that `tell` will get a
-        `RemoteAnswered` for. It gets events and wake-ups, too."""
+        """Begin to ask for programs, if there are any; return the hashes of those that `tell` will
+        get a `RemoteAnswered` for. It gets events and wake-ups, too."""
         ...
 
-    def built(self, program: str, seconds: float, /) -> None:
-        """Take note of a program that was compiled here and is in the store."""
+    def built(self, job: Job, compiled: Compiled, /) -> None:
+        """Take note of a program that was compiled for this build and is in the store."""
         ...
 
     def busy(self) -> bool:
@@ -77,7 +77,7 @@ class NoRemote:
     def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
         return ()
 
-    def built(self, program: str, seconds: float, /) -> None: ...
+    def built(self, job: Job, compiled: Compiled, /) -> None: ...
 
     def busy(self) -> bool:
         return False
@@ -119,7 +119,7 @@ class AskedTickets:
             # A remote has programs that are called: it knows what their libraries must export.
             if each.state is BuildState.READY and not each.asked and not each.job.is_part
         ]
-        asked = self._remote.ask([each.job for each in new], self._tell) if new else ()
+        asked = self._remote.ask([each.job for each in new], self._tell)
         self._heard = self._clock()
         for ticket in new:
             if ticket.job.hash in asked:

@@ -333,6 +333,7 @@ def finished_event(
         done=done,
         to_compile=to_compile,
         remote=answer.remote,
+        worker=compiled.elsewhere.name if compiled.elsewhere else "",
         commands=compiled.commands if verbose else (),
         log=job.readable(compiled.log) if verbose > 1 else "",
     )

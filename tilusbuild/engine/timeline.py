@@ -19,12 +19,14 @@ MOST = 50_000
 """Attempts, and as many of everything else."""
 _SAMPLE_EVERY = 0.25
 """Seconds. A look at the memory reads a dozen files."""
-_SHORTEST_WAIT = 0.001
+SHORTEST_WAIT = 0.001
 """Seconds. Something is refused now and then between two that start, and waits for nothing."""
 RENDER, PUBLISH = "render", "publish"
 LAUNCHER = "launcher"
 """Begins the name of a step that is a script's and not its program's: history leaves it out."""
 MEMORY, TOKEN, LOCK = "wait for memory", "wait for a token", "wait for a lock"
+PLACE, SEND, QUEUE = "wait for a core", "send", "wait for a worker"
+"""Steps of an attempt that other machines may take part in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,15 @@ class AttemptRecord:
     seconds: float = 0.0
     """Of the compiler, as history has them."""
     peak_rss: int = 0
+    elsewhere: str = ""
+    """The worker that compiled it, or its server; "" when this machine did."""
     steps: list[Span] = field(default_factory=list)
 
     def ended(self, compiled: Compiled) -> None:
         """Note what came of it."""
         self.status, self.reason = compiled.status, compiled.reason
         self.seconds, self.peak_rss = compiled.seconds, compiled.peak_rss
+        self.elsewhere = compiled.elsewhere.name if compiled.elsewhere else ""
 
 
 class Timeline:
@@ -129,7 +134,7 @@ class Timeline:
     def waited(self, key: str) -> None:
         """Note that it does not wait any more."""
         start, name, label = self._open.pop(key, (0.0, "", ""))
-        if name and self.now() - start >= _SHORTEST_WAIT and len(self.waits) < MOST:
+        if name and self.now() - start >= SHORTEST_WAIT and len(self.waits) < MOST:
             self.waits.append(Span(name, start, self.now(), label))
 
     def sample(self) -> None:

@@ -51,6 +51,27 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Where another machine ran a command, and what it waited for."""
+
+    address: str
+    """The server's."""
+    worker: str = ""
+    """As the server calls it; "" where it does not say."""
+    sent: float = 0.0
+    """Seconds until the server had what it needs of it."""
+    queued: float = 0.0
+    """Seconds that it then waited for a worker."""
+    remembered: bool = False
+    """Whether the server had run the same before, and nothing ran now."""
+
+    @property
+    def name(self) -> str:
+        """The worker, or the server where it names none."""
+        return self.worker or self.address
+
+
+@dataclass(frozen=True, slots=True)
 class CompletedCommand:
     """The result of a process. `status` is its exit status, or minus the signal that ended it."""
 
@@ -61,8 +82,10 @@ class CompletedCommand:
     peak_rss: int
     """Bytes: the largest resident set of the process and of the children that it waited for."""
     timed_out: bool = False
-    elsewhere: bool = False
-    """Whether another machine ran it: then nothing is known of its memory."""
+    elsewhere: Elsewhere | None = None
+    """The other machine that ran it: then nothing is known of its memory."""
+    waited: float = 0.0
+    """Seconds before it was given to anybody."""
 
     @property
     def ok(self) -> bool:

@@ -9,12 +9,23 @@ So an executor in trouble makes a build slower, never wrong, and starts no more 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, TypeAlias
 
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Runner
 
+WAITING, SENT, QUEUED, EXECUTING, HERE = "waiting", "sent", "queued", "executing", "here"
+"""How far a command is that found no place here at once: it waits for anybody to take it; a server
+has it, which may know more; it waits for a worker; a worker runs it; it got a place here."""
+Tell: TypeAlias = Callable[[str, str], None]
+"""Is told how far a command is, and on which worker where that is known."""
 _CHECK_EVERY = 0.1
+
+
+def untold(place: str, worker: str) -> None:
+    """For whom nobody listens."""
 
 
 class Executor(Protocol):
@@ -24,7 +35,9 @@ class Executor(Protocol):
         """Return whether it takes a command now; it may need to be asked to become so."""
         ...
 
-    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
+    def run(
+        self, command: Command, cancelled: threading.Event, tell: Tell
+    ) -> CompletedCommand | None:
         """Run to the end, outputs brought into `cwd`; return None when that is not possible now.
         Raises `CancelledError` once `cancelled` is set and `cancel` was called."""
         ...
@@ -64,27 +77,37 @@ class Places:
 class SharingRunner:
     """Runs the commands of one program here, on `inner`, or elsewhere."""
 
-    def __init__(self, inner: Runner, executor: Executor, places: Places) -> None:
+    def __init__(self, inner: Runner, executor: Executor, places: Places, tell: Tell) -> None:
         self._inner = inner
         self._executor = executor
         self._places = places
+        self._tell = tell
         self._cancelled = threading.Event()
 
     def run(self, command: Command) -> CompletedCommand:
         if not command.outputs:
             return self._inner.run(command)
-        tried = False
+        began = time.monotonic()
+        tried = told = False
         while not self._places.try_take():
             if not tried and self._executor.ready():
-                tried = True
-                if (done := self._executor.run(command, self._cancelled)) is not None:
-                    return done
+                tried, waited = True, time.monotonic() - began
+                done = self._executor.run(command, self._cancelled, self._tell)
+                if done is not None:
+                    return replace(done, waited=waited)
+                told = False
             else:
+                if not told:
+                    self._tell(WAITING, "")
+                told = True
                 self._places.wait()
             if self._cancelled.is_set():
                 raise CancelledError
+        waited = time.monotonic() - began
         try:
-            return self._inner.run(command)
+            if tried or told:
+                self._tell(HERE, "")
+            return replace(self._inner.run(command), waited=waited)
         finally:
             self._places.give()
 

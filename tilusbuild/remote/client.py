@@ -56,8 +56,10 @@ class RemoteCache:
         store: Store,
         cache: Cache,
         tell: Callable[[Any], None],
+        origins: Origins | None = None,
     ) -> None:
-        """Connects to nothing yet. Raises `RemoteTroubleError`, as `open_backend` does."""
+        """`origins` are those of the cache, where somebody else writes there, too. Connects to
+        nothing yet. Raises `RemoteTroubleError`, as `open_backend` does."""
         self._settings = settings
         self._cache = cache
         self._tell = tell
@@ -78,7 +80,7 @@ class RemoteCache:
         self._labels: dict[str, str] = {}
         """Of the programs of the sample."""
         self._sample = Sample(settings.verify)
-        self._origins = Origins(cache)
+        self._origins = origins or Origins(cache)
         self._fetched: set[str] = set()
         self._withdrawn = False
         self._senders: list[Sender] = []
@@ -174,7 +176,6 @@ class RemoteCache:
 
     def _compare(self, program: str) -> None:
         """Compare a program that was compiled here with the remote's, if it is of the sample."""
-        self._origins.made_here(program)
         record, entry = self._sample.record(program), self._cache.lookup(program)
         if record is None or entry is None:
             return

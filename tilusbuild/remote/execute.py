@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Elsewhere
+from tilusbuild.process.elsewhere import SENT, Tell
 from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.process.warden import Output
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.actions import Actions, digest
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.guard import BrokenError, Guard
-from tilusbuild.remote.operations import InputsAbsentError, Operations, Running, said
+from tilusbuild.remote.operations import (
+    InputsAbsentError,
+    Operations,
+    Running,
+    said,
+    worker_name,
+)
 from tilusbuild.remote.reapi import ReapiBackend, in_batches
 from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for, blob_of
 from tilusbuild.remote.settings import RemoteSettings
@@ -41,6 +51,34 @@ _LAST_WORDS = 5.0
 
 class _NoAnswerError(Exception):
     """A worker could not do it, which says nothing about the program or the server."""
+
+
+@dataclass(slots=True)
+class Executed:
+    """What other machines did for a build."""
+
+    commands: int = 0
+    remembered: int = 0
+    """Of these, what the server had run before."""
+    seconds: float = 0.0
+    inputs: int = 0
+    """Bytes that were sent."""
+    outputs: int = 0
+    """Bytes that came."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, done: CompletedCommand) -> None:
+        """Count a command."""
+        with self.lock:
+            self.commands += 1
+            self.remembered += done.elsewhere is not None and done.elsewhere.remembered
+            self.seconds += done.seconds
+
+    def moved(self, *, inputs: int = 0, outputs: int = 0) -> None:
+        """Count bytes."""
+        with self.lock:
+            self.inputs += inputs
+            self.outputs += outputs
 
 
 class RemoteExecutor:
@@ -72,7 +110,7 @@ class RemoteExecutor:
         """None while the probe runs."""
         self._probing = False
         self._prover: Thread | None = None
-        self.executed = 0
+        self.executed = Executed()
 
     def ready(self) -> bool:
         with self._lock:
@@ -83,13 +121,14 @@ class RemoteExecutor:
                 self._prover = start_thread(self._prove)
         return bool(self._proved) and free and not self._guard.broken
 
-    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
+    def run(
+        self, command: Command, cancelled: threading.Event, tell: Tell
+    ) -> CompletedCommand | None:
         if not self.ready() or not self._slots.acquire(blocking=False):
             return None
         try:
-            done = self._guard.call(lambda: self._try(command, cancelled))
-            with self._lock:
-                self.executed += 1
+            done = self._guard.call(lambda: self._try(command, Running(cancelled, tell)))
+            self.executed.add(done)
             return done
         except (BrokenError, _NoAnswerError, OSError, RecordError):
             return None
@@ -118,7 +157,7 @@ class RemoteExecutor:
     def try_once(self, command: Command) -> CompletedCommand:
         """Run a command on a worker, whatever the server remembers of it. Raises
         `RemoteTroubleError`, `OSError`."""
-        return self._try(command, threading.Event(), cached=False)
+        return self._try(command, Running(threading.Event()), cached=False)
 
     def _prove(self) -> None:
         try:
@@ -135,11 +174,9 @@ class RemoteExecutor:
         else:
             self._guard.open(f"{self._settings.address}: {problem}")
 
-    def _try(
-        self, command: Command, cancelled: threading.Event, *, cached: bool = True
-    ) -> CompletedCommand:
+    def _try(self, command: Command, running: Running, *, cached: bool = True) -> CompletedCommand:
+        began = time.monotonic()
         action, sources = self._actions.of(command, cached=cached)
-        running = Running(cancelled)
         request = reapi.ExecuteRequest(
             instance_name=self._settings.instance,
             skip_cache_lookup=not cached,
@@ -149,20 +186,25 @@ class RemoteExecutor:
             inline_output_files=sorted(command.outputs),
         )
         with self._lock:
-            self._running[cancelled] = running
+            self._running[running.cancelled] = running
         try:
             for again in (False, True):
                 every = {**self._actions.toolkit.sources, **sources} if again else sources
                 self._upload(every, anew=again)
+                running.tell(SENT, "")
+                asked = time.monotonic()
                 try:
                     answer = self._operations.execute(request, running, command.timeout)
-                    return self._completed(answer, command)
+                    ended = time.monotonic()
+                    done = self._completed(answer, command)
+                    there = self._elsewhere(answer, asked - began, ended - asked)
+                    return replace(done, elsewhere=there)
                 except InputsAbsentError as error:
                     absent = str(error).partition("\n")[0][:200]
             raise RemoteTroubleError(f"{self._settings.address}: {absent or 'it lacks inputs'}")
         finally:
             with self._lock:
-                del self._running[cancelled]
+                del self._running[running.cancelled]
 
     def _upload(self, sources: Sources, *, anew: bool) -> None:
         with self._lock:
@@ -172,6 +214,7 @@ class RemoteExecutor:
         missing = self._backend.missing(unknown) if unknown else ()
         for some in in_batches(missing, _AT_ONCE):
             self._backend.send({blob: _content(sources[blob]) for blob in some})
+            self.executed.moved(inputs=sum(blob.size for blob in some))
         with self._lock:
             self._known |= unknown
 
@@ -202,10 +245,22 @@ class RemoteExecutor:
             if each.is_executable:
                 os.chmod(target, 0o755)  # noqa: S103 - as the tool left it there
         about = result.execution_metadata
-        start, end = about.execution_start_timestamp, about.execution_completed_timestamp
-        seconds = end.seconds - start.seconds + (end.nanos - start.nanos) / 1e9
-        seconds = min(max(0.0, seconds), command.timeout or _LONGEST)
-        return CompletedCommand(status, output, seconds, 0, timed_out, elsewhere=True)
+        seconds = _between(about.execution_start_timestamp, about.execution_completed_timestamp)
+        seconds = min(seconds, command.timeout or _LONGEST)
+        return CompletedCommand(status, output, seconds, 0, timed_out)
+
+    def _elsewhere(self, answer: reapi.ExecuteResponse, sent: float, took: float) -> Elsewhere:
+        """Return where an answer is from that came `took` seconds after it was asked for."""
+        about = answer.result.execution_metadata
+        worker, remembered = worker_name(about.worker), answer.cached_result
+        ran = _between(about.execution_start_timestamp, about.execution_completed_timestamp)
+        # By the server's clock, of which differences are all that is believed. One that does not
+        # say has had it queued, or laid out its inputs, while it did not run.
+        queued = took - ran
+        if about.HasField("queued_timestamp"):
+            queued = min(queued, _between(about.queued_timestamp, about.worker_start_timestamp))
+        queued = 0.0 if remembered else max(0.0, queued)
+        return Elsewhere(self._settings.address, worker, sent, queued, remembered)
 
     def _output(self, result: reapi.ActionResult, limit: int) -> bytes:
         kept = Output(limit)
@@ -226,11 +281,20 @@ class RemoteExecutor:
         here = {blob_for(each.contents): each.contents for each in files.values()}
         wanted = {*blobs.values()} - here.keys()
         found = {**(self._backend.blobs(wanted) if wanted else {}), **here}
+        self.executed.moved(outputs=sum(blob.size for blob in {*blobs.values()}))
         for blob in blobs.values():
             data = found.get(blob)
             if data is None or len(data) != blob.size or sha256_bytes(data) != blob.digest:
                 raise RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
         return {path: found[blob] for path, blob in blobs.items()}
+
+
+def _between(start: Any, end: Any) -> float:
+    """Return the seconds between two times of one machine; 0 where one is not said."""
+    if not start.seconds or not end.seconds:
+        return 0.0
+    seconds: float = end.seconds - start.seconds + (end.nanos - start.nanos) / 1e9
+    return max(0.0, seconds)
 
 
 def _content(source: bytes | str) -> bytes:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.engine import events
-from tilusbuild.engine.interfaces import Job, Store
+from tilusbuild.engine.interfaces import Compiled, Job, Store
+from tilusbuild.process.elsewhere import HERE, WAITING, Tell
 from tilusbuild.remote.settings import RemoteSettings, not_installed
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from tilusbuild.process.base import Command, CompletedCommand, Runner
     from tilusbuild.remote.client import RemoteCache
-    from tilusbuild.remote.execute import RemoteExecutor
+    from tilusbuild.remote.execute import Executed, RemoteExecutor
+    from tilusbuild.remote.origins import Origins
     from tilusbuild.toolchain import Toolchain
 
 
@@ -32,6 +34,7 @@ class LazyRemote:
         self._cache = cache
         self._client: RemoteCache | None = None
         self._opened = False
+        self._origins: Origins | None = None
         self._tell: Callable[[Any], None] = _nobody
         self.executor: LazyExecutor | None = None
 
@@ -43,6 +46,8 @@ class LazyRemote:
             self.executor.close()
         if self._client is not None:
             self._client.close()
+        if self._origins is not None:
+            self._origins.save()
 
     @property
     def patience(self) -> float:
@@ -54,15 +59,25 @@ class LazyRemote:
 
     def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
         self._tell = tell
-        if not self._opened and self._settings is not None:
+        if jobs and not self._opened and self._settings is not None:
             self._opened = True  # whatever comes of it, once is enough
             self._open(self._settings, tell)
         return () if self._client is None else self._client.ask(jobs, tell)
 
-    def built(self, program: str, seconds: float, /) -> None:
-        # What was compiled was asked for before, so the client is there if there can be one.
-        if self._client is not None:
-            self._client.built(program, seconds)
+    def built(self, job: Job, compiled: Compiled, /) -> None:
+        if self._client is not None or self.executor is not None:
+            self._known_origins().made(job.hash, compiled.elsewhere)
+        # What was compiled was asked for before, so the client is there if there can be one. A
+        # remote has programs that are called, and no parts of libraries.
+        if self._client is not None and not job.is_part:
+            self._client.built(job.hash, compiled.seconds)
+
+    def _known_origins(self) -> Origins:
+        if self._origins is None:
+            from tilusbuild.remote.origins import Origins
+
+            self._origins = Origins(self._cache)
+        return self._origins
 
     def busy(self) -> bool:
         return self._client is not None and self._client.busy()
@@ -73,11 +88,19 @@ class LazyRemote:
 
     def summary(self) -> events.RemoteSummary | None:
         found = None if self._client is None else self._client.summary()
-        executor = self.executor
-        if executor is None or not executor.executed:
+        done = None if self.executor is None else self.executor.executed
+        if self.executor is None or done is None or not done.commands:
             return found
-        found = found or events.RemoteSummary(executor.address, 0, 0, 0, 0, 0, 0, 0, 0.0)
-        return replace(found, executed=executor.executed)
+        address = self.executor.address
+        return replace(
+            found or events.RemoteSummary(address, 0, 0, 0, 0, 0, 0, 0, 0.0),
+            executed=done.commands,
+            executor=address,
+            remembered=done.remembered,
+            executed_seconds=done.seconds,
+            inputs_bytes=done.inputs,
+            outputs_bytes=done.outputs,
+        )
 
     def share(self, settings: RemoteSettings, toolchain: Toolchain, runner: Runner) -> LazyExecutor:
         """Return who else compiles; its troubles are told as this one's are."""
@@ -88,6 +111,16 @@ class LazyRemote:
         self.executor = LazyExecutor(settings, toolchain, runner, warn)
         return self.executor
 
+    def follow(self, job: Job) -> Tell:
+        """Return what is told where a job's commands are."""
+        address = "" if self.executor is None else self.executor.address
+
+        def tell(place: str, worker: str) -> None:
+            where = "" if place in (WAITING, HERE) else address
+            self._tell(events.Placed(job.hash, job.label, place, where, worker))
+
+        return tell
+
     def _open(self, settings: RemoteSettings, tell: Callable[[Any], None]) -> None:
         try:
             from tilusbuild.remote.backend import RemoteTroubleError
@@ -97,7 +130,8 @@ class LazyRemote:
             tell(events.Warned(f"remote cache: {why}; this build does without it"))
             return
         try:
-            self._client = RemoteCache(settings, self._store, self._cache, tell)
+            origins = self._known_origins()
+            self._client = RemoteCache(settings, self._store, self._cache, tell, origins)
         except RemoteTroubleError as error:
             tell(events.Warned(f"remote cache: {error}; this build does without it"))
 
@@ -130,8 +164,8 @@ class LazyExecutor:
         return self._settings.address
 
     @property
-    def executed(self) -> int:
-        return 0 if self._executor is None else self._executor.executed
+    def executed(self) -> Executed | None:
+        return None if self._executor is None else self._executor.executed
 
     def ready(self) -> bool:
         with self._lock:
@@ -140,8 +174,10 @@ class LazyExecutor:
                 self._open()
         return self._executor is not None and self._executor.ready()
 
-    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
-        return None if self._executor is None else self._executor.run(command, cancelled)
+    def run(
+        self, command: Command, cancelled: threading.Event, tell: Tell
+    ) -> CompletedCommand | None:
+        return None if self._executor is None else self._executor.run(command, cancelled, tell)
 
     def cancel(self, cancelled: threading.Event) -> None:
         if self._executor is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from tilusbuild.process.base import CancelledError
+from tilusbuild.process.elsewhere import EXECUTING, QUEUED, Tell, untold
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.reapi import V2, ReapiBackend, parsed
@@ -22,6 +23,9 @@ from tilusbuild.remote.settings import RemoteSettings
 
 _LONGEST = 3600.0
 """Seconds of an action whose command has no timeout."""
+_PLACES = {2: QUEUED, 3: EXECUTING}
+"""The stages of which it is told where an action is."""
+_LONGEST_NAME = 100
 _QUEUED = (1, 2)
 """Stages before a worker has it: the cache is looked up, and it waits. Servers need not say."""
 _ABSENT = (5, 9)
@@ -43,6 +47,7 @@ class Running:
     """An action under way."""
 
     cancelled: threading.Event
+    tell: Tell = untold
     call: Any = None
     name: str = ""
     """Of its operation."""
@@ -106,11 +111,16 @@ class Operations:
                 running.call.cancel()
                 continue
             if _is(operation.metadata, "ExecuteOperationMetadata"):
-                about = parsed(reapi.ExecuteOperationMetadata, operation.metadata.value)
-                running.stage = about.stage
+                self._heard(running, operation.metadata.value)
             if operation.done:
                 return self._answer(operation)
         return None
+
+    def _heard(self, running: Running, metadata: bytes) -> None:
+        about = parsed(reapi.ExecuteOperationMetadata, metadata)
+        running.stage = about.stage
+        if (place := _PLACES.get(about.stage)) is not None:
+            running.tell(place, worker_name(about.partial_execution_metadata.worker))
 
     def _answer(self, operation: reapi.Operation) -> reapi.ExecuteResponse:
         error = operation.error
@@ -165,6 +175,11 @@ class Operations:
         if running.name:
             request = reapi.CancelOperationRequest(name=running.name)
             self._backend.try_to("/google.longrunning.Operations/CancelOperation", request, _CANCEL)
+
+
+def worker_name(name: str) -> str:
+    """Return what a server calls a worker, as it can be shown."""
+    return "".join(each for each in name[:_LONGEST_NAME] if each.isprintable())
 
 
 def said(status: reapi.Status) -> str:

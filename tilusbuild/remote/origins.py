@@ -1,16 +1,35 @@
-"""Which programs of a cache were fetched, and from where: for people, and to take them back.
+"""Which programs of a cache other machines made: for people, and to take back what was fetched.
 
-State: without it nobody knows, and nothing else is lost.
+State, and never in what is published: an entry is the same bytes wherever it was made. Without it
+nobody knows, and nothing else is lost.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
+from tilusbuild.process.base import Elsewhere
 from tilusbuild.state.log import StateFile
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a program is from: a remote cache or, with `executed`, a server whose worker compiled
+    it."""
+
+    address: str
+    executed: bool = False
+    worker: str = ""
+    """As the server calls it; "" where it does not say."""
+
+    def __str__(self) -> str:
+        if not self.executed:
+            return f"fetched from {self.address}"
+        return f"compiled by {f'{self.worker} of ' if self.worker else ''}{self.address}"
 
 
 class Origins:
@@ -20,19 +39,26 @@ class Origins:
         self._cache = cache
         self._file = StateFile(os.path.join(cache.state_path, "fetched"), "fetched")
 
-    def of(self, program: str) -> str | None:
-        """Return the address that a program was fetched from; None for one that was made here."""
-        found = self._file.get(program)
-        return found if isinstance(found, str) and found else None
+    def of(self, program: str) -> Origin | None:
+        """Return where a program is from; None for one of which nothing but this machine is
+        known."""
+        match self._file.get(program):
+            case str(address) if address:
+                return Origin(address)
+            case [str(address), str(worker)]:
+                return Origin(address, True, worker)
+        return None
 
     def fetched(self, programs: Collection[str], address: str) -> None:
         """Remember programs that came from an address."""
         for program in programs:
             self._file.put(program, address)
 
-    def made_here(self, program: str) -> None:
-        """Forget where a program of this name came from before."""
-        if self.of(program) is not None:
+    def made(self, program: str, elsewhere: Elsewhere | None) -> None:
+        """Remember who compiled a program, or forget where one of this name was from."""
+        if elsewhere is not None:
+            self._file.put(program, [elsewhere.address, elsewhere.worker])
+        elif self.of(program) is not None:
             self._file.put(program, "")
 
     def take_back(self, address: str) -> None:

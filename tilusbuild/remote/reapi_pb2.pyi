@@ -144,12 +144,18 @@ class Timestamp(_message.Message):
     def __init__(self, seconds: _Optional[int] = ..., nanos: _Optional[int] = ...) -> None: ...
 
 class ExecutedActionMetadata(_message.Message):
-    __slots__ = ("execution_start_timestamp", "execution_completed_timestamp")
+    __slots__ = ("worker", "queued_timestamp", "worker_start_timestamp", "execution_start_timestamp", "execution_completed_timestamp")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    WORKER_START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_COMPLETED_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    queued_timestamp: Timestamp
+    worker_start_timestamp: Timestamp
     execution_start_timestamp: Timestamp
     execution_completed_timestamp: Timestamp
-    def __init__(self, execution_start_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., execution_completed_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., queued_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., worker_start_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., execution_start_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., execution_completed_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...) -> None: ...
 
 class ActionResult(_message.Message):
     __slots__ = ("output_files", "output_directories", "exit_code", "stdout_raw", "stdout_digest", "stderr_raw", "stderr_digest", "execution_metadata")
@@ -194,10 +200,12 @@ class Operation(_message.Message):
     def __init__(self, name: _Optional[str] = ..., metadata: _Optional[_Union[Any, _Mapping]] = ..., done: bool = ..., error: _Optional[_Union[Status, _Mapping]] = ..., response: _Optional[_Union[Any, _Mapping]] = ...) -> None: ...
 
 class ExecuteOperationMetadata(_message.Message):
-    __slots__ = ("stage",)
+    __slots__ = ("stage", "partial_execution_metadata")
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_EXECUTION_METADATA_FIELD_NUMBER: _ClassVar[int]
     stage: int
-    def __init__(self, stage: _Optional[int] = ...) -> None: ...
+    partial_execution_metadata: ExecutedActionMetadata
+    def __init__(self, stage: _Optional[int] = ..., partial_execution_metadata: _Optional[_Union[ExecutedActionMetadata, _Mapping]] = ...) -> None: ...
 
 class ExecuteRequest(_message.Message):
     __slots__ = ("instance_name", "skip_cache_lookup", "action_digest", "inline_stdout", "inline_stderr", "inline_output_files")

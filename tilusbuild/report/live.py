@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine import events
-from tilusbuild.report.plain import Progress, Running, details, note, plan_line
+from tilusbuild.process.elsewhere import EXECUTING, HERE, QUEUED, SENT, WAITING
+from tilusbuild.report.plain import Progress, Running, details, note, place_words, plan_line
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, duration, one_line, visible
 from tilusbuild.status import Status
@@ -188,8 +189,15 @@ class LiveReporter:
         rate = state.rate(now)
         if rate is not None:
             head.append(f"  {rate:.1f}/s", "dim")
+        if state.shared:
+            found = state.places()
+            queued = f" ({found[QUEUED]} queued)" if found[QUEUED] else ""
+            there = found[SENT] + found[QUEUED] + found[EXECUTING]
+            words = [f"{found[HERE]} here", f"{there} elsewhere{queued}"]
+            words += [f"{found[WAITING]} waiting"] if found[WAITING] else []
+            head.append(f"  {', '.join(words)}", "dim")
         if state.waiting:
-            head.append(f"  {len(state.waiting)} elsewhere", "dim")
+            head.append(f"  {len(state.waiting)} by other builds", "dim")
         return head
 
 
@@ -199,6 +207,7 @@ def _row(each: Running, now: float, columns: int) -> Text:
 
     expected = f" of {duration(each.expected)}" if each.expected else ""
     times = f"{max(0.0, now - each.since):.1f}{expected or ' s'}"
+    times += "" if each.place == HERE else f"  {place_words(each)}"
     label = Text(one_line(each.label), no_wrap=True)
     label.truncate(max(1, columns - len(times) - 5), overflow="ellipsis")
     return Text("  ").append_text(label).append(f"  {times}", "dim")

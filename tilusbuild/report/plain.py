@@ -11,8 +11,9 @@ ten thousand programs stays readable; `verbose` shows every one, `quiet` none.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from tilusbuild.engine import events
@@ -21,11 +22,13 @@ from tilusbuild.engine.events import (
     Dropped,
     Event,
     Finished,
+    Placed,
     Planned,
     Retried,
     Started,
     Waiting,
 )
+from tilusbuild.process.elsewhere import EXECUTING, HERE, QUEUED, SENT, WAITING
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, counted, duration, one_line
 from tilusbuild.status import Status
@@ -38,6 +41,9 @@ class Running:
     label: str
     since: float
     expected: float | None
+    place: str = HERE
+    """As in `Placed`."""
+    worker: str = ""
 
 
 class Progress:
@@ -51,6 +57,8 @@ class Progress:
         self.compiled = 0
         self.waiting: set[str] = set()
         self.running: dict[str, Running] = {}
+        self.shared = False
+        """Whether other machines may compile."""
         self.began = 0.0
         self._expected: float | None = None
         self._expected_done = 0.0
@@ -69,6 +77,11 @@ class Progress:
             case Started():
                 self.waiting.discard(event.hash)
                 self.running[event.hash] = Running(event.label, now, event.expected_seconds)
+            case Placed():
+                self.shared = True
+                if (each := self.running.get(event.hash)) is not None:
+                    placed = replace(each, place=event.place, worker=event.worker)
+                    self.running[event.hash] = placed
             case Waiting():
                 self.waiting.add(event.hash)
             case Retried() | Dropped():
@@ -85,6 +98,10 @@ class Progress:
         if not event.cached:
             self.compiled += 1
             self._seconds_done += event.seconds
+
+    def places(self) -> Mapping[str, int]:
+        """Return how many compiles are in each place."""
+        return Counter(each.place for each in self.running.values())
 
     def rate(self, now: float) -> float | None:
         """Programs a second."""
@@ -112,6 +129,7 @@ class Progress:
         return min(5.0, max(0.2, self._seconds_done / self._expected_done))
 
 
+_PLACES = {HERE: "here", WAITING: "waits for a core", SENT: "sent", QUEUED: "waits for a worker"}
 _FIRST = 10
 _PAUSE = 1.0
 _GOOD = (Status.BUILT, Status.PRUNED)
@@ -161,6 +179,7 @@ class PlainReporter:
         elif not self._quiet and self._due(event, now):
             took = "by another build" if event.cached else duration(event.seconds)
             took = "fetched" if event.remote else took
+            took += f" by {one_line(event.worker)}" if event.worker else ""
             pruned = f" pruned: {one_line(event.reason)}" if event.status == Status.PRUNED else ""
             self._out.write(f"{counter}{one_line(event.label)} {took}{pruned}{self._eta(now)}\n")
         self._out.write("".join(f"{line}\n" for line in details(event)))
@@ -187,12 +206,22 @@ class PlainReporter:
                 return plan_line(event, self._progress)
             case events.Started():
                 return f"{one_line(event.label)} …" if self._verbose else None
+            case events.Placed():
+                return f"{one_line(event.label)} … {place_words(event)}" if self._verbose else None
             case events.Waiting():
                 first, self._waits = not self._waits, True
                 if self._verbose or first:
                     return f"{one_line(event.label)} is compiled by another build; others first"
                 return None
         return note(event)
+
+
+def place_words(placed: Running | Placed) -> str:
+    """Return where a compile is."""
+    worker = one_line(placed.worker)
+    if placed.place == EXECUTING:
+        return f"by {worker}" if worker else "on a worker"
+    return _PLACES.get(placed.place, placed.place)
 
 
 def details(event: events.Finished) -> Iterator[str]:

@@ -65,8 +65,8 @@ def sums(summary: Summary) -> str:
 
 
 def remote_line(remote: RemoteSummary | None) -> str:
-    """Return what a remote cache was good for, as a line; "" when nothing came from it or went
-    there."""
+    """Return what the remotes were good for, as a line for each; none for one of which nothing
+    came, and to which nothing went."""
     if remote is None:
         return ""
     words = (
@@ -75,12 +75,24 @@ def remote_line(remote: RemoteSummary | None) -> str:
         (remote.verified, f"{remote.verified} compiled here as well, the same"),
         (remote.wrong, f"{remote.wrong} wrong"),
         (remote.refused, f"{remote.refused} refused"),
-        (remote.executed, f"{remote.executed} executed there"),
         (remote.sent, f"{remote.sent} sent ({amount(remote.sent_bytes)})"),
         (remote.unsent, f"{remote.unsent} not sent"),
     )
     said = ", ".join(text for count, text in words if count)
-    return f"remote cache: {said}\n" if said else ""
+    cache = f"remote cache: {said}\n" if said else ""
+    return cache + _executed(remote)
+
+
+def _executed(remote: RemoteSummary) -> str:
+    if not remote.executed:
+        return ""
+    said = [f"{counted(remote.executed, 'compile')} of {duration(remote.executed_seconds)}"]
+    if remote.remembered:
+        said.append(f"{remote.remembered} known there before")
+    if remote.inputs_bytes:
+        said.append(f"{amount(remote.inputs_bytes)} sent")
+    said.append(f"{amount(remote.outputs_bytes)} fetched")
+    return f"remote executor: {', '.join(said)}\n"
 
 
 def _group(group: FailureGroup) -> str:

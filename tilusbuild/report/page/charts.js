@@ -97,7 +97,7 @@ const charts = (() => {
   }
   function aboutStep({ step, attempt }) {
     const lines = [["", attempt ? attempt.label : step.label || ""], [step.name, time(step.end - step.start)], ["from", time(step.start)]];
-    if (attempt) lines.push(["status", attempt.status + (attempt.reason ? `: ${attempt.reason}` : "")], ["compiler", time(attempt.seconds)], ["peak memory", bytes(attempt.peak_rss)], ["predicted", attempt.predicted ? bytes(attempt.predicted) : "–"]);
+    if (attempt) lines.push(["status", attempt.status + (attempt.reason ? `: ${attempt.reason}` : "")], ["compiler", time(attempt.seconds)], ...(attempt.elsewhere ? [["worker", attempt.elsewhere]] : [["peak memory", bytes(attempt.peak_rss)]]), ["predicted", attempt.predicted ? bytes(attempt.predicted) : "–"]);
     return lines;
   }
 
