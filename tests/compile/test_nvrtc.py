@@ -22,7 +22,6 @@ from tilusbuild.compile.pipelines.nvrtc import (
     own_flags,
     refused_flags,
 )
-from tilusbuild.compile.steps import tools_of
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
@@ -331,4 +330,4 @@ def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
 
 def test_a_cpu_recipe_has_nothing_to_do_with_it():
     made = make_recipe("cpu")
-    assert made.pipeline.fingerprint(made, tools_of(make_toolchain())) == ("gcc 0 test",)
+    assert made.pipeline.fingerprint(made, make_toolchain()) == ("gcc 0 test",)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.locks import LockName
-from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.scripts import ScriptText, read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.runtime.places import LOST_ROOT
@@ -102,7 +103,7 @@ def _or_begun(tree: Tree) -> dict[str, BuiltProject]:
             return read_index(tree)
     except CorruptFileError:
         pass
-    kept = tuple((each.directory, each.hash) for each in _scripts(tree, {}) if each.programs)
+    kept = tuple((name, digest) for name, digest, text in _texts(tree) if text.programs)
     return {LOST_ROOT: BuiltProject(LOST_ROOT, kept)}
 
 
@@ -275,20 +276,26 @@ def stats(tree: Tree) -> CacheStats:
     return CacheStats(tree.root, counts, sizes, tuple(_scripts(tree, entries)))
 
 
-def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
+def _texts(tree: Tree) -> Iterator[tuple[str, str, ScriptText]]:
+    """Yield the (directory, hash, script.txt) of every whole script directory, sorted."""
     for directory in tree.names(layout.SCRIPTS):
         for digest in filter(layout.is_hash, tree.names(layout.SCRIPTS, directory)):
-            try:
-                text = read_script(tree.script_path(directory, digest), digest)
-                params = text.constants
-            except (FileNotFoundError, CorruptFileError):
-                continue
-            counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
-            size = 0
-            for program in dict.fromkeys(text.programs):
-                if program not in entries:
-                    entries[program] = find_entry(tree.program_path(program), program)
-                entry = entries[program]
-                counts[entry.status if entry else Status.MISSING] += 1
-                size += entry.size if entry else 0
-            yield ScriptListing(directory, digest, text.head, text.programs, counts, size, params)
+            with suppress(FileNotFoundError, CorruptFileError):
+                yield directory, digest, read_script(tree.script_path(directory, digest), digest)
+
+
+def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
+    for directory, digest, text in _texts(tree):
+        try:
+            params = text.constants
+        except CorruptFileError:
+            continue
+        counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
+        size = 0
+        for program in dict.fromkeys(text.programs):
+            if program not in entries:
+                entries[program] = find_entry(tree.program_path(program), program)
+            entry = entries[program]
+            counts[entry.status if entry else Status.MISSING] += 1
+            size += entry.size if entry else 0
+        yield ScriptListing(directory, digest, text.head, text.programs, counts, size, params)

@@ -30,7 +30,6 @@ from tilusbuild.compile.steps import (
     is_placeholder,
     object_name,
     steps,
-    tools_of,
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
@@ -81,7 +80,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         *(f"{_digest(text)}  {name}" for name, text in generated.items()),
         "",
         "[toolchain]",
-        *pipeline.fingerprint(recipe, tools_of(toolchain)),
+        *pipeline.fingerprint(recipe, toolchain),
         *external_headers,
     ]
     return "\n".join(lines) + "\n"
@@ -117,7 +116,7 @@ def module_files(
     pipeline = recipe.pipeline
     source = {"source.cu": recipe.source} if recipe.link is None else {}
     texts = {**source, **pipeline.fixed_files, **pipeline.written(recipe)}
-    fingerprint = pipeline.fingerprint(recipe, tools_of(toolchain))
+    fingerprint = pipeline.fingerprint(recipe, toolchain)
     if launcher is None and pipeline.launcher.is_there:
         launcher = launcher_directory(recipe)[0]
     texts["compile.sh"] = compile_script(recipe, tuple(texts), launcher or "", fingerprint)

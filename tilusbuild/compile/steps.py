@@ -175,19 +175,16 @@ def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools of one toolchain as a compile uses them: paths, environment, fingerprints."""
+    """The tools of one toolchain as a compile uses them: paths and environment.
+
+    Making one looks for tools beside others, so it is made where one is run."""
 
     paths: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str]
     directories: Mapping[str, str]
     """Absolute paths of directories and tools, and their names in a log."""
-    cuda_fingerprint: tuple[str, ...]
-    cc_fingerprint: tuple[str, ...]
-    nvrtc_fingerprint: tuple[str, ...] = ()
-    joiner_fingerprint: tuple[str, ...] = ()
-    """Of libnvfatbin, which joins the code of several architectures."""
-    cudart_fingerprint: tuple[str, ...] = ()
-    """Of the shared CUDA runtime."""
+    cc_fingerprint: tuple[str, ...] = ()
+    """Of the C compiler, which names what it made of a launcher or a check."""
     cuda_headers: str | None = None
     """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
     links: Mapping[str, str] = field(default_factory=dict)
@@ -244,11 +241,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
         paths=paths,
         environment={**toolchain.environment(), **_OWN_TOOLS},
         directories=directories,
-        cuda_fingerprint=tuple(toolchain.fingerprint_cuda),
-        cc_fingerprint=tuple(toolchain.fingerprint_host),
-        nvrtc_fingerprint=tuple(toolchain.fingerprint_nvrtc),
-        joiner_fingerprint=tuple(toolchain.fingerprint_joiner),
-        cudart_fingerprint=tuple(toolchain.fingerprint_cudart),
+        cc_fingerprint=toolchain.fingerprint_host,
         cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
         links=links,
         reach=toolchain.reach(),
@@ -275,8 +268,6 @@ def nvrtc_tools(toolchain: Toolchain) -> Tools:
         paths={"{nvrtc}": nvrtc.command},
         environment={**_OWN_TOOLS, "LC_ALL": "C", "TZ": "UTC"},
         directories={},
-        cuda_fingerprint=(),
-        cc_fingerprint=(),
         cuda_headers=nvrtc.include_dir,
         reach=toolchain.reach(),
     )

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.compile import Recipe, options_text, pipeline_for
-from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import LANGUAGES, signature_of
@@ -355,7 +354,7 @@ class ScriptInstance:
         expressions = (
             [] if launch is None else [each for _, group in launch.lines for each in group]
         )
-        tools = tools_of(self.toolchain)
+        tools = self.toolchain
         owner = self._owner
         parts: tuple[object, ...] = (
             (self.script, owner.template, style_of(owner), owner.kernel, owner.entry),
@@ -366,15 +365,15 @@ class ScriptInstance:
             (self._valued.written_flags, self._defines, self._roots(owner.template)),
             (self._manifest.std_for(self.script), self._manifest.toolchain.host_march),
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
-            (tools.cuda_fingerprint, tools.cc_fingerprint),
-            (repr(type(self.pipeline)), tools.nvrtc_fingerprint, tools.joiner_fingerprint),
+            (tools.fingerprint_cuda, tools.fingerprint_host),
+            (repr(type(self.pipeline)), tools.fingerprint_nvrtc, tools.fingerprint_joiner),
         )
         if owner.generate:
             parts = (*parts, tuple(owner.generate.items()))
         if self.is_part:
             parts = (*parts, (owner.form, self._rdc))
         if self._manifest.cudart_for(self.script) == "shared":
-            parts = (*parts, ("shared", tools.cudart_fingerprint))
+            parts = (*parts, ("shared", tools.fingerprint_cudart))
         if self.grouping is not None:
             parts = (*parts, self.grouping.group)
         return "\n".join(repr(part) for part in parts)

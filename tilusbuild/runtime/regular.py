@@ -14,11 +14,14 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Iterator
 from typing import BinaryIO
 
 MAX_SIZE = 1 << 30
 """Bytes of a file that is read whole, unless the caller says something else."""
 _CHUNK = 1 << 20
+_WORTH_A_LOOK = (errno.EWOULDBLOCK, errno.ENXIO, errno.ELOOP, errno.ENODEV)
+"""What opening something else than a file, or one that another has a lease of, ends in."""
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -71,36 +74,49 @@ def open_regular(
 
     Raises `OSError`, of which `NotAFileError` and `IsADirectoryError` for what is not a file.
     """
-    name = os.fspath(path)
+    return _opened(os.fspath(path), flags, mode, follow, dir_fd)[0]
+
+
+def _opened(
+    name: str,
+    flags: int = os.O_RDONLY,
+    mode: int = 0o666,
+    follow: bool = True,
+    dir_fd: int | None = None,
+) -> tuple[int, int]:
+    """Return the descriptor of `open_regular`, and how many bytes the file has."""
     flags |= os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         handle = os.open(name, flags | os.O_NONBLOCK, mode, dir_fd=dir_fd)
     except OSError as error:
-        found = _status(name, follow, dir_fd)
-        if error.errno == errno.EWOULDBLOCK and found is not None and stat.S_ISREG(found.st_mode):
-            # Another has a lease of it (file servers do): the kernel waits until it is given back.
-            return os.open(name, flags, mode, dir_fd=dir_fd)
-        if error.errno in (errno.ENXIO, errno.ELOOP, errno.ENODEV) and found is not None:
+        if error.errno not in _WORTH_A_LOOK or (found := _status(name, follow, dir_fd)) is None:
+            raise
+        if error.errno != errno.EWOULDBLOCK:
             _check(name, found)
-        raise
+            raise
+        if not stat.S_ISREG(found.st_mode):
+            raise
+        # Another has a lease of it (file servers do): the kernel waits until it is given back.
+        handle = os.open(name, flags, mode, dir_fd=dir_fd)
     try:
-        _check(name, os.fstat(handle))
+        found = os.fstat(handle)
+        _check(name, found)
     except OSError:
         os.close(handle)
         raise
-    return handle
+    return handle, found.st_size
 
 
 def open_file(path: str | os.PathLike[str], limit: int | None = None) -> BinaryIO:
     """Return a regular file, open for reading in pieces; `limit` bounds its size."""
-    handle = open_regular(path)
+    name = os.fspath(path)
+    handle, size = _opened(name)
     try:
-        size = os.fstat(handle).st_size
         if limit is not None and size > limit:
-            raise FileTooLargeError(os.fspath(path), limit)
+            raise FileTooLargeError(name, limit)
         if size == 0:
             # Empty, or one of the kernel's, which may have no end and may wait for more.
-            return io.BytesIO(_read(handle, os.fspath(path), MAX_SIZE if limit is None else limit))
+            return io.BytesIO(_read(handle, size, name, MAX_SIZE if limit is None else limit))
         return open(os.dup(handle), "rb")
     finally:
         os.close(handle)
@@ -110,9 +126,25 @@ def read_bytes(
     path: str | os.PathLike[str], limit: int = MAX_SIZE, *, follow: bool = True
 ) -> bytes:
     """Return the content of a regular file. Raises `OSError`; `FileTooLargeError` above `limit`."""
-    handle = open_regular(path, follow=follow)
+    name = os.fspath(path)
+    handle, size = _opened(name, follow=follow)
     try:
-        return _read(handle, os.fspath(path), limit)
+        return _read(handle, size, name, limit)
+    finally:
+        os.close(handle)
+
+
+def pieces_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the content of a regular file in pieces, each of 1 MiB at most. Raises `OSError`."""
+    name = os.fspath(path)
+    handle, size = _opened(name)
+    try:
+        if size <= _CHUNK:
+            # One read for most; and the kernel's own may have no end, and may wait for more.
+            yield _read(handle, size, name, MAX_SIZE)
+            return
+        while piece := os.read(handle, _CHUNK):
+            yield piece
     finally:
         os.close(handle)
 
@@ -146,19 +178,20 @@ def _check(path: str, found: os.stat_result) -> None:
     raise NotAFileError(path, kind)
 
 
-def _read(handle: int, path: str, limit: int) -> bytes:
+def _read(handle: int, size: int, path: str, limit: int) -> bytes:
     pieces: list[bytes] = []
     left = limit + 1
     # One more than there is: the read that finds the end is spared where the size was right.
-    wanted = os.fstat(handle).st_size + 1
+    wanted = size + 1
     while left > 0:
+        asked = min(left, max(wanted, _CHUNK if pieces else 1 << 16))
         try:
-            piece = os.read(handle, min(left, max(wanted, _CHUNK if pieces else 1 << 16)))
+            piece = os.read(handle, asked)
         except BlockingIOError:
             raise NotAFileError(path, "a stream that has no end") from None
-        if not piece:
-            return b"".join(pieces)
         pieces.append(piece)
         left -= len(piece)
         wanted -= len(piece)
+        if not piece or (wanted == 1 and len(piece) < asked):
+            return b"".join(pieces)
     raise FileTooLargeError(path, limit)

@@ -96,6 +96,9 @@ def remove(path: str) -> None:
         # A directory: EISDIR on Linux, EPERM where it goes by POSIX.
         if error.errno not in (errno.EISDIR, errno.EPERM):
             raise
+    with suppress(OSError):
+        os.rmdir(path)  # mostly what was in it has been moved to its place
+        return
     above = os.open(os.path.dirname(path) or ".", _FLAGS & ~os.O_NOFOLLOW)
     try:
         _remove_directory(above, os.path.basename(path), _mount(above), [])

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from tilusbuild.runtime.regular import open_file
+from tilusbuild.runtime.regular import pieces_of
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -132,9 +132,6 @@ def publish_new(made: str, place: str) -> bool:
     return True
 
 
-_CHUNK = 1 << 20
-
-
 def hasher() -> _Hash:
     """For content that comes in pieces: `update` it with each, then ask for its `hexdigest`."""
     return hashlib.sha256()
@@ -153,7 +150,6 @@ def sha256_text(text: str) -> str:
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the digest of a file's content, read in pieces. Raises `OSError`."""
     found = hasher()
-    with open_file(path) as file:
-        while chunk := file.read(_CHUNK):
-            found.update(chunk)
+    for piece in pieces_of(path):
+        found.update(piece)
     return found.hexdigest()

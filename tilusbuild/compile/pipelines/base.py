@@ -60,7 +60,7 @@ class Pipeline(ABC):
         """Return the commands that make `lib.so`, without the launcher's; the link is the last."""
 
     @abstractmethod
-    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         """Return the lines of `options.txt` on the tools: one for each that can change a byte."""
 
     @abstractmethod

@@ -13,7 +13,6 @@ from tilusbuild.compile.steps import (
     LIBRARY_FLAGS,
     SOURCE,
     Step,
-    Tools,
     defines,
     host_march,
     includes,
@@ -64,8 +63,8 @@ class Cpu(Pipeline):
             Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),
         ]
 
-    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
-        return tools.cc_fingerprint
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        return toolchain.fingerprint_host
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=False)

@@ -22,7 +22,6 @@ from tilusbuild.compile.steps import (
     OBJECT,
     SOURCE,
     Step,
-    Tools,
     host_march,
     object_name,
 )
@@ -129,9 +128,9 @@ class LinkNvcc(LinkPipeline):
         inputs = (*_inputs(recipe), *linked_runtime(link.cudart))
         return [Step("link", (*words, *inputs, "-o", self.product), self.product)]
 
-    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
-        runtime = tools.cudart_fingerprint if linked_runtime(_link_of(recipe).cudart) else ()
-        return (*tools.cuda_fingerprint, *runtime)
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        runtime = toolchain.fingerprint_cudart if linked_runtime(_link_of(recipe).cudart) else ()
+        return (*toolchain.fingerprint_cuda, *runtime)
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True)
@@ -152,8 +151,8 @@ class LinkCpu(LinkPipeline):
         words = ("{cxx}", "-shared", *linker, *_inputs(recipe), "-o", self.product)
         return [Step("link", words, self.product)]
 
-    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
-        return tools.cc_fingerprint
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        return toolchain.fingerprint_host
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=False)

@@ -27,7 +27,6 @@ from tilusbuild.compile.steps import (
     LIBRARY_FLAGS,
     SOURCE,
     Step,
-    Tools,
     defines,
     host_march,
     includes,
@@ -88,8 +87,8 @@ class NvccPipeline(Pipeline):
     compiler = "nvcc"
     implied_headers = ("stdc-predef.h", "cuda_runtime.h", "crt/host_runtime.h")
 
-    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
-        return tools.cuda_fingerprint
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        return toolchain.fingerprint_cuda
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True)
@@ -280,9 +279,9 @@ class HostPipeline(NvccPipeline):
             Step("link", (*words, *inputs, "-o", "lib.so"), "lib.so"),
         ]
 
-    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
-        runtime = tools.cudart_fingerprint if linked_runtime(recipe.cudart) else ()
-        return (*super().fingerprint(recipe, tools), *runtime)
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        runtime = toolchain.fingerprint_cudart if linked_runtime(recipe.cudart) else ()
+        return (*super().fingerprint(recipe, toolchain), *runtime)
 
     def copies_headers(self, recipe: Recipe) -> bool:
         # ptxas records the headers' times. The kernel pipeline gets round that by way of the PTX;

@@ -166,9 +166,10 @@ class KernelNvrtc(KernelPipeline):
             made.append(Step("fatbin", argv, image, False))
         return made
 
-    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         several = len(recipe.archs) > 1 or recipe.ptx
-        return (*(tools.joiner_fingerprint if several else ()), *tools.nvrtc_fingerprint)
+        joiner = toolchain.fingerprint_joiner if several else ()
+        return (*joiner, *toolchain.fingerprint_nvrtc)
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True, nvrtc=True)
