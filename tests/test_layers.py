@@ -12,7 +12,7 @@ import pytest
 import tilusbuild
 
 LAYERS = [
-    "runtime", "option",
+    "runtime", "option", "lazy_dataclass",
     "errors", "status", "state", "noop", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",

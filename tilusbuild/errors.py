@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from tilusbuild.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Expr, ExprError, parse
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 
 Dim = str | int | Expr

@@ -18,7 +18,8 @@ available, dynamic shared memory opted in, no partitioned global caching. A test
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from tilusbuild.lazy_dataclass import dataclass
 
 Version = tuple[int, int]
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
+from tilusbuild.lazy_dataclass import dataclass
 
 _ENTRY = 0x10  # in a symbol's `other`: a kernel, not a device function
 _RESERVED_SMEM = 1024

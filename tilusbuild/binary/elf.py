@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.lazy_dataclass import dataclass
 
 MAGIC = b"\x7fELF\x02\x01"
 """ELF, 64 bit, little endian."""

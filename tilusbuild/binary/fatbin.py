@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from typing import Literal
 
 from tilusbuild.binary.cubin import cubin_arch, open_cubin
 from tilusbuild.binary.elf import MACHINE_CUDA, MACHINES, MAGIC, BinaryError, Elf
+from tilusbuild.lazy_dataclass import dataclass
 
 _FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows

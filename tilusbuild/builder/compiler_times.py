@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 from tilusbuild.state.files import sha256_text

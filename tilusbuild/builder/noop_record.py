@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from tilusbuild import __version__
@@ -28,6 +28,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.compile.steps import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.noop import record, stat_helper, write
 from tilusbuild.noop.write import packed_names, packed_stamps
 from tilusbuild.plan.planner import Plan

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.builder.compiler_times import CompilerTimes
@@ -45,6 +45,7 @@ from tilusbuild.engine.resources import (
     TokenSource,
 )
 from tilusbuild.engine.timeline import LAUNCHER, Timeline
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import Settings
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner

@@ -11,11 +11,11 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from tilusbuild.engine.events import Reporter, Sharded
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError, input_error
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.state.files import sha256_text
 

@@ -11,7 +11,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild import __version__
@@ -25,6 +25,7 @@ from tilusbuild.engine.timeline import (
     Span,
     Timeline,
 )
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.state.envelope import Envelope

@@ -14,12 +14,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.tree import Private, Tree
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_file, sha256_text

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError, wrap_oserror
@@ -27,6 +27,7 @@ from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.strangers import Stranger, litter, script_entries, strangers
 from tilusbuild.cache.strangers import entries as names_of_entries
 from tilusbuild.cache.tree import Tree
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sweep

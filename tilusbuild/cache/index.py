@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilusbuild.cache import layout
@@ -20,6 +20,7 @@ from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import ScriptText, read_script
 from tilusbuild.cache.tree import Tree
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.runtime.places import LOST_ROOT
 from tilusbuild.runtime.regular import read_bytes

@@ -18,10 +18,10 @@ import fcntl
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.reader_lock import (
     FLOCK,
     LOCK_FILE,

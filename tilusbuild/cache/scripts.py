@@ -13,7 +13,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -21,6 +20,7 @@ from tilusbuild.cache.entries import find_entry
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.semantics import Value

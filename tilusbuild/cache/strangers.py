@@ -6,11 +6,11 @@ Nothing here is removed. What is not ours is never removed by anything; it is sa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.state.directories import is_directory, mounts_below
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from tilusbuild.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tilusbuild.report.jsonl import JsonLine

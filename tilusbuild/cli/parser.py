@@ -11,11 +11,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill, variables
 from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.lazy_dataclass import dataclass
 
 VERBS = {
     "init": "create a project that builds and runs, to start from",

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.dtypes import scalar_type
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from tilusbuild.lazy_dataclass import dataclass
 
 _ABSENT = os.strerror(errno.ENOENT)
 _STRERROR = "|".join(re.escape(os.strerror(number)) for number in errno.errorcode)

@@ -7,11 +7,10 @@ arguments become C of the launcher, which the schedules of an instance therefore
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
 from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.signature import Signature
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)

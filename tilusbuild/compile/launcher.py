@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilusbuild.compile.geometry import INT64_LIMITS, geometry, numbers_in_c
 from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits, scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Argument, Dim, Signature

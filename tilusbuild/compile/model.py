@@ -7,12 +7,13 @@ and equal toolchains give equal libraries, wherever they are compiled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from tilusbuild.arch import Arch
 from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
 from tilusbuild.expr import Expr, Value
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Elsewhere
 from tilusbuild.signature import Signature
 from tilusbuild.status import RECORDED, Cause, Status

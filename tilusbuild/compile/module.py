@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from tilusbuild.compile.steps import (
     object_name,
     steps,
 )
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
 from tilusbuild.toolchain import nvrtc_command

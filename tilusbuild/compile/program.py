@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import checks, declared
@@ -40,6 +40,7 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.compile.units import Shared, UnitSteps
 from tilusbuild.errors import Diagnostic
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.envelope import LauncherStore

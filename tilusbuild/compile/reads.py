@@ -20,11 +20,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tilusbuild.compile.steps import HERE, SOURCE, Step, Tools
 from tilusbuild.errors import Diagnostic
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process import landlock
 from tilusbuild.process.base import CompletedCommand, Sandbox
 from tilusbuild.runtime.regular import read_text

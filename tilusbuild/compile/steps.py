@@ -13,10 +13,11 @@ import platform
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import Recipe
+from tilusbuild.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain

@@ -11,10 +11,11 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import Step
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.state.files import sha256_text
 

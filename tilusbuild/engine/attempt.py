@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store, StoredP
 from tilusbuild.engine.states import Ticket
 from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.state.files import sha256_text

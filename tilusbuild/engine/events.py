@@ -8,9 +8,10 @@ but not renamed or given another meaning. Times are seconds, memory is bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Protocol
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Status
 
 SCHEMA = 1

@@ -9,11 +9,11 @@ at once.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.errors import input_error
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.log import StateFile, header
 

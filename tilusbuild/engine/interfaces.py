@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Elsewhere
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.status import Cause, Status

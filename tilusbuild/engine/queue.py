@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.interfaces import Job
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Status
 
 

@@ -9,13 +9,13 @@ program that was asked for is compiled all the same; an answer that comes after 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.events import RemoteSummary
 from tilusbuild.engine.interfaces import Compiled, Job
 from tilusbuild.engine.states import BuildState, Ticket
+from tilusbuild.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

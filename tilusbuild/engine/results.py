@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilusbuild.engine.attempt import ProgramAnswer, placed
 from tilusbuild.engine.events import FailureGroup, Finished, RemoteSummary, Summary, Verdict
 from tilusbuild.engine.interfaces import Compiled, Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import ACCIDENTS, RECORDED, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")

@@ -33,11 +33,12 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from tilusbuild.engine.history import NOTHING, Estimate
 from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Status
 
 FIRST_PAUSE = 0.02

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.lazy_dataclass import dataclass
 
 MOST = 50_000
 """Attempts, and as many of everything else."""

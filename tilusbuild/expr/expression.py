@@ -6,7 +6,7 @@ The forms are made at their first use. An `Expr` never changes in any way that c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import did_you_mean
@@ -23,6 +23,7 @@ from tilusbuild.expr.tree import (
     canonical,
     walk,
 )
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.semantics import NoValueError, result_of
 
 if TYPE_CHECKING:

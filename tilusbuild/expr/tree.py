@@ -8,8 +8,10 @@ parses to the same tree.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from tilusbuild.lazy_dataclass import dataclass
 
 
 class ExprError(Exception):

@@ -8,10 +8,11 @@ entries that were cut out of the manifest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.names import declared_names
 from tilusbuild.manifest.scanner import Path

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from tilusbuild.lazy_dataclass import dataclass
 
 Path = tuple[str | int, ...]
 Span = tuple[int, int]

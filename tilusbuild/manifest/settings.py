@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.runtime.trust import VARIABLE as SAFE_DIRECTORIES
 from tilusbuild.runtime.trust import refusal

@@ -20,9 +20,10 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.arch import Arch, combined, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.naming import (
     Name,
     NameSyntaxError,

@@ -9,12 +9,13 @@ the hash, so that what is compiled is always what the hash names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import pipeline_for
 from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import snake_case
 from tilusbuild.plan import identity
 from tilusbuild.plan.library import LinkInstance, class_of, object_names

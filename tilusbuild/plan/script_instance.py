@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.compile import Recipe, options_text, pipeline_for
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import LANGUAGES, signature_of
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target, target_constants

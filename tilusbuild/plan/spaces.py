@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,

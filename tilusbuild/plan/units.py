@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, Value, parse
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec
 
 MAX_KERNELS = 256

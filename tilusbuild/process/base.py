@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

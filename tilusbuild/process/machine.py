@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from tilusbuild.lazy_dataclass import dataclass
 
 _UNLIMITED = 1 << 60
 """Bytes: version 1 writes such a large number for no limit."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.files import sha256_text
 
 MANIFEST = "MANIFEST"

@@ -13,7 +13,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,6 +35,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render import cuda, templates_directory
 from tilusbuild.runtime.regular import read_bytes

@@ -12,11 +12,12 @@ import os
 import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
 from tilusbuild.errors import Diagnostic, Place, input_error
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.closure import (
     KEEP,
     Closure,

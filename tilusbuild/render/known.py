@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.closure import Closure, Header
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.digests import DigestMemory

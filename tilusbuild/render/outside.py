@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.directories import is_trouble
 
 

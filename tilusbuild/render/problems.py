@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateAssertionError, TemplatesNo
 from jinja2.utils import missing
 
 from tilusbuild.errors import InputError, Place, did_you_mean, input_error
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.cuda import RaisedError
 from tilusbuild.render.environment import (
     SHARED_NAMES,

@@ -15,7 +15,6 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from jinja2 import BytecodeCache, TemplateError, TemplateNotFound, meta
 from jinja2.bccache import Bucket
 
 from tilusbuild.errors import InputError, TilusbuildError
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.environment import (
     MAX_CHARACTERS,
     OURS,

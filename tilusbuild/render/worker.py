@@ -24,10 +24,11 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process import stopping
 from tilusbuild.render.environment import MAX_CHARACTERS, LimitExceededError
 

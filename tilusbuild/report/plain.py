@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TextIO
 
 from tilusbuild.engine import events
@@ -28,6 +28,7 @@ from tilusbuild.engine.events import (
     Started,
     Waiting,
 )
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.elsewhere import EXECUTING, HERE, QUEUED, SENT, WAITING
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, counted, duration, one_line

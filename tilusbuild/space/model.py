@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from graphlib import CycleError, TopologicalSorter
 
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, canonical, is_boolean
+from tilusbuild.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

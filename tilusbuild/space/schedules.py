@@ -7,11 +7,11 @@ was enumerated, and what was read from a file without NumPy, are the same to tho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, overload
 
 from tilusbuild.expr import Value
+from tilusbuild.lazy_dataclass import dataclass
 
 CHUNK = 4096  # schedules made at a time
 

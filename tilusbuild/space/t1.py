@@ -12,11 +12,11 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.expr.parser import BINARY_OPERATORS, COMPARE_OPERATORS, UNARY_OPERATORS
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime import semantics
 from tilusbuild.space.model import Parameter, SpaceError
 

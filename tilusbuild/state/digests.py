@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, Protocol
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.directories import is_trouble
 from tilusbuild.state.files import hasher, sha256_file

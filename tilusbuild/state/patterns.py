@@ -12,8 +12,10 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
+
+from tilusbuild.lazy_dataclass import dataclass
 
 MOST_NAMES = 200_000
 """The names that one pattern may look at."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.clock import Moment
 
 TICK = 50_000_000

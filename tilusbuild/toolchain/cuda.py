@@ -14,9 +14,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories

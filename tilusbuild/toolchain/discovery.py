@@ -12,11 +12,12 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory

@@ -19,9 +19,9 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fnmatch import translate
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.digests import Digests
 from tilusbuild.state.files import sha256_text
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories

@@ -11,9 +11,9 @@ import glob
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain import nvrtc_command

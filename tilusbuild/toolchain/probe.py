@@ -11,8 +11,9 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_text

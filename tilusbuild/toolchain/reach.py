@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.toolchain.headers import outermost
 
 if TYPE_CHECKING:
