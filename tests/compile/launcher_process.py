@@ -39,6 +39,7 @@ class AnyValue(ctypes.Structure):
 
 
 CODES = {"i": 0, "u": 1, "f": 2, "bf": 4, "bool": 6}
+NEW_FLOATS = {"f8e8m0": (14, 8, 1), "f4e2m1x2": (17, 4, 2), "f4e2m1": (17, 4, 1)}
 
 
 def tensor(described, keep):
@@ -47,14 +48,19 @@ def tensor(described, keep):
     kind = dtype.rstrip("0123456789")
     shape = described["shape"]
     strides = described.get("strides")
+    if dtype in NEW_FLOATS:
+        code, bits, lanes = NEW_FLOATS[dtype]
+    else:
+        code, lanes = CODES[kind], 1
+        bits = 8 if dtype == "bool" else int(dtype.removeprefix(kind))
     made = DLTensor(
         data=described.get("data", 1 << 20),
         device_kind=described.get("device_kind", 2),
         device=described.get("device", 0),
         rank=len(shape),
-        code=CODES[kind],
-        bits=8 if dtype == "bool" else int(dtype.removeprefix(kind)),
-        lanes=1,
+        code=code,
+        bits=bits,
+        lanes=lanes,
         shape=(ctypes.c_int64 * max(1, len(shape)))(*shape),
         strides=(ctypes.c_int64 * len(strides))(*strides) if strides else None,
         byte_offset=described.get("byte_offset", 0),

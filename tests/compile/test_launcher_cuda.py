@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 
 import pytest
 
@@ -382,3 +383,38 @@ def test_scalars_of_every_type_keep_their_bytes(driver, link):
     )
     assert answer.answers == [[0, ""]]
     assert driver.lines("launch")[0].endswith("parameters: 0x100000 1000 2 0.5 1 200")
+
+
+class TestNewFloats:
+    ARGUMENTS = types.MappingProxyType(
+        {"x": "f4e2m1x2*[m, kp]", "scale": "f8e8m0*[m, kp // 16]", "m": "i32", "kp": "i32"}
+    )
+    PAIRS = types.MappingProxyType({"dtype": "f4e2m1x2", "shape": [2, 64]})
+    SCALES = types.MappingProxyType({"dtype": "f8e8m0", "shape": [2, 4], "data": 2 << 20})
+
+    def call(self, driver, link, x, scale):
+        made = make_recipe(arguments=dict(self.ARGUMENTS), out=(), grid=("m",))
+        parameters = {"FAKE_CUDA_PARAMETERS": "ptr ptr i32 i32"}
+        answer = driver.call(link(made), {"packed": [dict(x), dict(scale)]}, environment=parameters)
+        return answer.answers[0]
+
+    def test_are_passed_with_shapes_in_bytes(self, driver, link):
+        assert self.call(driver, link, self.PAIRS, self.SCALES) == [0, ""]
+        assert driver.lines("launch")[0].endswith("parameters: 0x100000 0x200000 2 64")
+
+    @pytest.mark.parametrize(
+        ("changes", "got"),
+        [
+            ({"dtype": "f4e2m1"}, "got f4e2m1 tensor"),
+            ({"dtype": "u8"}, "got u8 tensor"),
+            ({"dtype": "f8e8m0"}, "got f8e8m0 tensor"),
+        ],
+    )
+    def test_are_no_others(self, driver, link, changes, got):
+        status, text = self.call(driver, link, {**self.PAIRS, **changes}, self.SCALES)
+        assert status == -1
+        assert 'argument "x" (1st): expected f4e2m1x2*[m, kp]' in text
+        assert got in text
+        status, text = self.call(driver, link, self.PAIRS, {**self.SCALES, "dtype": "f4e2m1x2"})
+        assert 'argument "scale" (2nd): expected f8e8m0*' in text
+        assert "got f4e2m1x2 tensor" in text

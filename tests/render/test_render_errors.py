@@ -27,6 +27,7 @@ CASES = [
     ("{{ cdiv(block_m, 0) }}", 1, None, "division by zero", None),
     ('{{ block_m + "a" }}', 1, None, "unsupported operand", None),
     ('{{ "f61" | ctype }}', 1, None, '"f61" is not an element type', None),
+    ('{{ "f8e8m0" | ctype(portable=true) }}', 1, None, "f8e8m0 has no type but CUDA's", None),
     ("{{ none }}", 1, None, "the value is none", None),
     ("{{ cdiv }}", 1, None, "only text and numbers can be written", None),
     ("{{ 1e308 * 10 }}", 1, None, "the value is inf", None),

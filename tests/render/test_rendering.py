@@ -17,6 +17,8 @@ from tilusbuild.render.renderer import Renderer
         ("{{ block_m }} {{ alpha }}", "64 0.5"),
         ('{{ "f16" | ctype }} {{ "u8" | ctype }}', "__half unsigned char"),
         ('{{ "f16" | ctype(portable=true) }}', "tb::f16"),
+        ('{{ "f4e2m1x2" | ctype }} {{ "f4e2m1x2" | bits }}', "__nv_fp4x2_e2m1 8"),
+        ('{{ "f8e8m0" | ctype }} {{ "f8e8m0" | bytes }}', "__nv_fp8_e8m0 1"),
         ('{{ "bf16" | bits }} {{ "f32" | bytes }}', "16 4"),
         ("{{ cdiv(7, 2) }} {{ 7 | align(4) }} {{ log2(64) }} {{ pow2(3) }}", "4 8 6 8"),
         ("{{ min(3, 1, 2) }} {{ [3, 1] | max }} {{ gcd(12, 18) }}", "1 3 6"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import struct
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, WHOLE, DataType
 from tilusbuild.tune.bench.devices import c_type
 from tilusbuild.tune.inputs import numpy_type
@@ -18,6 +22,10 @@ KINDS = {"bool": ("b", 6), "int": ("i", 0), "uint": ("u", 1)}
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
 class TestEachType:
     def test_is_numpy_s(self, dtype: DataType) -> None:
+        if dtype.lanes != 1:
+            with pytest.raises(InputError, match=f"no NumPy arrays of {dtype.name}"):
+                numpy_type(dtype.name)
+            return
         known = numpy_type(dtype.name)
         assert (known.name, known.itemsize) == (dtype.numpy, dtype.bytes)
         if dtype.kind in KINDS:
@@ -41,6 +49,24 @@ class TestEachType:
             assert limits is None
 
 
+def test_a_pair_of_fp4_is_a_byte() -> None:
+    pair = DTYPES["f4e2m1x2"]
+    assert (pair.code, pair.bits, pair.lanes, pair.bytes) == (17, 4, 2, 1)
+
+
 def test_every_type_is_whole_or_a_float() -> None:
     assert set(DTYPES) == WHOLE | FLOATS
     assert not WHOLE & FLOATS
+
+
+@pytest.mark.nvcc
+def test_cuda_has_each_type_in_its_size(tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc was found")
+    headers = "".join(f"#include <cuda_{name}.h>\n" for name in ("fp16", "bf16", "fp8", "fp4"))
+    sizes = (f"static_assert(sizeof({d.cuda}) == {d.bytes});\n" for d in DTYPES.values())
+    (tmp_path / "sizes.cu").write_text(headers + "".join(sizes))
+    command = [nvcc, "-cubin", "-arch=sm_90a", "sizes.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.dtypes import DTYPES, WHOLE
 from tilusbuild.tune import inputs
 from tilusbuild.tune.bench import elements
 
-FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2")
-INTEGERS = tuple(name for name in DTYPES if name not in FLOATS and name != "bool")
+FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "f8e8m0")
+INTEGERS = tuple(name for name in DTYPES if name in WHOLE and name != "bool")
 
 
 @given(

@@ -76,7 +76,7 @@ def test_bf16_is_rounded_to_the_nearest(values: list[float]) -> None:
         assert abs(float(rounded) - float(value)) <= 2.0**-8 * abs(float(value)) + 1e-38
 
 
-@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2", "f8e8m0"])
 def test_every_fp8_value_survives(dtype: str) -> None:
     codes = np.arange(256, dtype=np.uint8).view(inputs.numpy_type(dtype))
     values = inputs.widen(codes)
@@ -128,7 +128,12 @@ def test_a_tie_goes_to_the_even_neighbour_and_signs_of_zero_stay(dtype: str) -> 
 
 @pytest.mark.parametrize(
     ("dtype", "name"),
-    [("bf16", "bfloat16"), ("f8e4m3", "float8_e4m3fn"), ("f8e5m2", "float8_e5m2")],
+    [
+        ("bf16", "bfloat16"),
+        ("f8e4m3", "float8_e4m3fn"),
+        ("f8e5m2", "float8_e5m2"),
+        ("f8e8m0", "float8_e8m0fnu"),
+    ],
 )
 def test_narrow_types_are_exported_as_what_they_are(dtype: str, name: str) -> None:
     array = inputs.narrow(np.ones((2, 3), np.float32), dtype)

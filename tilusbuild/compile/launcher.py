@@ -121,6 +121,7 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_OPTIONAL": lambda argument: argument.optional,
     "TL_STRIDES": lambda argument: argument.strides is not None,
     "TL_POINTER": lambda argument: argument.dtype == POINTER,
+    "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
 """What only the launchers of some arguments have a part for."""
 _ATTRIBUTES = "TL_ATTRIBUTES"

@@ -99,9 +99,9 @@ def _kind(script: Script, argument: ScriptArgument, place: int, value: Any) -> A
     if tensor is None:
         raise wrong(type(value).__name__)
     known = DTYPES[argument.dtype]
-    if tensor.dtype != (known.code, known.bits, 1):
+    if tensor.dtype != (known.code, known.bits, known.lanes):
         name = next(
-            (n for n, d in DTYPES.items() if (d.code, d.bits, 1) == tensor.dtype), "another"
+            (n for n, d in DTYPES.items() if (d.code, d.bits, d.lanes) == tensor.dtype), "another"
         )
         raise wrong(f"{name} tensor of shape {tensor.shape}")
     return tensor

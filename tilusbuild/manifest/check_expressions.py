@@ -19,7 +19,7 @@ from tilusbuild.manifest.methods import argument_of, expression
 from tilusbuild.manifest.names import COSTS, linked_names
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.valued_flags import in_place
-from tilusbuild.runtime.dtypes import integer_limits
+from tilusbuild.runtime.dtypes import FLOATS, POINTER, integer_limits
 from tilusbuild.signature import (
     Argument,
     SignatureError,
@@ -172,10 +172,10 @@ def _may_be_integer(type_text: str) -> bool:
     except SignatureError:
         return True
     limits = integer_limits(argument.dtype)
-    return not argument.is_tensor and (limits is not None or argument.dtype not in _FLOATS)
+    return not argument.is_tensor and (limits is not None or argument.dtype not in _NO_INTEGERS)
 
 
-_FLOATS = frozenset({"bool", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "void*"})
+_NO_INTEGERS = FLOATS | {"bool", POINTER}
 
 
 def check_expression(

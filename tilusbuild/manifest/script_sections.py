@@ -211,7 +211,8 @@ class Arg(ManifestTable):
 
     type: Text = Field(
         description="The type. A tensor is an element type, `*` and its dimensions. Element "
-        "types: `bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2`, or a "
+        "types: `bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 "
+        "f4e2m1x2` (two values, one byte), or a "
         "parameter of `params` whose value is one. `void*` is an opaque pointer: an address, or "
         "None.",
         examples=["f16*[m, k]", "i32", "void*"],

@@ -55,13 +55,20 @@ def ctype(context: Context, dtype: object, portable: bool = False) -> str:
         return DTYPES[name].cuda
     target = context.get("target")
     kind = target.get("kind") if isinstance(target, Mapping) else getattr(target, "kind", None)
+    if not portable and kind != "cpu":
+        return DTYPES[name].cuda
+    if name in _CUDA_ONLY:
+        raise RefusedError(f"{name} has no type but CUDA's: take unsigned char")
     # tilusbuild/portable.cuh.j2 defines tb::f16 and its like, for either kind of target.
-    return f"tb::{name}" if portable or kind == "cpu" else DTYPES[name].cuda
+    return f"tb::{name}"
+
+
+_CUDA_ONLY = ("f8e8m0", "f4e2m1x2")
 
 
 def bits(dtype: object) -> int:
     """Return the size of an element type: `{{ "bf16" | bits }}` is 16."""
-    return DTYPES[known_dtype(dtype)].bits
+    return DTYPES[known_dtype(dtype)].bytes * 8
 
 
 def size_of(dtype: object) -> int:

@@ -21,16 +21,19 @@ class DataType(NamedTuple):
     c: str
     """The C type of a scalar of this type and of elements; "void" where C has none."""
     cuda: str
-    """The CUDA C++ type; <cuda_fp16.h>, <cuda_bf16.h> and <cuda_fp8.h> define the narrow ones."""
+    """The CUDA C++ type; <cuda_fp16.h>, <cuda_bf16.h>, <cuda_fp8.h> and <cuda_fp4.h> define the
+    narrow ones."""
     numpy: str
-    """What NumPy, `ml_dtypes`, torch, CuPy and JAX call it."""
+    """What NumPy, `ml_dtypes`, torch, CuPy and JAX call it, as far as they have it."""
     struct: str
     """The format character of `struct` and `memoryview.cast`; "" where they have none."""
+    lanes: int = 1
+    """DLPack's: how many values an element is. Those of less than a byte come in pairs."""
 
     @property
     def bytes(self) -> int:
         """Return the size of an element."""
-        return self.bits // 8
+        return self.bits * self.lanes // 8
 
     @property
     def limits(self) -> tuple[int, int] | None:
@@ -60,6 +63,8 @@ DTYPES = {
         ("f64", "float", 2, 64, "double", "double", "float64", "d"),
         ("f8e4m3", "float", 10, 8, "void", "__nv_fp8_e4m3", "float8_e4m3fn", ""),
         ("f8e5m2", "float", 12, 8, "void", "__nv_fp8_e5m2", "float8_e5m2", ""),
+        ("f8e8m0", "float", 14, 8, "void", "__nv_fp8_e8m0", "float8_e8m0fnu", ""),
+        ("f4e2m1x2", "float", 17, 4, "void", "__nv_fp4x2_e2m1", "float4_e2m1fn_x2", "", 2),
     )
 }
 """Every element type, by its name in a manifest."""

@@ -33,8 +33,14 @@ _NARROW = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
 
 
 def numpy_type(dtype: str) -> np.dtype[Any]:
-    """Return the NumPy type of an element type; of those that NumPy does not have, `ml_dtypes`'."""
+    """Return the NumPy type of an element type; of those that NumPy does not have, `ml_dtypes`'.
+    Raises `InputError` for one that is in neither."""
     name = DTYPES[dtype].numpy
+    if DTYPES[dtype].lanes != 1:
+        raise input_error(
+            f"there are no NumPy arrays of {dtype}: run and tune cannot make or check one",
+            hint="call the kernel from Python, as tilusbuild.load gives it, or declare u8",
+        )
     if name not in _NARROW:
         return np.dtype(name)
     import ml_dtypes
@@ -124,6 +130,8 @@ def _tensor(argument: Argument, shape: tuple[int, ...], random: np.random.Genera
         return random.integers(0, 2, shape).astype(np.bool_)
     if limits := integer_limits(kind):
         return random.integers(max(-8, limits[0]), 9, shape).astype(numpy_type(kind))
+    if kind == "f8e8m0":  # powers of two alone: the scales of other numbers
+        return narrow(np.exp2(random.integers(-2, 3, shape)).astype(np.float32), kind)
     return narrow(random.uniform(-1.0, 1.0, shape).astype(np.float32), kind)
 
 
@@ -147,7 +155,7 @@ def narrow(values: Array, dtype: str) -> Array:
     made = numpy_type(dtype)
     if DTYPES[dtype].bits == 8:
         # Without this, e4m3, which has no infinity, would turn large values into NaN.
-        codes = np.arange(128, dtype=np.uint8).view(made).astype(np.float32)
+        codes = np.arange(256, dtype=np.uint8).view(made).astype(np.float32)
         largest = codes[np.isfinite(codes)].max()
         values = np.clip(values, -largest, largest)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -59,6 +59,10 @@ static void tl_add_dtype(tl_text *to, tl_dtype dtype) {
   else if (dtype.code == TL_CODE_BFLOAT) tl_add(to, "bf%d", dtype.bits);
   else if (dtype.code == 10) tl_add(to, "f8e4m3");
   else if (dtype.code == 12) tl_add(to, "f8e5m2");
+#ifdef TL_NEW_FLOATS
+  else if (dtype.code == 14) tl_add(to, "f8e8m0");
+  else if (dtype.code == 17) tl_add(to, "f4e2m1");
+#endif
   else tl_add(to, "(DLPack type %d of %d bits)", dtype.code, dtype.bits);
   if (dtype.lanes != 1) tl_add(to, "x%d", dtype.lanes);
 }
@@ -179,7 +183,12 @@ static int tl_take_tensor(tl_call *call, int index, const tl_any *any) {
   }
   call->tensor[index] = tensor;
   if (tensor->dtype.code != argument->code || tensor->dtype.bits != argument->bits ||
+#ifdef TL_NEW_FLOATS
+      /* What has less than a byte comes in pairs. */
+      tensor->dtype.lanes != (argument->bits == 4 ? 2 : 1))
+#else
       tensor->dtype.lanes != 1)
+#endif
     return tl_wrong_tensor(call, "TypeError", index, "");
   if (tensor->rank != argument->rank) return tl_wrong_tensor(call, "ValueError", index, "");
   for (int axis = 0; axis < tensor->rank; axis++) {

@@ -18,6 +18,8 @@ from tilusbuild.runtime.dtypes import DTYPES, FLOATS
 
 _F8 = {"f8e4m3": (4, 3, 448.0), "f8e5m2": (5, 2, 57344.0)}
 """Exponent bits, mantissa bits, the greatest value (OCP 8-bit floating point, 1.0)."""
+_SCALE = "f8e8m0"
+"""An exponent and nothing else (OCP microscaling formats, 1.0): a power of two, or NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
     if dtype == "bf16":
         wide = numpy.frombuffer(data, numpy.uint16).astype(numpy.uint32) << numpy.uint32(16)
         return wide.view(numpy.float32)
-    if dtype in _F8:
+    if dtype in _F8 or dtype == _SCALE:
         codes = numpy.frombuffer(data, numpy.uint8)
         return numpy.array(f8_values(dtype), numpy.float32)[codes]
     return numpy.frombuffer(data, DTYPES[dtype].struct)
@@ -130,7 +132,7 @@ def values(data: bytes, dtype: str) -> Iterable[Any]:
         wide = bytearray(2 * len(data))
         wide[2::4], wide[3::4] = data[0::2], data[1::2]
         return memoryview(wide).cast("f")
-    if dtype in _F8:
+    if dtype in _F8 or dtype == _SCALE:
         table = f8_values(dtype)
         return (table[code] for code in data)
     if dtype == "f16":
@@ -143,6 +145,8 @@ def values(data: bytes, dtype: str) -> Iterable[Any]:
 @cache
 def f8_values(dtype: str) -> tuple[float, ...]:
     """Return the value of each of the 256 codes."""
+    if dtype == _SCALE:
+        return (*(2.0 ** (code - 127) for code in range(255)), math.nan)
     exponent_bits, mantissa_bits, largest = _F8[dtype]
     bias = (1 << (exponent_bits - 1)) - 1
     found = []
