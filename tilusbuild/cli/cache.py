@@ -239,8 +239,9 @@ class CacheExportArgs(Common):
     layout: str = option(
         "--layout",
         required=True,
-        choices=("tilus", "tilelang", "hidet"),
-        help="the system whose cache it is to look like",
+        choices=("tilus", "tilelang", "hidet", "cubin"),
+        help="the system whose cache it is to look like, or `cubin`: the GPU code alone, and "
+        "what a launch needs",
     )
 
 
@@ -337,6 +338,9 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         "package a foreign cache for other machines",
     ),
     "export": Verb(
-        CacheExportArgs, _export, (ExportedLine,), "write the cache in the layout of another system"
+        CacheExportArgs,
+        _export,
+        (ExportedLine,),
+        "write the cache in the layout of another system, or as cubins",
     ),
 }

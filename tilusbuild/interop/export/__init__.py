@@ -1,4 +1,5 @@
-"""Export scripts of the cache in the directory layout of Tilus, TileLang or Hidet, as hard links.
+"""Export scripts of the cache: in the directory layout of Tilus, TileLang or Hidet, as hard links,
+or as cubins.
 
 Files are hard links to the cache's, copies only where the file system refuses a link; nothing in
 the cache is changed. The directory of an export appears whole, under its name, or not at all, and
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from tilusbuild.cache.layout import files_below
 from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.interop.export.cubins import cubin_layout
 from tilusbuild.interop.export.layouts import hidet_layout, tilelang_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem, HardLink, OwnFile, SymLink
 from tilusbuild.package.staging import private_directory
@@ -24,6 +26,7 @@ LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]
     "tilus": tilus_layout,
     "tilelang": tilelang_layout,
     "hidet": hidet_layout,
+    "cubin": cubin_layout,
 }
 MARK = ".tilusbuild-view"
 """The file by which an earlier export is recognised: its layout, and its files, one a line."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 
 from tilusbuild import __version__
@@ -21,6 +20,7 @@ from tilusbuild.interop.export.scripts import (
     HardLink,
     OwnFile,
     SymLink,
+    directory_of,
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import ScriptArgument
@@ -35,7 +35,6 @@ from tilusbuild.table import Cell, table
 
 _TILUS_SCRIPT_DIGITS, _TILUS_PROGRAM_DIGITS = 8, 12
 """Of sha256 in hexadecimal, as Tilus shortens it."""
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
 def tilus_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
@@ -55,8 +54,7 @@ def tilus_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
 
 def _tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
     script = exported.script
-    last = script.hash[:_TILUS_SCRIPT_DIGITS]
-    home = f"scripts/{exported.name}/{_file_name([*script.params.values(), last])}"
+    home = f"scripts/{exported.name}/{directory_of(script, _TILUS_SCRIPT_DIGITS)}"
     yield OwnFile(f"{home}/meta.json", _json(_tilus_meta(exported)))
     yield OwnFile(f"{home}/schedule.txt", _schedules(exported).encode())
     for number, program in enumerate(exported.built):
@@ -146,10 +144,6 @@ def _dispatch(exported: ExportedScript, chosen: Table) -> dict[str, object]:
     }
     entries = [[list(key), choice] for key, choice in _renumbered(exported, chosen)]
     return {"_metadata": metadata, "entries": entries}
-
-
-def _file_name(values: Iterable[object]) -> str:
-    return _UNSAFE.sub("_", "-".join(map(str, values)))
 
 
 def _json(value: object) -> bytes:

@@ -7,6 +7,7 @@ that names it, never silently missing from the export.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,13 @@ class SymLink:
 
 
 ExportItem = HardLink | OwnFile | SymLink
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
+
+
+def directory_of(script: Script, digits: int) -> str:
+    """Return a directory's name for an instance: its constants, and so many digits of its hash."""
+    return _UNSAFE.sub("_", "-".join(map(str, (*script.params.values(), script.hash[:digits]))))
 
 
 class UnreadableScriptError(TilusbuildError):
