@@ -10,7 +10,7 @@ import pytest
 from support.fake_engine import FakeJob
 from support.project import Project
 from tilusbuild.builder.compiler_times import CompilersLine, CompilerTimes
-from tilusbuild.toolchain import nvrtc_command
+from tilusbuild.toolchain import nvrtc_places
 
 JOBS = [FakeJob(f"job {number}", index=number) for number in range(4)]
 
@@ -85,7 +85,7 @@ extern "C" __global__ void scale(float *x, int n) { x[threadIdx.x] = {{ unroll }
 
 
 @pytest.mark.nvcc
-@pytest.mark.skipif(not os.path.isabs(nvrtc_command.find()), reason="needs NVRTC")
+@pytest.mark.skipif(not os.path.isabs(nvrtc_places.find()), reason="needs NVRTC")
 def test_plan_and_doctor_say_it_after_a_build_by_each(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write_all({"tilus.toml": MANIFEST, "scale.cu.j2": TEMPLATE})

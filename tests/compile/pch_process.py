@@ -10,13 +10,13 @@ import os
 import sys
 from typing import Any
 
-from tilusbuild.toolchain import nvrtc_command, nvrtc_pch
+from tilusbuild.toolchain import nvrtc_command, nvrtc_library, nvrtc_pch
 
 nvrtc_pch._WORTH = float(os.environ.get("PCH_WORTH", "0"))
 nvrtc_pch._LEAST_BYTES = int(os.environ.get("PCH_LEAST", "0"))
 
 
-class Counting(nvrtc_command.Nvrtc):
+class Counting(nvrtc_library.Nvrtc):
     """NVRTC, and how often precompiled headers were used."""
 
     used = 0

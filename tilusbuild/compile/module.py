@@ -9,6 +9,7 @@ that already holds the bytes it made.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,6 @@ from tilusbuild.compile.steps import (
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
-    NVRTC_COMMAND,
     OBJECT,
     PRODUCT,
     Step,
@@ -139,7 +139,8 @@ def launcher_directory(
 def _launcher_directory(source: str, launcher_o: bytes | None) -> tuple[str, Mapping[str, bytes]]:
     files = {LAUNCHER: source.encode()}
     if launcher_o is not None:
-        files |= {LAUNCHER_OBJECT: launcher_o, NVRTC_COMMAND: read_bytes(nvrtc_command.__file__)}
+        files[LAUNCHER_OBJECT] = launcher_o
+        files |= {os.path.basename(path): read_bytes(path) for path in nvrtc_command.SHIPPED}
     manifest = "".join(f"{sha256_bytes(data)}  {name}\n" for name, data in files.items())
     return sha256_text(manifest), {**files, "MANIFEST": manifest.encode()}
 

@@ -16,7 +16,7 @@ from tilusbuild.arch import Arch
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command
 from tilusbuild.state.digests import Digests
-from tilusbuild.toolchain import nvrtc_command
+from tilusbuild.toolchain import nvrtc_command, nvrtc_places
 from tilusbuild.toolchain.cuda import RejectedError, embedded_version, wheel_roots
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError, run_apart
@@ -81,7 +81,7 @@ def places(probe: Probe, nvcc: str | None, installed_under: str) -> list[tuple[s
     """
     named = [(name, probe.env.get(name)) for name in ("CUDA_HOME", "CUDA_PATH")]
     installed = [f"{installed_under}/cuda", *glob.glob(f"{glob.escape(installed_under)}/cuda-*")]
-    newest_first = sorted(installed[1:], key=nvrtc_command.numbers, reverse=True)
+    newest_first = sorted(installed[1:], key=nvrtc_places.numbers, reverse=True)
     return [
         *([("toolchain.nvcc", _root_of(nvcc))] if nvcc else []),
         *((name, root) for name, root in named if root),
@@ -95,7 +95,7 @@ def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield (place, library), each library once."""
     seen: set[str] = set()
     for where, root in roots:
-        for path in nvrtc_command.libraries_under(root):
+        for path in nvrtc_places.libraries_under(root):
             real = os.path.realpath(path)
             if real not in seen:
                 seen.add(real)
@@ -132,7 +132,7 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
         version=version or ".".join(map(str, release)),
         release=release,
         numbers=numbers,
-        include_dir=nvrtc_command.headers_among((*own, *roots), release),
+        include_dir=nvrtc_places.headers_among((*own, *roots), release),
         joiner=os.path.realpath(joiners[0]) if joiners else None,
     )
 
