@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+import tilusbuild
 from support.spoilt import EXAMPLE, spoilt
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import Manifest, load, memo
@@ -114,6 +117,29 @@ def test_another_text_another_place_and_other_code_are_not_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memo, "stamp_of", lambda file: (0, 0, 0, 0))
         assert memo.recalled("tilus.toml", environment) is None
+    assert memo.recalled("tilus.toml", environment) is not None
+
+
+REMEMBER = """\
+import os, sys
+from tilusbuild.manifest import load, memo
+memo._A_MINUTE = -(10**19)
+memo.remember(load("tilus.toml"), {"HOME": sys.argv[1]})
+"""
+
+
+def test_another_installation_of_tilusbuild_does_not_answer(
+    load_example: Loader, environment: Mapping[str, str], home: Path, tmp_path: Path
+) -> None:
+    load_example(EXAMPLE)
+    package = Path(tilusbuild.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(package, tmp_path / "other/tilusbuild", ignore=ignored)
+    command = [sys.executable, "-c", REMEMBER, str(home)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": f"{tmp_path}/other"})
+    assert the_file(home).stat().st_size
+    assert memo.recalled("tilus.toml", environment) is None
+    memo.remember(load("tilus.toml"), environment)
     assert memo.recalled("tilus.toml", environment) is not None
 
 

@@ -1,11 +1,11 @@
 """The checked manifest, remembered, so that a build after an edit starts without pydantic.
 
 One file for each manifest, beside the no-op records. It holds what the checks left of one text:
-it answers for the same text only, and while each file of tilusbuild that was loaded when it was
-written has its stamp. What the file system decides (whether templates are there, what the patterns
-of a library match) is checked each time, by the same checks. Whatever is missing, damaged, of
-another version, another's, or does not pass is as good as no file: then the manifest is loaded, and
-says what is wrong with it.
+it answers for the same text only, to the tilusbuild that wrote it (another may be installed
+elsewhere), and while each of its files that was loaded then has its stamp. What the file system
+decides (whether templates are there, what the patterns of a library match) is checked each time, by
+the same checks. Whatever is missing, damaged, of another version, another's, or does not pass is as
+good as no file: then the manifest is loaded, and says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from tilusbuild.state.stamp import is_settled, stamp_of
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
 
-_ENVELOPE = Envelope("manifest 1")
+_ENVELOPE = Envelope("manifest 2")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _A_MINUTE = 60_000_000_000
 """Nanoseconds. Code that changed so lately may be other code than what runs."""
 _DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
@@ -93,7 +94,7 @@ def _is_own(file: str) -> bool:
 
 
 def _key(path: str, text: str) -> list[str]:
-    return [os.path.abspath(path), sha256_text(text), sys.version]
+    return [os.path.abspath(path), sha256_text(text), sys.version, _PACKAGE]
 
 
 def _our_code() -> list[list[Any]] | None:
