@@ -2,8 +2,9 @@
 
 nginx with WebDAV, bazel-remote and gateways of buckets serve it. Such a server checks nothing: it
 takes any bytes under any name, and its records may name blobs that are gone. Each thread has a
-connection of its own, which is kept. No redirect is followed, and no more is read than a blob's
-size.
+connection of its own, which is kept. What is asked for together goes out together (`pipeline`), and
+one by one where a server answers in another way than with files. No redirect is followed, and no
+more is read than a blob's size.
 """
 
 from __future__ import annotations
@@ -14,19 +15,25 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 from tilusbuild import __version__
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
+from tilusbuild.remote.pipeline import Request, UnsuitedError, answers
 from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings
 
 MAX_RECORD = 4 << 20
 """Bytes of a record that is read."""
 _CHUNK = 1 << 16
+_AT_ONCE = 32
+"""Requests that are sent before the first answer is read."""
+_PATIENCE = 3
+"""How often in a row nothing of what was sent together may be answered, before all is asked one by
+one."""
 _OK = (200, 201, 202, 204)
 _ABSENT = (404, 410)
 _UNTRUSTED = (18, 19, 20, 21)
@@ -37,8 +44,8 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 class HttpBackend:
     """The server of an `http://` or `https://` address."""
 
-    batch = 4
-    width = 16
+    batch = 16
+    width = 8
 
     def __init__(self, settings: RemoteSettings) -> None:
         """Raises `RemoteTroubleError` for certificates that cannot be read."""
@@ -52,6 +59,8 @@ class HttpBackend:
         self._guard = threading.Lock()
         self._open: set[http.client.HTTPConnection] = set()
         self._closed = False
+        self._authority = parts.netloc.rpartition("@")[2]
+        self._unanswered = 0
 
     def check(self, *, write: bool) -> str:
         status, _ = self._request("GET", f"ac/{'0' * 64}", most=MAX_RECORD)
@@ -60,14 +69,19 @@ class HttpBackend:
         return "a server of /ac and /cas over HTTP"
 
     def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
-        return [self._get(f"ac/{key.digest}", MAX_RECORD) for key in keys]
+        return self._all([(f"ac/{key.digest}", MAX_RECORD) for key in keys])
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
-        found = {blob: self._get(f"cas/{blob.digest}", blob.size) for blob in wanted}
-        return {blob: data for blob, data in found.items() if data is not None}
+        every = list(wanted)
+        found = self._all([(f"cas/{blob.digest}", blob.size) for blob in every])
+        return {blob: data for blob, data in zip(every, found, strict=True) if data is not None}
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
-        return [b for b in blobs if self._request("HEAD", f"cas/{b.digest}")[0] != 200]
+        every = list(blobs)
+        known = list(self._ahead("HEAD", [(f"cas/{blob.digest}", 0) for blob in every]))
+        found = [blob for blob, data in zip(every, known, strict=False) if data is None]
+        rest = every[len(known) :]
+        return found + [b for b in rest if self._request("HEAD", f"cas/{b.digest}")[0] != 200]
 
     def send(self, blobs: Mapping[Blob, bytes]) -> None:
         for blob, data in blobs.items():
@@ -87,6 +101,55 @@ class HttpBackend:
                 # Not `close`: that would wait for the thread that reads from it.
                 with suppress(OSError, AttributeError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _all(self, wanted: Sequence[tuple[str, int]]) -> list[bytes | None]:
+        """Return the content of each name; None where there is none."""
+        found = list(self._ahead("GET", wanted))
+        return found + [self._get(name, most) for name, most in wanted[len(found) :]]
+
+    def _ahead(self, method: str, wanted: Sequence[tuple[str, int]]) -> Iterator[bytes | None]:
+        """Yield the first of these, as far as the server takes requests ahead of its answers."""
+        every = [Request(f"{self._prefix}/{name}", most) for name, most in wanted]
+        at = 0
+        while len(every) > 1 and at < len(every) and self._takes_ahead:
+            before = at
+            try:
+                for status, data in self._answers(method, every[at : at + _AT_ONCE]):
+                    yield data if status == 200 else None
+                    at += 1
+            except TimeoutError as error:
+                raise self._trouble(error) from None
+            except (OSError, UnsuitedError):
+                if at == before:
+                    # What that is, the request by itself will say.
+                    self._unanswered += 1
+                    return
+            self._unanswered = 0
+
+    @property
+    def _takes_ahead(self) -> bool:
+        return self._unanswered < _PATIENCE
+
+    def _answers(self, method: str, wanted: Sequence[Request]) -> Iterator[tuple[int, bytes]]:
+        try:
+            connection = self._connection()
+        except OSError as error:
+            raise self._trouble(error) from None
+        whole = False
+        try:
+            headers = {"Host": self._authority, **self._headers()}
+            rows = [f"{name}: {value}" for name, value in headers.items()]
+            if any("\r" in row or "\n" in row for row in rows):
+                raise UnsuitedError
+            lines = "".join(f"{row}\r\n" for row in rows)
+            yield from answers(connection.sock, method, lines, wanted, self._settings.timeout)
+            whole = True
+        finally:
+            if not whole:
+                self._forget(connection)
+
+    def _headers(self) -> dict[str, str]:
+        return {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.headers()}
 
     def _get(self, name: str, most: int) -> bytes | None:
         status, data = self._request("GET", name, most=most)
@@ -141,8 +204,7 @@ class HttpBackend:
         connection = self._connection()
         whole = False
         try:
-            headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.headers()}
-            connection.request(method, f"{self._prefix}/{name}", body, headers)
+            connection.request(method, f"{self._prefix}/{name}", body, self._headers())
             response = connection.getresponse()
             data = self._read(response, most, until)
             whole = response.isclosed() and not response.will_close
