@@ -17,6 +17,7 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Expr, ExprError, parse
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
+from tilusbuild.runtime.structs import is_struct, struct_of
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
@@ -139,6 +140,8 @@ def parse_argument(
     """
     if not _NAME.fullmatch(name):
         raise SignatureError(f'"{name}" is not a name: use letters, digits and _', argument=name)
+    if is_struct(text):
+        return _struct(name, text, plain=not (out or range or align or optional or strides))
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
     dtype = match["dtype"]
@@ -173,6 +176,16 @@ def parse_argument(
         argument = replace(argument, low=range[0], high=range[1])
     _check_argument(argument)
     return argument
+
+
+def _struct(name: str, text: str, *, plain: bool) -> Argument:
+    if not plain:
+        raise SignatureError("a struct is passed by value, and has a type alone", argument=name)
+    try:
+        return Argument(name, struct_of(text).text(), None)
+    except ValueError as error:
+        hint = 'as in "struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }"'
+        raise SignatureError(str(error), 1, argument=name, hint=hint) from None
 
 
 _TYPE_HINT = 'a tensor is written "f16*[m, k]", a scalar "i32" or "f32"'
@@ -334,7 +347,7 @@ def _strides(
 
 
 def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
-    if argument.dtype in (*DTYPES, POINTER) or argument.dtype in constants:
+    if argument.dtype in (*DTYPES, POINTER, *constants) or is_struct(argument.dtype):
         return
     raise SignatureError(
         f'"{argument.dtype}" is neither a dtype nor a constant of the script',
@@ -380,7 +393,7 @@ def resolve(declared: Signature, constants: Mapping[str, bool | int | float | st
     resolved = []
     for argument in declared.arguments:
         dtype: object = argument.dtype
-        if argument.dtype not in (*DTYPES, POINTER):
+        if argument.dtype not in (*DTYPES, POINTER) and not is_struct(argument.dtype):
             dtype = constants.get(argument.dtype)
             if not isinstance(dtype, str) or dtype not in DTYPES:
                 raise SignatureError(

@@ -168,6 +168,9 @@ static void parameters_text(char *text, void **parameters) {
     else if (!strcmp(kind, "i32")) snprintf(one, sizeof one, " %d", *(int *)parameters[i]);
     else if (!strcmp(kind, "i64")) snprintf(one, sizeof one, " %lld", *(long long *)parameters[i]);
     else if (!strcmp(kind, "u8")) snprintf(one, sizeof one, " %d", *(unsigned char *)parameters[i]);
+    else if (!strncmp(kind, "bytes", 5)) /* as many, as digits */
+      for (int at = 0, used = snprintf(one, sizeof one, " "); at < atoi(kind + 5); at++)
+        used += snprintf(one + used, sizeof one - used, "%02x", ((unsigned char *)parameters[i])[at]);
     else snprintf(one, sizeof one, " %p", *(void **)parameters[i]);
     strcat(text, one);
   }

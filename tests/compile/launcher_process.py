@@ -38,6 +38,10 @@ class AnyValue(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int32), ("padding", ctypes.c_uint32), ("value", Payload)]
 
 
+class ByteArray(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_size_t)]
+
+
 CODES = {"i": 0, "u": 1, "f": 2, "bf": 4, "bool": 6}
 NEW_FLOATS = {"f8e8m0": (14, 8, 1), "f4e2m1x2": (17, 4, 2), "f4e2m1": (17, 4, 1)}
 
@@ -76,6 +80,11 @@ def packed(library, arguments):
         if isinstance(argument, dict):
             value.kind = 7
             value.value.pointer = ctypes.addressof(tensor(argument, keep))
+        elif isinstance(argument, str):
+            data = bytes.fromhex(argument)
+            array = ByteArray(data, len(data))
+            keep += [data, array]
+            value.kind, value.value.pointer = 9, ctypes.addressof(array)
         elif isinstance(argument, bool):
             value.kind, value.value.integer = 2, int(argument)
         elif isinstance(argument, int):

@@ -418,3 +418,31 @@ class TestNewFloats:
         status, text = self.call(driver, link, self.PAIRS, {**self.SCALES, "dtype": "f4e2m1x2"})
         assert 'argument "scale" (2nd): expected f8e8m0*' in text
         assert "got f4e2m1x2 tensor" in text
+
+
+class TestStructs:
+    ARGUMENTS = types.MappingProxyType(
+        {
+            "p": "struct P { u16 a; i32 b; u8 c }",
+            "x": "f32*[n]",
+            "n": "i32",
+            "q": "struct Q { u8 a }",
+        }
+    )
+
+    def test_are_copied_from_the_callers_bytes(self, driver, link):
+        library = link(make_recipe(arguments=dict(self.ARGUMENTS), out=()))
+        answer = driver.call(
+            library,
+            {"packed": ["0102030405060708090a0b0c", TENSOR, "ff"]},
+            {"packed": ["00" * 11, TENSOR, "ff"]},
+            environment={"FAKE_CUDA_PARAMETERS": "bytes12 ptr i32 bytes1"},
+        )
+        (line,) = driver.lines("launch")
+        assert line.endswith(" parameters: 0102030405060708090a0b0c 0x100000 1000 ff")
+        assert answer.answers[0] == [0, ""]
+        said = (
+            'saxpy: argument "p" (1st): expected struct P { u16 a; i32 b; u8 c }, '
+            "got an object of tvm-ffi type 9 of 11, where it has 12"
+        )
+        assert answer.answers[1] == [-1, said]

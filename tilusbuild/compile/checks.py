@@ -27,6 +27,7 @@ from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Prune, Recipe
 from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.structs import is_struct, struct_of
 from tilusbuild.signature import Argument, Signature
 
 _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
@@ -380,4 +381,6 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
 
 
 def _bytes(argument: Argument) -> int:
+    if is_struct(argument.dtype):
+        return struct_of(argument.dtype).size
     return scalar_type(argument.dtype).bytes if argument.dims is None else _POINTER_BYTES

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.dtypes import scalar_type
+from tilusbuild.runtime.structs import is_struct, struct_of
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
@@ -116,7 +117,7 @@ def declaration_check(recipe: Recipe) -> DeclarationCheck | None:
         return None
     declaration = f'extern "C" void {recipe.symbol}({written});'
     unit = _UNIT.format(
-        declaration='#include "source.cu"' if written is None else declaration,
+        declaration=('#include "source.cu"' if written is None else declaration) + _structs(recipe),
         symbol=recipe.symbol,
         types=", ".join(_wanted(recipe)),
     )
@@ -198,6 +199,18 @@ def _wanted(recipe: Recipe) -> list[str]:
     return [*types, "void *"] if recipe.pipeline.launcher.passes_stream else types
 
 
+def _structs(recipe: Recipe) -> str:
+    """Return a type of the size of each struct: what it consists of is asserted in the source."""
+    sizes = {
+        struct_of(argument.dtype).size
+        for argument in recipe.signature.arguments
+        if is_struct(argument.dtype)
+    }
+    return "".join(f"\nstruct tl_struct_{n} {{ char bytes[{n}]; }};" for n in sorted(sizes))
+
+
 def _c_type(argument: Argument) -> str:
+    if is_struct(argument.dtype):
+        return f"tl_struct_{struct_of(argument.dtype).size}"
     element = scalar_type(argument.dtype).c.replace("_Bool", "bool")
     return element if argument.dims is None else f"{element} *"

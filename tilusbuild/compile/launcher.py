@@ -17,8 +17,9 @@ from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits, scalar_type
+from tilusbuild.runtime.dtypes import DTYPES, POINTER, DataType, integer_limits, scalar_type
 from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.structs import Struct, is_struct, struct_of
 from tilusbuild.signature import Argument, Dim, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
@@ -83,6 +84,7 @@ def _source(
     _check(kind, symbol, signature)
     arguments = signature.arguments
     dims = _Dims(signature)
+    features = _features(arguments)
     own_launch = kind.passes_stream and symbol == "launch"
     parts = [
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
@@ -91,10 +93,10 @@ def _source(
         _part("values.c"),
         c_prelude(),
         _tables(symbol, arguments, dims),
-        _with_features("checks.c", _features(arguments)),
+        _with_features("checks.c", features),
         _expressions(dims),
         _SYMBOL if has_cpp_name else "",
-        _with_features(f"{kind.part}.c", frozenset({_ATTRIBUTES} if has_attributes else ())),
+        _with_features(f"{kind.part}.c", features | ({_ATTRIBUTES} if has_attributes else set())),
         _geometry_function(geometry_texts)
         if kind.starts_kernel
         else _template_call(kind, symbol, arguments),
@@ -121,6 +123,7 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_OPTIONAL": lambda argument: argument.optional,
     "TL_STRIDES": lambda argument: argument.strides is not None,
     "TL_POINTER": lambda argument: argument.dtype == POINTER,
+    "TL_STRUCT": lambda argument: is_struct(argument.dtype),
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
 """What only the launchers of some arguments have a part for."""
@@ -199,10 +202,14 @@ class _Dims:
             raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
 
 
+_STRUCT = DataType("struct", "struct", 255, 0, "const void *", "", "", "")
+"""A struct in the table of arguments. It is passed to the launcher by its address."""
+
+
 def _tables(symbol: str, arguments: Sequence[Argument], dims: _Dims) -> str:
     rows = []
     for argument in arguments:
-        kind = scalar_type(argument.dtype)
+        kind = _STRUCT if is_struct(argument.dtype) else scalar_type(argument.dtype)
         low, high = _range(argument)
         rank = "TL_SCALAR" if argument.dims is None else str(len(argument.dims))
         first = dims.add(argument.dims or ())
@@ -213,6 +220,7 @@ def _tables(symbol: str, arguments: Sequence[Argument], dims: _Dims) -> str:
         )
     strides = [dims.add(a.strides) if a.strides is not None else -1 for a in arguments]
     optional = [int(argument.optional) for argument in arguments]
+    structs = [struct_of(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
     empty = "  {0},"
     return "\n".join(
         [
@@ -225,6 +233,7 @@ def _tables(symbol: str, arguments: Sequence[Argument], dims: _Dims) -> str:
             "};",
             *_table("int16_t", "tl_strides", strides, -1),
             *_table("uint8_t", "tl_optional", optional, 0),
+            *_table("uint16_t", "tl_struct_bytes", structs, 0),
             "",
         ]
     )
@@ -305,21 +314,27 @@ def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, .
     """Return the call of the template's function."""
     # Declared under another name: the function's own may be a keyword of C (`restrict`).
     types = [_c_type(argument) for argument in arguments]
-    values = [
-        f"value[{index}].{'pointer' if argument.dims is not None else _FIELDS[argument.dtype]}"
-        for index, argument in enumerate(arguments)
-    ]
+    values = [f"value[{index}].{_field(argument)}" for index, argument in enumerate(arguments)]
+    structs, copies = [], []
+    for index, argument in enumerate(arguments):
+        if is_struct(argument.dtype):
+            # A copy, because a caller's bytes may lie anywhere.
+            structs.append(_struct_type(f"tl_struct_{index}", struct_of(argument.dtype)))
+            copies.append(f"  tl_struct_{index} s{index};\n")
+            copies.append(f"  memcpy(&s{index}, value[{index}].pointer, sizeof s{index});\n")
+            types[index], values[index] = f"tl_struct_{index}", f"s{index}"
     if kind.passes_stream:
         types.append("void *")
         values.append("stream")
+    taken = ", ".join(types) or "void"
     result = "int" if kind.passes_stream else "void"
     extra = ", void *stream" if kind.passes_stream else ""
     return f"""\
-extern {result} tl_template({", ".join(types) or "void"}) __asm__({_c_string(symbol)});
+{"".join(structs)}extern {result} tl_template({taken}) __asm__({_c_string(symbol)});
 
 static {result} tl_call_template(const tl_value *value{extra}) {{
   (void)value;
-  {"return " if kind.passes_stream else ""}tl_template({", ".join(values)});
+{"".join(copies)}  {"return " if kind.passes_stream else ""}tl_template({", ".join(values)});
 }}
 """
 
@@ -328,7 +343,7 @@ def _plain_launch(arguments: tuple[Argument, ...]) -> str:
     parameters = [f"{_c_type(argument)} a{i}" for i, argument in enumerate(arguments)]
     stores = []
     for i, argument in enumerate(arguments):
-        if argument.dims is not None:
+        if argument.dims is not None or is_struct(argument.dtype):
             stores.append(f"  call.value[{i}].pointer = (void *)a{i};")
             continue
         stores.append(f"  call.value[{i}].u64 = 0;")
@@ -348,9 +363,25 @@ TL_EXPORT int launch({", ".join([*parameters, "void *stream"])}) {{
 
 
 def _c_type(argument: Argument) -> str:
-    if argument.dims is None:
+    if argument.dims is None and not is_struct(argument.dtype):
         return scalar_type(argument.dtype).c
     return "void *" if argument.out else "const void *"
+
+
+def _field(argument: Argument) -> str:
+    is_pointer = argument.dims is not None or is_struct(argument.dtype)
+    return "pointer" if is_pointer else _FIELDS[argument.dtype]
+
+
+def _struct_type(name: str, kind: Struct) -> str:
+    """Return a struct for a call by value: what C has no name for is an integer of its size, which
+    every ABI passes alike."""
+    members = []
+    for member in kind.members:
+        c = scalar_type(member.dtype).c
+        c = f"uint{member.bytes * 8}_t" if c == "void" else c
+        members.append(f"{c} {member.name}" + (f"[{member.elements}]" if member.elements else ""))
+    return f"typedef struct {{ {'; '.join(members)}; }} {name};\n"
 
 
 def _c_int(value: int) -> str:

@@ -25,6 +25,7 @@ from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal
+from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.tables import SOURCES, Table
 
 _KNOWN_FIELDS = frozenset(("script", "device", "arch"))
@@ -372,7 +373,7 @@ def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
 
 
 def _c_type(argument: Any) -> str:
-    if argument.dims is None:
+    if argument.dims is None and not is_struct(argument.dtype):
         return scalar_type(argument.dtype).c
     return "void *" if argument.out else "const void *"
 

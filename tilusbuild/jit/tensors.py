@@ -17,6 +17,7 @@ from tilusbuild.runtime.device import kind_of
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, WHOLE, integer_limits
 from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError, Value
+from tilusbuild.runtime.structs import is_struct
 from tilusbuild.tune.inputs import managed_tensor
 
 
@@ -208,7 +209,8 @@ def _device(
 def check_arguments(manifest: Manifest, script: str) -> None:
     """Raise `InputError` for arguments that a `KernelCache` cannot pass."""
     for name, arg in manifest.scripts[script].args.items():
-        if arg.optional or arg.strides is not None or arg.type.strip() == POINTER:
+        other = arg.type.strip() == POINTER or is_struct(arg.type)
+        if arg.optional or arg.strides is not None or other:
             raise input_error(
                 f'"{name}" is no dense tensor and no number, which a KernelCache passes',
                 place=manifest.place("script", script, "args", name),

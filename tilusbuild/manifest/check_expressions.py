@@ -19,7 +19,8 @@ from tilusbuild.manifest.methods import argument_of, expression
 from tilusbuild.manifest.names import COSTS, linked_names
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.valued_flags import in_place
-from tilusbuild.runtime.dtypes import FLOATS, POINTER, integer_limits
+from tilusbuild.runtime.dtypes import FLOATS, POINTER
+from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import (
     Argument,
     SignatureError,
@@ -171,8 +172,7 @@ def _may_be_integer(type_text: str) -> bool:
         argument = parse_argument("_", type_text)
     except SignatureError:
         return True
-    limits = integer_limits(argument.dtype)
-    return not argument.is_tensor and (limits is not None or argument.dtype not in _NO_INTEGERS)
+    return not (argument.is_tensor or argument.dtype in _NO_INTEGERS or is_struct(argument.dtype))
 
 
 _NO_INTEGERS = FLOATS | {"bool", POINTER}

@@ -214,8 +214,8 @@ class Arg(ManifestTable):
         "types: `bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 "
         "f4e2m1x2` (two values, one byte), or a "
         "parameter of `params` whose value is one. `void*` is an opaque pointer: an address, or "
-        "None.",
-        examples=["f16*[m, k]", "i32", "void*"],
+        "None. A struct that is passed by value has its C++ name and its members.",
+        examples=["f16*[m, k]", "i32", "void*", "struct Params { f32 alpha; i64 strides[3] }"],
     )
     out: bool = Field(False, description="The kernel writes this tensor.")
     bounds: tuple[int, int] | None = Field(

@@ -272,7 +272,7 @@ class ScriptInstance:
         values = self.values(schedule)
         symbol = self.symbol(values)
         unit = self.unit(values)
-        source = self.pipeline.source(source, symbol, unit)
+        source = self.pipeline.source(source, symbol, unit) + self._valued.layouts
         recipe = Recipe(
             pipeline=self.pipeline,
             archs=self.target.archs,

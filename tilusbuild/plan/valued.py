@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import Launch, Pipeline, Prune
+from tilusbuild.compile.layouts import layout_asserts
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.manifest import expression
+from tilusbuild.manifest import expression, signature_of
 from tilusbuild.manifest.valued_flags import filled_in, has_values
+from tilusbuild.runtime.structs import is_struct, struct_of
 
 if TYPE_CHECKING:
     from tilusbuild.manifest import Manifest
@@ -36,6 +38,15 @@ class Valued:
         self.written_flags = manifest.flags_for(script, target)
         self._has_valued_flags = any(map(has_values, self.written_flags))
         self.prune = self._parsed_prune()
+        self.layouts = self._layouts()
+
+    def _layouts(self) -> str:
+        """Return C++ that asserts the layout of the structs that the template's kernels take. It is
+        that of all of them, as they may be one unit, whose source is the same for each."""
+        scripts = self._manifest.kernels_with(self._script) or (self._script,)
+        signatures = (signature_of(self._manifest.scripts[script]) for script in scripts)
+        kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
+        return layout_asserts(struct_of(dtype) for dtype in dict.fromkeys(kinds))
 
     def bound(self, source: Value) -> Expr:
         """Return an expression with what surrounds it already in place."""

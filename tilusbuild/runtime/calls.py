@@ -17,6 +17,7 @@ from tilusbuild.runtime import arrays
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError
+from tilusbuild.runtime.structs import is_struct, packed, struct_of
 
 _MAX_FORMS = 256
 
@@ -59,11 +60,23 @@ class CallForm:
         self._left_out = [i for i, source in enumerate(self._order) if source is None]
         tensors = (i for i, a in enumerate(self._passed) if a.dims is not None and not a.optional)
         self._like = next((i for i in tensors if self._order[i] is not None), None)
+        self._structs = [
+            (i, argument, struct_of(argument.dtype))
+            for i, argument in enumerate(self._passed)
+            if is_struct(argument.dtype)
+        ]
         self._makers: dict[type, list[tuple[int, _Read]]] = {}
 
     def complete(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
         """Return all arguments in order, and the outputs that were allocated."""
         full = [None if source is None else values[source] for source in self._order]
+        for place, argument, kind in self._structs:
+            try:
+                full[place] = packed(kind, full[place])
+            except (TypeError, ValueError) as error:
+                where = f'{self._script.name}: argument "{argument.name}"'
+                text = f"{where}: expected {argument.type}, {error}"
+                raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from None
         if not self._left_out:
             return tuple(full), None
         try:

@@ -75,7 +75,8 @@ _POINTER = DataType(POINTER, "pointer", 3, 64, "void *", "void *", "", "P")
 
 
 def scalar_type(dtype: str) -> DataType:
-    """Return what a scalar's type is: an element type, or the opaque pointer. Raises `KeyError`."""
+    """Return what a scalar's type is: an element type, or the opaque pointer. Raises `KeyError`,
+    also for a struct (`structs`)."""
     return _POINTER if dtype == POINTER else DTYPES[dtype]
 
 

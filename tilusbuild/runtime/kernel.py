@@ -30,6 +30,7 @@ from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
+from tilusbuild.runtime.structs import is_struct
 
 _KEPT = 4096
 """Combinations of sizes that a kernel remembers the program of."""
@@ -93,7 +94,9 @@ class Kernel:
         self._direct: Callable[..., Any] | None = None
         self._label = scripts[0].label
         self._key = _key_reader(scripts[0], one_device)
-        self._count = len(arrays.passed(scripts[0]))
+        wanted = arrays.passed(scripts[0])
+        # Structs become bytes in the forms: no call of theirs is complete as it is.
+        self._count = -1 if any(is_struct(a.dtype) for a in wanted) else len(wanted)
         self._forms = CallForms(scripts[0])
 
     def after_fork(self) -> None:

@@ -25,6 +25,7 @@ from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Value
+from tilusbuild.runtime.structs import is_struct, struct_of
 
 _MAX_KNOWN = 4096
 """Scripts that a process remembers."""
@@ -228,6 +229,8 @@ def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgum
     dims, dtype = value["dims"], _text(value["dtype"])
     if not dtype:
         raise ValueError("an argument has no type")
+    if is_struct(dtype):
+        struct_of(dtype)  # what it says is used in every call
     return ScriptArgument(
         name=_text(value["name"]),
         dtype=dtype,

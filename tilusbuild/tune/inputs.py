@@ -18,6 +18,7 @@ import numpy as np
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
+from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import Argument, Dim, Signature
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     """Return the dimensions that sizes give. Raises `InputError` for one that is missing or outside
     its range, and for a name that no argument has a size or a value for."""
     for argument in signature.arguments:
-        if argument.is_stride or argument.dtype == POINTER:
-            what = "a stride" if argument.is_stride else f"a {POINTER}"
+        if argument.is_stride or argument.dtype == POINTER or is_struct(argument.dtype):
+            what = "a stride" if argument.is_stride else f"a {argument.dtype.split()[0]}"
             raise input_error(
                 f'"{argument.name}" is {what}: run and tune call with dense arrays and numbers',
                 hint="call it from Python, as tilusbuild.load gives it",

@@ -285,11 +285,36 @@ static int tl_take_pointer(tl_call *call, int index, const tl_any *any) {
 }
 
 #endif
+#ifdef TL_STRUCT
+enum { TL_CODE_STRUCT = 255, TL_BYTES_POINTER = 9, TL_SMALL_BYTES_MOST = 7 };
+typedef struct { const char *data; size_t size; } tl_bytes;
+
+/* A struct's bytes, which the caller keeps until the call is over. */
+static int tl_take_struct(tl_call *call, int index, const tl_any *any) {
+  tl_bytes found = {NULL, 0};
+  if (any->kind == TL_BYTES_POINTER) found = *(const tl_bytes *)any->as.pointer;
+  else if (any->kind == TL_BYTES) found = *(const tl_bytes *)((const char *)any->as.pointer + TL_OBJECT_HEAD);
+  else if (any->kind == TL_SMALL_BYTES && any->padding <= TL_SMALL_BYTES_MOST)
+    found = (tl_bytes){(const char *)&any->as, any->padding};
+  else return tl_wrong_scalar("TypeError", index, any, ": pass its bytes");
+  if (found.size != tl_struct_bytes[index]) {
+    tl_text size = {.used = 0};
+    tl_add(&size, " of %zu, where it has %d", found.size, (int)tl_struct_bytes[index]);
+    return tl_wrong_scalar("ValueError", index, any, size.text);
+  }
+  call->value[index].pointer = (void *)found.data;
+  return 0;
+}
+
+#endif
 static int tl_take_scalar(tl_call *call, int index, const tl_any *any) {
   const tl_argument *argument = &tl_arguments[index];
   int whole = any->kind == TL_INT || any->kind == TL_BOOL;
 #ifdef TL_U64
   if (tl_is_u64(argument)) return tl_take_u64(call, index, any);
+#endif
+#ifdef TL_STRUCT
+  if (argument->code == TL_CODE_STRUCT) return tl_take_struct(call, index, any);
 #endif
 #ifdef TL_POINTER
   if (argument->code == TL_CODE_POINTER) return tl_take_pointer(call, index, any);
@@ -475,6 +500,10 @@ static int tl_check_plain(tl_call *call) {
   for (int i = 0; i < TL_ARGUMENTS; i++) {
     const tl_argument *argument = &tl_arguments[i];
     int empty = 0;
+#ifdef TL_STRUCT
+    if (tl_struct_bytes[i] && !call->value[i].pointer)
+      return tl_fail("ValueError", "argument \"%s\" is a null pointer", argument->name);
+#endif
     if (argument->rank == TL_SCALAR || call->value[i].pointer) continue;
 #ifdef TL_OPTIONAL
     if (tl_optional[i]) continue;

@@ -364,6 +364,10 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
     if (current) stream = current(TL_ON_CUDA, ordinal);
   }
   for (int i = 0; i < TL_ARGUMENTS; i++) parameters[i] = &call->value[i];
+#ifdef TL_STRUCT
+  for (int i = 0; i < TL_ARGUMENTS; i++)
+    if (tl_struct_bytes[i]) parameters[i] = call->value[i].pointer;
+#endif
 #ifdef TL_ATTRIBUTES
   if (!(error = tl_prepare(ordinal, g[TL_SHARED])) && !(error = tl_prepare_attributes(ordinal, g)))
     error = tl_launch(g, stream, parameters);

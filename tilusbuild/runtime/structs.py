@@ -1,0 +1,159 @@
+"""Structs that a kernel takes by value: their layout in C, and a caller's value as its bytes.
+
+A type is written as in C with this project's names of types, and that text is all that is known of
+it: `struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }`. Members lie as C places them;
+that the kernel's own type lies so too is asserted where the kernel is compiled. This module imports
+the standard library and the element types alone: a deployment packs values with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tilusbuild.runtime.dtypes import DTYPES, POINTER
+
+_KEYWORD = re.compile(r"\s*struct\b")
+_STRUCT = re.compile(r"\s*struct\s+(?P<name>(?:::)?[A-Za-z_][\w:<>, ]*?)\s*\{(?P<body>[^{}]*)\}\s*")
+_MEMBER = re.compile(
+    r"\s*(?P<type>\w+(?:\s*\*)?)\s*\b(?P<name>[A-Za-z_]\w*)\s*(?:\[\s*(?P<count>\d+)\s*\])?\s*",
+    re.ASCII,
+)
+_MAX_BYTES = 32764
+"""Of a kernel's parameters (CUDA 12.1, sm_70)."""
+
+
+class Member(NamedTuple):
+    """One member; `elements` is None for one that is no array. Places and sizes are bytes."""
+
+    name: str
+    dtype: str
+    elements: int | None
+    offset: int
+    bytes: int
+    """Of one element."""
+
+    @property
+    def size(self) -> int:
+        return self.bytes * (1 if self.elements is None else self.elements)
+
+    def text(self) -> str:
+        return f"{self.dtype} {self.name}" + ("" if self.elements is None else f"[{self.elements}]")
+
+
+class Struct(NamedTuple):
+    """A struct's C++ name and its members in order."""
+
+    name: str
+    members: tuple[Member, ...]
+    size: int
+    align: int
+
+    def text(self) -> str:
+        """Return the canonical spelling."""
+        return f"struct {self.name} {{ {'; '.join(each.text() for each in self.members)} }}"
+
+
+def is_struct(dtype: str) -> bool:
+    """Return whether a type is written as a struct, rightly or not."""
+    return _KEYWORD.match(dtype) is not None
+
+
+@lru_cache(maxsize=1024)
+def struct_of(dtype: str) -> Struct:
+    """Return the struct that a type's text describes. Raises `ValueError`, for its author."""
+    found = _STRUCT.fullmatch(dtype)
+    if found is None:
+        raise ValueError(f'"{dtype.strip()}" is not a struct type')
+    members: list[Member] = []
+    end, align = 0, 1
+    for text in found["body"].rstrip().removesuffix(";").split(";"):
+        member = _MEMBER.fullmatch(text)
+        kind = re.sub(r"\s", "", member["type"]) if member else ""
+        if member is None or (kind not in DTYPES and kind != POINTER):
+            raise ValueError(f'"{text.strip()}" is not a member of a struct')
+        if any(member["name"] == other.name for other in members):
+            raise ValueError(f'two members are called "{member["name"]}"')
+        size = 8 if kind == POINTER else DTYPES[kind].bytes
+        count = None if member["count"] is None else int(member["count"][:6])
+        if count == 0:
+            raise ValueError(f'"{text.strip()}" has no elements')
+        offset = -(-end // size) * size
+        members.append(Member(member["name"], kind, count, offset, size))
+        end, align = offset + members[-1].size, max(align, size)
+    if end > _MAX_BYTES:
+        raise ValueError(f"a struct of {end} bytes; a kernel takes {_MAX_BYTES} at most")
+    return Struct(found["name"], tuple(members), -(-end // align) * align, align)
+
+
+def packed(kind: Struct, value: Any) -> bytes:
+    """Return a value's bytes: of a mapping of its members, a NumPy scalar of a structured type, a
+    ctypes structure, or bytes. Raises `TypeError` and `ValueError` for one of another layout."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _sized(kind, bytes(value))
+    if isinstance(value, ctypes.Structure):
+        bases = reversed(type(value).__mro__)  # each has its own members alone
+        names = [name for base in bases for name, *_ in vars(base).get("_fields_", ())]
+        placed = ((name, getattr(type(value), name)) for name in names)
+        _same_layout(kind, [(name, at.offset, at.size) for name, at in placed])
+        return _sized(kind, bytes(value))
+    if isinstance(value, Mapping):
+        return _of_mapping(kind, value)
+    dtype: Any = getattr(value, "dtype", None)
+    if getattr(dtype, "names", None) and getattr(value, "shape", None) == ():
+        fields = ((name, *dtype.fields[name][:2]) for name in dtype.names)
+        _same_layout(kind, [(name, at, field.itemsize) for name, field, at in fields])
+        return _sized(kind, value.tobytes())
+    what = "a mapping, a NumPy record, a ctypes structure or bytes"
+    raise TypeError(f"got {type(value).__name__}: give {what}")
+
+
+def _sized(kind: Struct, data: bytes) -> bytes:
+    if len(data) != kind.size:
+        raise ValueError(f"got {len(data)} bytes; it has {kind.size}")
+    return data
+
+
+def _same_layout(kind: Struct, found: Sequence[tuple[str, int, int]]) -> None:
+    for member, (name, offset, size) in zip(kind.members, found, strict=False):
+        if (member.name, member.offset, member.size) != (name, offset, size):
+            wanted = f'"{member.name}" is {member.size} bytes at {member.offset}'
+            hint = " (NumPy: align=True)" if name == member.name and offset < member.offset else ""
+            raise ValueError(f'got "{name}" of {size} bytes at {offset}, where {wanted}{hint}')
+    if len(found) != len(kind.members):
+        raise ValueError(f"got {len(found)} members; it has {len(kind.members)}")
+
+
+def _of_mapping(kind: Struct, value: Mapping[Any, Any]) -> bytes:
+    names = [member.name for member in kind.members]
+    missing = [name for name in names if name not in value]
+    unknown = [str(name) for name in value if name not in names]
+    if missing or unknown:
+        what = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
+        raise ValueError(f"got a mapping {what}; its members are {', '.join(names)}")
+    data = bytearray(kind.size)
+    for member in kind.members:
+        given = value[member.name]
+        elements = [given] if member.elements is None else list(given)
+        if len(elements) != (1 if member.elements is None else member.elements):
+            raise ValueError(f"got {len(elements)} elements for {member.text()}")
+        letter = "Q" if member.dtype == POINTER else DTYPES[member.dtype].struct
+        if not letter:
+            raise TypeError(f"got a mapping; no number of Python is a {member.dtype}: give bytes")
+        numbers = (0 if each is None and letter == "Q" else _plain(each) for each in elements)
+        try:
+            struct.pack_into(f"<{len(elements)}{letter}", data, member.offset, *numbers)
+        except (struct.error, OverflowError) as error:
+            raise ValueError(f"got {given!r:.60} for {member.text()}: {error}") from None
+    return bytes(data)
+
+
+def _plain(value: Any) -> Any:
+    """Return Python's own number for a NumPy scalar, and the address for a ctypes pointer."""
+    if isinstance(value, ctypes.c_void_p):
+        return value.value or 0
+    return value.item() if hasattr(value, "item") else value
