@@ -88,6 +88,8 @@ class Link:
     undefined: bool = False
     """Whether a symbol may be defined by nothing."""
     cudart: str = "static"
+    needed: tuple[str, ...] = ()
+    """Sonames that the library asks for; what they define is not looked for."""
 
 
 @dataclass(frozen=True, slots=True)

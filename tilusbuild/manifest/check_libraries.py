@@ -7,6 +7,7 @@ what is only for a launcher is not said of an object.
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
 """What a script of objects has no use for."""
-_ONLY_SHARED = ("rdc", "cudart", "link_libs", "link_dirs", "rpath", "undefined")
+_SONAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)
+_ONLY_SHARED = ("rdc", "cudart", "link_libs", "link_dirs", "rpath", "undefined", "needed")
 
 
 def check_libraries(checks: Checks) -> None:
@@ -98,6 +100,13 @@ def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> Non
                 f'"{each}" is not the name of a library',
                 checks.document.value(*path, "link-libs", number),
                 'as after -l: "cublas" for libcublas.so',
+            )
+    for number, each in enumerate(library.needed):
+        if not _SONAME.fullmatch(each):
+            checks.error(
+                f'"{each}" is not the soname of a library',
+                checks.document.value(*path, "needed", number),
+                'as readelf -d shows it: "libtorch.so", "libcublas.so.13"',
             )
     if library.output is not None and (
         os.path.isabs(library.output) or os.pardir in library.output.split("/")

@@ -110,6 +110,17 @@ class LibrarySection(ManifestTable):
         "is added by itself.",
         examples=[["$ORIGIN", "$ORIGIN/../lib"]],
     )
+    needed: tuple[Text, ...] = Field(
+        (),
+        description="Libraries that the loading process has, by their sonames: the library asks "
+        "for them, and what they define is not looked for at the link.",
+        examples=[["libfarm.so.2"]],
+    )
+    torch: bool = Field(
+        False,
+        description="PyTorch's headers, its C++ ABI, and its libraries as `needed`: for operators "
+        "of `torch.ops`. They are those of the Python environment of the build.",
+    )
     undefined: bool = Field(
         False,
         description="Allow symbols that nothing linked defines: the process that loads the library "

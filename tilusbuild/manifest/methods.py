@@ -440,6 +440,17 @@ class ManifestMethods(TableMethods):
             return None
         return ("toolchain", "cudart") if owner.cudart is None else ("script", script, "cudart")
 
+    def library_of(self, script: str) -> str | None:
+        """The library that a script is, or is an object of."""
+        return script if script in self.libraries else self.scripts[script].library
+
+    def place_of_torch(self, script: str) -> Place | None:
+        """Where the library that a script is, or is an object of, asks for torch."""
+        library = self.library_of(script)
+        if library is None or not self.libraries[library].torch:
+            return None
+        return self.place("library", library, "torch")
+
     def include_dirs_for(self, script: str) -> tuple[IncludeDir, ...]:
         """Include directories in search order: the script's, then the project's."""
         return (*self.scripts[script].include_dirs, *self.build.include_dirs)

@@ -25,6 +25,7 @@ from tilusbuild.space import Schedule
 
 if TYPE_CHECKING:
     from tilusbuild.manifest import LinkScript
+    from tilusbuild.manifest.library import LibrarySection
     from tilusbuild.manifest.script import ScriptSection
 
 
@@ -90,6 +91,7 @@ class LinkInstance(ScriptInstance):
                 inputs=tuple(header.name for header in files[: len(files) - len(libs)]),
                 dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in libs)),
                 libs=owner.link_libs,
+                needed=self._needed(owner),
                 rpath=owner.rpath,
                 undefined=owner.undefined,
                 cudart=owner.cudart,
@@ -109,6 +111,16 @@ class LinkInstance(ScriptInstance):
             objects=self.objects,
         )
         return RenderedProgram(program_txt, self._options(recipe, closure), recipe, closure, ())
+
+    def _needed(self, owner: LibrarySection) -> tuple[str, ...]:
+        place = self._manifest.place_of_torch(self.script)
+        if place is None:
+            return owner.needed
+        from tilusbuild.plan import torch
+
+        sonames, files = torch.needed(place)
+        self.inputs.update(files)
+        return (*owner.needed, *sonames)
 
     def _own_inputs(self) -> Iterator[Header]:
         """Yield the objects and archives that are linked as they are."""

@@ -21,8 +21,8 @@ PROJECT = "project"
 
 def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]:
     """Return the header directories in search order: the template's own (for `#include "…"`
-    only), the script's, the project's. Raises `InputError` for a directory or a package that is
-    not there."""
+    only), the script's, the project's, torch's. Raises `InputError` for a directory or a package
+    that is not there."""
     roots = [_beside(manifest, script, template)]
     own = len(manifest.scripts[script].include_dirs)
     taken: dict[str, str] = {PROJECT: manifest.root}
@@ -33,6 +33,11 @@ def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]
             else manifest.place("build", "include-dirs", number - own)
         )
         roots.append(root_of(manifest.root, declared, place, taken))
+    asked = manifest.place_of_torch(script)
+    if asked is not None:
+        from tilusbuild.plan import torch
+
+        roots += torch.roots(asked)
     return tuple(dict.fromkeys(roots))
 
 

@@ -125,7 +125,7 @@ class ScriptInstance:
         self.signature = self._resolved_signature()
         self._valued = Valued(manifest, script, target.name, self.pipeline, self._around)
         self.launch = self._valued.launch()
-        self._defines = tuple(manifest.defines_for(script, target.name).items())
+        self._defines = tuple(self._all_defines().items())
         self.grouping = self._grouping(spec)
         self.is_part = self._owner.form not in ("kernel", "entry")
         """Whether its programs are of use only together: those of a library."""
@@ -317,6 +317,15 @@ class ScriptInstance:
 
     def _roots(self, template: str) -> tuple[tuple[str, bool], ...]:
         return tuple((root.name, root.quoted_only) for root in self._headers(template).roots)
+
+    def _all_defines(self) -> Mapping[str, str]:
+        own = self._manifest.defines_for(self.script, self.target.name)
+        place = self._manifest.place_of_torch(self.script)
+        if place is None:
+            return own
+        from tilusbuild.plan import torch
+
+        return {**torch.defines(place), **own}
 
     def closure(self, source: str, template: str) -> Closure:
         """Return the headers that a source, which was made of `template`, can reach. Raises

@@ -6,7 +6,7 @@ writes the names of its temporary files into an object, so these have fixed name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import gencode
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
 _DIGITS = 16
+_STAND_IN = "needed.s"
+_NOTHING = '.section .note.GNU-stack,"",%progbits\n'
 
 
 class ObjectNvcc(NvccPipeline):
@@ -96,6 +98,9 @@ class LinkPipeline(Pipeline):
 
     fixed_files: ClassVar[Mapping[str, str]] = {}
 
+    def generated(self, recipe: Recipe) -> Mapping[str, str]:
+        return {_STAND_IN: _NOTHING} if _link_of(recipe).needed else {}
+
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return False
 
@@ -126,7 +131,8 @@ class LinkNvcc(LinkPipeline):
             words += ["-cudadevrt", "none", "-nodlink"]
         words += [word for flag in _linker(link) for word in ("-Xlinker", flag)]
         inputs = (*_inputs(recipe), *linked_runtime(link.cudart))
-        return [Step("link", (*words, *inputs, "-o", self.product), self.product)]
+        link_step = Step("link", (*words, *inputs, "-o", self.product), self.product)
+        return [*_stand_ins(link), link_step]
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.fingerprint_cudart if linked_runtime(_link_of(recipe).cudart) else ()
@@ -147,9 +153,10 @@ class LinkCpu(LinkPipeline):
     launcher = NO_CPU_LAUNCHER
 
     def commands(self, recipe: Recipe) -> list[Step]:
-        linker = [f"-Wl,{flag}" for flag in _linker(_link_of(recipe))]
+        link = _link_of(recipe)
+        linker = [f"-Wl,{flag}" for flag in _linker(link)]
         words = ("{cxx}", "-shared", *linker, *_inputs(recipe), "-o", self.product)
-        return [Step("link", words, self.product)]
+        return [*_stand_ins(link), Step("link", words, self.product)]
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         return toolchain.fingerprint_host
@@ -179,8 +186,23 @@ def _linker(link: Link) -> tuple[str, ...]:
     """Return the linker's options. C++ names stay: only symbols that nothing exports are dropped,
     among which are the names of nvcc's temporary files."""
     paths = [word for path in link.rpath for word in ("-rpath", path)]
-    defined = () if link.undefined else ("-z", "defs")
-    return (*LIBRARY_FLAGS, "-soname", link.soname, *paths, "--as-needed", *defined)
+    defined = () if link.undefined or link.needed else ("-z", "defs")
+    named = ("--no-as-needed", *(file for _, file in _files_needed(link))) if link.needed else ()
+    return (*LIBRARY_FLAGS, "-soname", link.soname, *paths, *named, "--as-needed", *defined)
+
+
+def _stand_ins(link: Link) -> Iterator[Step]:
+    """Yield the steps that make an empty library for each soname that is needed: no linker writes
+    one that it was given no file of."""
+    if link.needed:
+        yield Step("nothing", ("{as}", _STAND_IN, "-o", "needed.o"), "needed.o", False)
+    for soname, file in _files_needed(link):
+        words = ("{ld}", "-shared", "--build-id=none", "-soname", soname, "needed.o", "-o", file)
+        yield Step("stand-in", words, file, False)
+
+
+def _files_needed(link: Link) -> list[tuple[str, str]]:
+    return [(soname, f"needed-{number}.so") for number, soname in enumerate(link.needed)]
 
 
 def _inputs(recipe: Recipe) -> tuple[str, ...]:
