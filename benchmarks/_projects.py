@@ -96,7 +96,7 @@ def build(directory: Path, *words: str) -> dict[str, Any]:
 FILL = """\
 import json, os, sys, time
 time.sleep(0.1)  # a record is only kept of inputs that are clearly older than the build
-started = time.time_ns()
+started = time.monotonic_ns()  # as the command line does
 began = time.process_time()
 from tilusbuild.noop import record
 from tilusbuild.cache import disk

@@ -237,13 +237,14 @@ def _publish_script(
     script_instance: ScriptInstance,
     dispatch: _Dispatch | None,
 ) -> None:
-    record = script_record(project, instance, script_instance, inherits=dispatch is not None)
+    metas = metas_of(project, instance)
+    record = script_record(project, instance, script_instance, metas, inherits=dispatch is not None)
+    path = project.cache.publish_script(record, statuses_of(metas))
     if dispatch is None:
         from tilusbuild.dispatch.dispatcher import keep_tables
 
-        keep_tables(project.cache.publish_script(record))
+        keep_tables(path)
         return
-    path = project.cache.publish_script(record)
     try:
         dispatch.after(path, script_instance)
     except TilusbuildError:
@@ -255,22 +256,34 @@ def _publish_script(
             dispatch.after(project.cache.publish_script(record), script_instance)
 
 
+def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
+    """Return the meta.json of each program of an instance; None for one that is not there."""
+    entries = ((program, project.cache.lookup(program)) for program in instance.programs)
+    return {program: entry.meta if entry else None for program, entry in entries}
+
+
+def statuses_of(metas: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+    """Return the statuses of those that are there."""
+    return {program: meta["status"] for program, meta in metas.items() if meta is not None}
+
+
 def script_record(
     project: Project,
     instance: PlannedInstance,
     script_instance: ScriptInstance,
+    known: Mapping[str, Mapping[str, Any] | None],
     *,
     inherits: bool = False,
 ) -> ScriptRecord:
-    """Return the content of a script's directory: every schedule, and its program's resources. With
-    `inherits` a new one takes over what was measured of the same programs before."""
+    """Return the content of a script's directory: every schedule, and its program's resources, as
+    `metas_of` knows them. With `inherits` a new one takes over what was measured of the same
+    programs before."""
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.dispatch.describe import script_json
     from tilusbuild.dispatch.inherited import begins
     from tilusbuild.dispatch.tables import columns_of, rows_of
 
-    entries = [project.cache.lookup(program) for program in instance.programs]
-    metas: list[Mapping[str, Any] | None] = [entry.meta if entry else None for entry in entries]
+    metas = [known[program] for program in instance.programs]
     schedules = (schedule.values for schedule in script_instance.space.take(instance.schedules))
     described = script_json(project.manifest, instance, script_instance, metas)
     return ScriptRecord(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilusbuild.builder.build import script_record
+from tilusbuild.builder.build import metas_of, script_record, statuses_of
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.scripts import is_published
 from tilusbuild.plan.model import PlanSelection
@@ -38,7 +38,9 @@ def check(project: Project, selection: PlanSelection) -> Checked:
         what = f"{counted(len(missing), 'program')} of {plan.size} to build, first {first}"
         return Checked(plan.size, len(missing), what)
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
-        if not is_published(project.cache.tree, script_record(project, instance, script_instance)):
+        metas = metas_of(project, instance)
+        record = script_record(project, instance, script_instance, metas)
+        if not is_published(project.cache.tree, record, statuses_of(metas)):
             return Checked(plan.size, 0, f"the directory of {script_instance.label} is not current")
     try:
         known = project.cache.projects().get(project.manifest.path)

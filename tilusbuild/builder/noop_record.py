@@ -190,13 +190,13 @@ _MEASURED = layout.LATENCY
 def _below(top: str, *, files: bool = True) -> Iterator[str]:
     """Yield a directory, and what is below it that is no link."""
     yield top
-    for where, directories, names in os.walk(top):
-        if _MEASURED in directories:
-            directories.remove(_MEASURED)
-        for name in (*directories, *(names if files else ())):
-            path = os.path.join(where, name)
-            if not os.path.islink(path):
-                yield path
+    with suppress(OSError), os.scandir(top) as entries:
+        for entry in entries:  # which says itself what is a link: a script has one for each program
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != _MEASURED:
+                    yield from _below(entry.path, files=files)
+            elif files and not entry.is_symlink():
+                yield entry.path
 
 
 def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:

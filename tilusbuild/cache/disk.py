@@ -59,6 +59,10 @@ class Disk(Protocol):
         ...
 
 
+_TOGETHER = 64
+"""Files that are open at once while they are synced."""
+
+
 class RealDisk:
     """The disk."""
 
@@ -84,12 +88,16 @@ class RealDisk:
     def sync(self, paths: Sequence[str]) -> None:
         # Writing is begun for all before any is waited for. Synced one by one, each file of a file
         # system with delayed allocation would cost a journal commit of its own.
-        for operation in (_begin_writing, os.fsync):
-            for path in paths:
-                handle = open_regular(path, follow=False)
-                try:
-                    operation(handle)
-                finally:
+        for start in range(0, len(paths), _TOGETHER):
+            handles: list[int] = []
+            try:
+                for path in paths[start : start + _TOGETHER]:
+                    handles.append(open_regular(path, follow=False))
+                    _begin_writing(handles[-1])
+                for handle in handles:
+                    os.fsync(handle)
+            finally:
+                for handle in handles:
                     os.close(handle)
 
     def sync_directory(self, path: str) -> None:

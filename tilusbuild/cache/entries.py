@@ -55,7 +55,11 @@ class Entry:
 def read_entry(path: str, program: str) -> Entry:
     """Return the entry in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError`
     for no directory."""
-    meta = read_meta(path, program)
+    return _entry(path, program, read_meta(path, program))
+
+
+def _entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
+    """Return the entry whose meta.json this is. Raises `CorruptFileError`."""
     for name, size, _ in listed(meta):
         problem = size_problem(os.path.join(path, name), size)
         if problem:
@@ -66,22 +70,29 @@ def read_entry(path: str, program: str) -> Entry:
 def find_entry(path: str, program: str) -> Entry | None:
     """Return the entry in the directory `path`, or None when there is nothing whole."""
     try:
-        return read_entry(path, program)
-    except (
-        FileNotFoundError,
-        ValueError,
-    ):  # `CorruptFileError` is a ValueError, and so is NUL in a path
+        return _entry(path, program, _meta(path, program))
+    # `CorruptFileError` is a ValueError, and so is NUL in a path.
+    except (FileNotFoundError, ValueError):
         return None
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
-    """meta.json, checked in form. Raises `CorruptFileError`, or `FileNotFoundError` without one."""
+    """meta.json, checked in form. Raises `CorruptFileError`, or `FileNotFoundError` for no
+    directory."""
     try:
-        data = read_bytes(os.path.join(path, layout.META))
+        return _meta(path, program)
     except FileNotFoundError:
         if not os.path.isdir(path):
             raise
         raise CorruptFileError(f"there is no {layout.META}") from None
+
+
+def _meta(path: str, program: str) -> dict[str, Any]:
+    """As `read_meta`; raises `FileNotFoundError` also for a directory without one."""
+    try:
+        data = read_bytes(os.path.join(path, layout.META))
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise CorruptFileError(f"{layout.META} cannot be read: {error.strerror}") from None
     try:
@@ -203,7 +214,9 @@ class Stage:
             if not stat.S_ISREG(found.st_mode):
                 raise ValueError(f"{name} is not a regular file")
             runs = found.st_mode & stat.S_IXUSR or name.endswith(".sh")
-            disk.set_mode(path, 0o755 if runs else 0o644)
+            mode = 0o755 if runs else 0o644
+            if stat.S_IMODE(found.st_mode) != mode:
+                disk.set_mode(path, mode)
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
         if meta["status"] == Status.BUILT and product_of(meta) not in files:
             raise ValueError(f"what was built has a {product_of(meta)}")

@@ -129,10 +129,11 @@ def publish_script(
     return path
 
 
-def is_published(tree: Tree, record: ScriptRecord) -> bool:
-    """Return whether the script's directory says all that it should. Writes nothing."""
+def is_published(tree: Tree, record: ScriptRecord, statuses: Mapping[str, str]) -> bool:
+    """Return whether the script's directory says all that it should; `statuses` as for
+    `publish_script`. Writes nothing."""
     path = tree.script_path(record.directory, record.hash)
-    return _is_up_to_date(path, *_content(tree, record, None))
+    return _is_up_to_date(path, *_content(tree, record, statuses))
 
 
 def _content(

@@ -171,9 +171,17 @@ class Tree:
     def ensure_exists(self) -> None:
         """Do what `ensure` does, but check a tree that was whole only for having been deleted or
         led elsewhere: cheap enough to be called for each program. Raises the same."""
-        directories = all(is_directory(self.path(name)) for name in layout.DIRECTORIES)
-        if not self._was_whole or not directories or not os.path.exists(self.path(layout.TAG)):
+        if not (self._was_whole and self._is_there()):
             self.ensure()
+
+    def _is_there(self) -> bool:
+        """Return whether the tree's directories are directories, and it has its mark."""
+        try:
+            with os.scandir(self.root) as entries:  # one look for all of them
+                found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError:
+            return False
+        return layout.TAG in found and all(found.get(name) for name in layout.DIRECTORIES)
 
     def _make_root(self) -> None:
         missing = [] if os.path.isdir(self.root) else [self.root]

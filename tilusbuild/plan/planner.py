@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import pipeline_for
@@ -157,8 +157,9 @@ class Planner:
             yield made
 
     def headers_of(self, script: str, target: Target) -> HeadersOf:
-        """Return what finds the headers of a script's templates."""
-        return partial(self.headers, script, target)
+        """Return what finds the headers of a script's templates, and looks for the directories of
+        each once: every program asks."""
+        return cache(partial(self.headers, script, target))
 
     def headers(self, script: str, target: Target, template: str) -> Headers:
         """Return the headers that programs of a script's template can reach. Raises
