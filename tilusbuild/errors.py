@@ -7,7 +7,6 @@ error at a time. Anything else that escapes is for `cli/boundary.py`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from tilusbuild.lazy_dataclass import dataclass
@@ -103,6 +102,8 @@ def input_error(message: str, *, place: Place | None = None, hint: str | None = 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return a hint that names the nearest known word, or lists them all when they are few."""
     words = sorted(set(known))
+    import difflib  # only for a mistake
+
     near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if near:
         return f'did you mean "{near[0]}"?'

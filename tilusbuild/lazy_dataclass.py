@@ -1,4 +1,4 @@
-"""`@dataclass(slots=True)` at a fifth of the cost: its methods are made when one is first used.
+"""`dataclass` at a fifth of the cost: its methods are made when one is first used.
 
 `dataclasses` compiles the text of six methods for each class, half a millisecond. A build imports
 some two hundred such classes and makes values of a fraction of them, so that this was a third of
@@ -24,20 +24,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 _OURS = frozenset({"frozen", "eq", "repr", "kw_only"})
 _SPECIAL = ("InitVar", "KW_ONLY")
-_OF_ITS_OWN_TYPE = ("__dict__", "__weakref__")
 _DESCRIPTIONS = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
 _A_FIELD: Any = dataclasses._FIELD  # type: ignore[attr-defined]
 
 
 def lazy_dataclass(cls: Any = None, /, *, slots: bool = False, **options: bool) -> Any:
-    """As `dataclasses.dataclass`, and by it where a class has no slots or uses what is rare here:
-    an order, a hash of mutable values, `InitVar`, `KW_ONLY`."""
+    """As `dataclasses.dataclass`, and by it where a class uses what is rare here: an order, a hash
+    of mutable values, `InitVar`, `KW_ONLY`."""
     if cls is None:
         return lambda decorated: lazy_dataclass(decorated, slots=slots, **options)
     kinds = {name: _kind(annotation) for name, annotation in cls.__annotations__.items()}
-    if not slots or options.keys() - _OURS or any(kind in _SPECIAL for kind in kinds.values()):
+    if options.keys() - _OURS or any(kind in _SPECIAL for kind in kinds.values()):
         return dataclasses.dataclass(cls, slots=slots, **options)
-    return _slotted(cls, [name for name, kind in kinds.items() if kind != "ClassVar"], options)
+    names = [name for name, kind in kinds.items() if kind != "ClassVar"]
+    maker = _Maker({name: vars(cls).get(name, MISSING) for name in names}, options)
+    stands = _stands(maker, dict(vars(cls)), options)
+    maker.of = _slotted(cls, names, stands) if slots else _open(cls, names, stands)
+    return maker.of
 
 
 def _kind(annotation: object) -> str:
@@ -45,37 +48,52 @@ def _kind(annotation: object) -> str:
     return text.partition("[")[0].rpartition(".")[2]
 
 
-def _slotted(cls: type, names: list[str], options: dict[str, bool]) -> type:
-    """Return a class of the same body with slots for `names`, and with what stands for the methods
-    that it does not define itself."""
-    body = {key: value for key, value in vars(cls).items() if key not in _OF_ITS_OWN_TYPE}
-    maker = _Maker({name: body.pop(name, MISSING) for name in names}, options)
+def _stands(maker: _Maker, body: dict[str, Any], options: dict[str, bool]) -> dict[str, Any]:
+    """Return what stands for the methods that a class does not define itself, by name."""
+    frozen = options.get("frozen", False)
+    maker.methods = ["__init__"]
+    if options.get("repr", True):
+        maker.methods.append("__repr__")
+    if options.get("eq", True):
+        maker.methods.append("__eq__")
+    maker.methods = [name for name in maker.methods if name not in body]
+    stands: dict[str, Any] = {}
+    # Python itself gives a class that defines `__eq__` a `__hash__` of None.
+    if options.get("eq", True) and body.get("__hash__") is None:
+        if frozen:
+            maker.methods.append("__hash__")
+        else:
+            stands["__hash__"] = None  # it compares by values that may change
+    stands |= {name: maker.first(name) for name in maker.methods}
+    stands |= {name: _Description(maker, name) for name in _DESCRIPTIONS}
+    return stands | ({"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {})
+
+
+def _slotted(cls: type, names: list[str], stands: dict[str, Any]) -> type:
+    """Return a class of the same body that has slots."""
+    left_out = {*names, "__dict__", "__weakref__"}
+    body = {key: value for key, value in vars(cls).items() if key not in left_out} | stands
     inherited = {slot for base in cls.__mro__ for slot in getattr(base, "__slots__", ())}
     body["__slots__"] = tuple(name for name in names if name not in inherited)
-    frozen, compared = options.get("frozen", False), options.get("eq", True)
-    wanted = ["__init__"]
-    if options.get("repr", True):
-        wanted.append("__repr__")
-    if compared:
-        wanted.append("__eq__")
-        # Python itself gives a class that defines `__eq__` a `__hash__` of None.
-        if body.get("__hash__") is None:
-            body.pop("__hash__", None)
-            wanted.append("__hash__")
-    maker.methods = [name for name in wanted if name not in body]
-    for name in maker.methods:
-        body[name] = maker.first(name)
-    for name in _DESCRIPTIONS:
-        body[name] = _Description(maker, name)
-    if frozen:
-        body.update(__setattr__=_refuse, __delattr__=_refuse)
+    if "__setattr__" in stands:
+        # Neither `copy` nor `pickle` can set a slot of a class that lets nobody set one.
         body.setdefault("__getstate__", _state)
         body.setdefault("__setstate__", _restore)
-    elif "__hash__" in maker.methods:
-        maker.methods.remove("__hash__")
-        body["__hash__"] = None  # it compares by values that may change
-    maker.of = type(cls)(cls.__name__, cls.__bases__, body)
-    return maker.of
+    return type(cls)(cls.__name__, cls.__bases__, body)
+
+
+def _open(cls: type, names: list[str], stands: dict[str, Any]) -> type:
+    """Return the class itself, whose defaults are its attributes."""
+    for name in names:
+        default = vars(cls).get(name)
+        if isinstance(default, Field):
+            if default.default is MISSING:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, default.default)
+    for name, stand in stands.items():
+        setattr(cls, name, stand)
+    return cls
 
 
 class _Maker:

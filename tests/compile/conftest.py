@@ -14,11 +14,8 @@ from typing import Any
 import pytest
 
 from support.recipes import link_without_nvcc, write_module
-from tilusbuild.compile import (
-    LauncherStore,
-    Recipe,
-    compile_program,
-)
+from tilusbuild.compile import LauncherStore, Recipe
+from tilusbuild.compile.program import compile_program
 from tilusbuild.errors import InputError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover

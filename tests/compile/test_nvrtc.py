@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.compile import Prune, compile_device, nvrtc_tools
+from tilusbuild.compile import Prune, nvrtc_tools
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.module import options_text
 from tilusbuild.compile.pipelines.nvrtc import (
@@ -22,6 +22,7 @@ from tilusbuild.compile.pipelines.nvrtc import (
     own_flags,
     refused_flags,
 )
+from tilusbuild.compile.program import compile_device
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool

@@ -137,7 +137,7 @@ def test_a_compiler_that_is_not_there(compile_in, tmp_path):
     ],
 )
 def test_a_launch_that_no_device_can_run_is_not_compiled(nvcc, changes, reason, tmp_path, runner):
-    from tilusbuild.compile import compile_program
+    from tilusbuild.compile.program import compile_program
 
     (tmp_path / "stage/module").mkdir(parents=True)
     witness = tmp_path / "ran"

@@ -26,7 +26,8 @@ def launch_of(stage):
 
 @pytest.fixture(scope="module")
 def cpu_stage(tmp_path_factory, runner):
-    from tilusbuild.compile import compile_program, module_files
+    from tilusbuild.compile import module_files
+    from tilusbuild.compile.program import compile_program
 
     stage = tmp_path_factory.mktemp("cpu") / "stage"
     (stage / "module").mkdir(parents=True)

@@ -44,11 +44,14 @@ print(json.dumps([status, sorted(sys.modules), started]))
 NOT_NEEDED = [
     "numpy", "pydantic", "pydantic_core", "importlib.metadata", "rich", "tomli", "tomllib",
     "watchdog", "subprocess", "zstandard", "tvm_ffi", "asyncio", "multiprocessing",
+    "difflib", "platform", "secrets", "tilusbuild.binary", "tilusbuild.compile.causes",
+    "tilusbuild.compile.checks", "tilusbuild.compile.diagnosis", "tilusbuild.compile.program",
+    "tilusbuild.process.landlock", "tilusbuild.process.resident", "tilusbuild.runtime.script",
     "tilusbuild.dispatch", "tilusbuild.package", "tilusbuild.runtime.kernel",
     "tilusbuild.space.component", "tilusbuild.toolchain.diagnose", "tilusbuild.tune",
     "tilusbuild.watch",
 ]  # fmt: skip
-"""What checks a manifest, enumerates, dispatches, loads, shows, packages and watches."""
+"""What checks a manifest, enumerates, compiles, dispatches, loads, shows, packages, watches."""
 
 
 def build(directory: Path) -> tuple[dict[str, object], set[str], list[str]]:

@@ -15,11 +15,11 @@ from tilusbuild.compile import (
     LauncherStore,
     Recipe,
     launcher_directory,
-    launcher_object,
     module_files,
 )
 from tilusbuild.compile.pipelines import CPU, HOST, KERNEL_NVCC, KERNEL_NVRTC, Pipeline
 from tilusbuild.compile.pipelines.kernel import image_name
+from tilusbuild.compile.program import launcher_object
 from tilusbuild.compile.steps import steps, tools_of
 from tilusbuild.expr import parse
 from tilusbuild.process.local import LocalRunner

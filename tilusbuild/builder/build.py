@@ -31,6 +31,7 @@ from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.model import PlannedInstance, PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.runtime.table_keys import measured_keys
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.log import StateFile
@@ -316,8 +317,6 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
 
 def _other_keys(project: Project, script_instance: ScriptInstance, path: str) -> str | None:
     """Return in words that what was measured in a script's directory is for other keys."""
-    from tilusbuild.runtime.tables import measured_keys
-
     measured = measured_keys(path)
     if measured is None:
         return None

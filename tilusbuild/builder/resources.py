@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.builder.compiler_times import CompilerTimes
-from tilusbuild.builder.described import described
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.cache import Cache
@@ -26,9 +25,7 @@ from tilusbuild.compile import (
     CompileOutcome,
     LauncherStore,
     UnitSteps,
-    compile_program,
     launcher_directory,
-    launcher_object,
     module_files,
     unit_store,
 )
@@ -49,7 +46,6 @@ from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import Settings
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
-from tilusbuild.process.elsewhere import Places, SharingRunner
 from tilusbuild.process.jobserver import (
     Jobserver,
     JobserverError,
@@ -57,7 +53,6 @@ from tilusbuild.process.jobserver import (
     announced_jobserver,
 )
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.resident import ResidentPool
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
 from tilusbuild.render.closure import Closure, layout
@@ -68,6 +63,8 @@ from tilusbuild.toolchain.nvrtc_command import MORE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from tilusbuild.process.resident import ResidentPool
 
 
 _SEVERAL = 3
@@ -117,7 +114,11 @@ class ProgramCompiler:
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
         self._units = unit_store(os.path.join(cache.state_path, "units"))
         nvrtc = toolchain.nvrtc
-        self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
+        self._residents: ResidentPool | None = None
+        if nvrtc is not None and not prefix:
+            from tilusbuild.process import resident
+
+            self._residents = resident.ResidentPool(runner, nvrtc.command)
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
@@ -133,6 +134,8 @@ class ProgramCompiler:
         except ToolsChangedError:
             units.drop()
             raise
+        from tilusbuild.builder.described import described
+
         if outcome.status == Status.BUILT:
             compiler = work.recipe.pipeline.compiler
             self._times.record(job, work.program_txt, compiler, outcome.seconds)
@@ -194,6 +197,8 @@ class ProgramCompiler:
     ) -> CompileOutcome:
         module = os.path.join(stage, "module")
         os.makedirs(module)
+        from tilusbuild.compile.program import compile_program
+
         laid_out = self._lay_out_all(work, stage, runner, ran)
         if isinstance(laid_out, CompileOutcome):
             return laid_out
@@ -237,6 +242,8 @@ class ProgramCompiler:
             return "", self._headers(headers)
         made: bytes | None = None
         if recipe.pipeline.script.ships_launcher:
+            from tilusbuild.compile.program import launcher_object
+
             timed = self._timed(runner, ran, f"{LAUNCHER}: ")
             answer = launcher_object(
                 recipe, self._toolchain, stage, timed, self._launchers, self._timeout
@@ -399,6 +406,8 @@ def _beside(
     settings = decide(project.manifest.remote, project.environment, "executor")
     if settings is None:
         return limits.tokens, config.jobs, lambda runner, job: runner
+    from tilusbuild.process.elsewhere import Places, SharingRunner
+
     here = config.places
     tokens = TokensBeside(limits.tokens, settings.jobs)
     places = Places(lambda: min(here, 1 + tokens.here))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.noop import UP_TO_DATE
 from tilusbuild.report.jsonl import JsonLine
 

@@ -168,8 +168,9 @@ def whole_parser() -> argparse.ArgumentParser:
 def _parser(
     known: Mapping[str, Mapping[str, Verb[Any]]], *, listed: bool = False
 ) -> argparse.ArgumentParser:
-    """Return a parser in which the verbs of `known` have their options, and the others have none.
-    With `listed` each verb has its summary, which the groups of `--help` have otherwise."""
+    """Return a parser of the verbs of `known` with their options, as one of all takes a tenth of
+    the time of a small build; without any, of all by name. With `listed` each verb has its summary,
+    which the groups of `--help` have otherwise."""
     from tilusbuild import __version__
 
     parser = _Parser(
@@ -182,8 +183,8 @@ def _parser(
     declare_common(parser, defaults=True)
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    for name, summary in VERBS.items():
-        actions = known.get(name)
+    for name in known or VERBS:
+        summary, actions = VERBS[name], known.get(name)
         shown: dict[str, Any] = {"help": summary} if listed else {}
         child = verbs.add_parser(
             name,

@@ -1,21 +1,17 @@
-"""From a recipe to a `lib.so`: the pipelines, the launcher, `compile.sh`, `options.txt`."""
+"""From a recipe to a `lib.so`: the pipelines, the launcher, `compile.sh`, `options.txt`.
+
+What compiles is `compile/program.py`; it is imported by who has something to compile, and not here.
+"""
 
 from tilusbuild.compile.model import CompileOutcome, Launch, Link, Prune, Recipe
 from tilusbuild.compile.module import launcher_directory, module_files, options_text
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
-from tilusbuild.compile.program import (
-    DeviceCode,
-    compile_device,
-    compile_program,
-    launcher_object,
-)
 from tilusbuild.compile.steps import nvrtc_tools
 from tilusbuild.compile.units import UnitSteps, unit_store
 from tilusbuild.state.envelope import LauncherStore
 
 __all__ = [
     "CompileOutcome",
-    "DeviceCode",
     "Launch",
     "LauncherStore",
     "Link",
@@ -23,10 +19,7 @@ __all__ = [
     "Prune",
     "Recipe",
     "UnitSteps",
-    "compile_device",
-    "compile_program",
     "launcher_directory",
-    "launcher_object",
     "module_files",
     "nvrtc_tools",
     "options_text",

@@ -11,7 +11,6 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from tilusbuild.arch import Arch
-from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
 from tilusbuild.expr import Expr, Value
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Elsewhere
@@ -19,6 +18,7 @@ from tilusbuild.signature import Signature
 from tilusbuild.status import RECORDED, Cause, Status
 
 if TYPE_CHECKING:
+    from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
     from tilusbuild.compile.pipelines import Pipeline
 
 

@@ -9,7 +9,6 @@ depends on where anything is installed.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,7 +124,7 @@ def object_name(number: int) -> str:
 
 def default_march(machine: str | None = None) -> str:
     """Return the `-march` of host code when the manifest has none."""
-    return {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}[machine or platform.machine()]
+    return {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}[machine or os.uname().machine]
 
 
 def host_march(recipe: Recipe) -> str:

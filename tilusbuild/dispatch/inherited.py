@@ -22,7 +22,8 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script, read_script, script_of
 from tilusbuild.runtime.sealed import unseal
-from tilusbuild.runtime.tables import Table, TableEntry, measured_keys, read_dispatch
+from tilusbuild.runtime.table_keys import measured_keys
+from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 
 _T = TypeVar("_T")
 _NAMED = 4

@@ -25,13 +25,12 @@ from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.table_keys import FILE, measured_keys
 from tilusbuild.runtime.tables import (
-    FILE,
     SCHEMA,
     Table,
     TableEntry,
     TableFile,
-    measured_keys,
     read_dispatch,
 )
 from tilusbuild.state.directories import remove

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilusbuild.builder.project import Project
-from tilusbuild.compile import compile_device, nvrtc_tools
+from tilusbuild.compile import nvrtc_tools
 from tilusbuild.compile.model import Launch
+from tilusbuild.compile.program import compile_device
 from tilusbuild.dispatch.describe import script_json
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value

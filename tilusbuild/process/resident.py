@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import struct
 import threading
@@ -159,7 +158,7 @@ class _Resident:
         self._scope = scope
         self._end: CompletedCommand | BaseException | None = None
         # An abstract name: no file to clean up, and no limit of a path's length to run into.
-        name = f"tilusbuild-{os.getpid()}-{secrets.token_hex(16)}"
+        name = f"tilusbuild-{os.getpid()}-{os.urandom(16).hex()}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("\0" + name)
         self._listener.listen(1)

@@ -23,15 +23,14 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptTableError, TableOutOfRangeError, WrongDeviceTableError
 from tilusbuild.runtime.refused import Refusal, read_refusals
-from tilusbuild.runtime.regular import open_file, read_bytes
+from tilusbuild.runtime.regular import open_file
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
+from tilusbuild.runtime.table_keys import FILE, LIMIT
 
-FILE = "dispatch_table.json"
 SCHEMA = 1
 SOURCES = ("table", "measured", "nearest", "model", "default")
 """Where a choice can come from, the strongest first."""
-_LIMIT = 64 << 20
 
 
 class TableEntry(NamedTuple):
@@ -76,13 +75,13 @@ def read_dispatch(script: Script) -> TableFile:
     path = os.path.join(script.path, FILE)
     try:
         with open_file(path) as file:
-            data = file.read(_LIMIT + 1)
+            data = file.read(LIMIT + 1)
     except FileNotFoundError:
         return TableFile()
     except OSError as error:
         raise CorruptTableError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        if len(data) > _LIMIT:
+        if len(data) > LIMIT:
             raise ValueError("larger than any table")
         value = json.loads(data)
         return TableFile(_tables(script, path, value), read_refusals(value.get("refused", [])))
@@ -92,17 +91,6 @@ def read_dispatch(script: Script) -> TableFile:
 
 
 _MEND = "mend or delete it; `tilusbuild tune` makes it again"
-
-
-def measured_keys(path: str) -> tuple[str, ...] | None:
-    """Return the dispatch keys that the tables in a script's directory were made for; None where
-    there are none, or none that can be read."""
-    try:
-        data = read_bytes(os.path.join(path, FILE), _LIMIT)
-        # As text: most directories were not tuned.
-        return tuple(map(str, json.loads(data)["keys"])) if b'"fingerprint"' in data else None
-    except (OSError, LookupError, TypeError, ValueError, RecursionError):
-        return None
 
 
 def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:

@@ -12,18 +12,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from tilusbuild.arch import gencode, parse_arch
-from tilusbuild.binary import BinaryError, extract_cubins, parse_ptxas, read_cubin
-from tilusbuild.compile import checks
-from tilusbuild.compile.causes import StepError
+from tilusbuild.arch import gencode
 from tilusbuild.compile.geometry import program_source
-from tilusbuild.compile.kernel_names import SYMBOL_FILE, symbol_of
+from tilusbuild.compile.kernel_names import SYMBOL_FILE
 from tilusbuild.compile.launcher import KERNEL_LAUNCHER
 from tilusbuild.compile.model import Findings, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
 from tilusbuild.compile.steps import LIBRARY_FLAGS, Step
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.status import Cause
 
 _LINK = ("-shared", *LIBRARY_FLAGS, "-z", "noseparate-code", "--hash-style=gnu", "--eh-frame-hdr")
 """No C library is linked: its functions are found in the process, whatever its version is."""
@@ -73,51 +69,19 @@ class KernelPipeline(Pipeline):
         return [f"prune.{name} = {value}" for name, value in limits.items() if value is not None]
 
     def problem(self, recipe: Recipe) -> str | None:
-        return checks.launch_problem(recipe)
+        from tilusbuild.compile.checks import launch_problem
+
+        return launch_problem(recipe)
 
     def device_image(self, recipe: Recipe) -> str:
         return image_name(recipe)
 
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
         """Check the device code against the signature, the launch and the limits."""
-        work = os.path.dirname(path)
-        if step.output == SYMBOL_FILE and not symbol_of(recipe, work):
-            raise StepError(Cause.CHECK, f'the source ends before "{recipe.symbol}" can be named')
-        if step.output != image_name(recipe):
-            return
-        self._judge_code(recipe, step, read_bytes(path), work, log, found)
+        from tilusbuild.compile.device_code import judge_code, judge_symbol
 
-    def _judge_code(
-        self, recipe: Recipe, step: Step, data: bytes, work: str, log: str, found: Findings
-    ) -> None:
-        symbol = symbol_of(recipe, work)
-        try:
-            cubins = extract_cubins(data)
-            codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
-            sizes = [checks.parameter_sizes(cubin.data, symbol) for cubin in cubins]
-        except BinaryError as error:
-            reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
-            raise StepError(Cause.OUTPUT, reason) from None
-        if not codes:
-            raise StepError(Cause.OUTPUT, f"{step.tool} ended well but {step.output} holds no code")
-        found.ptxas = parse_ptxas(log)
-        for _, kernels in codes:
-            names = [kernel.name for kernel in kernels]
-            if symbol not in names and (problem := checks.symbol_problem(recipe, names)):
-                if checks.are_of_another(names, recipe, work):
-                    raise StepError(Cause.OUTPUT, f"{step.tool} compiled something else: {problem}")
-                raise StepError(Cause.CHECK, problem)
-        if "-v" in step.argv and symbol not in (usage.kernel for usage in found.ptxas):
-            # Spills are in the log only; that of a tool whose output was lost has no limit.
-            raise StepError(Cause.OUTPUT, f"{step.tool} did not say what its {step.output} takes")
-        found.usages = [
-            (arch, kernel) for arch, kernels in codes for kernel in kernels if kernel.name == symbol
-        ]
-        for parameters in sizes:
-            if problem := checks.parameter_problem(recipe.signature, parameters):
-                raise StepError(Cause.CHECK, problem)
-        if problem := checks.kernel_problem(recipe, found.usages):
-            raise StepError(Cause.CHECK, problem)
-        if exceeded := checks.prune_reason(recipe, symbol, found.usages, found.ptxas):
-            raise StepError(Cause.LIMIT, exceeded)
-        found.images = tuple(cubin.image for cubin in cubins)
+        work = os.path.dirname(path)
+        if step.output == SYMBOL_FILE:
+            judge_symbol(recipe, work)
+        elif step.output == image_name(recipe):
+            judge_code(recipe, step, read_bytes(path), work, log, found)

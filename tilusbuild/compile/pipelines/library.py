@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import gencode
-from tilusbuild.binary import parse_ptxas
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
 from tilusbuild.compile.model import Findings, Link, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
@@ -70,6 +69,8 @@ class ObjectNvcc(NvccPipeline):
         return has_line_info(recipe)  # as with a host pipeline
 
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+        from tilusbuild.binary import parse_ptxas
+
         found.ptxas = parse_ptxas(log)
 
 

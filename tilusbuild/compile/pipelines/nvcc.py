@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.arch import gencode
-from tilusbuild.binary import parse_ptxas
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.launcher import HOST_LAUNCHER
 from tilusbuild.compile.model import Findings, Recipe
@@ -290,6 +289,8 @@ class HostPipeline(NvccPipeline):
 
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
         if step.output == "lib.so":
+            from tilusbuild.binary import parse_ptxas
+
             found.ptxas = parse_ptxas(log)
 
 
