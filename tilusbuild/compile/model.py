@@ -126,6 +126,8 @@ class Recipe:
     program that is compiled alone."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that were rendered for the program, by the name that it includes them by."""
+    assembled: bool = False
+    """Whether there is a ptxas of NVRTC's version, for PTX less what no kernel reaches."""
     language: str = "cu"
     """Of an object's source: "cu", "c++" or "c"."""
     rdc: bool = False

@@ -88,6 +88,9 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
 
 def _line(step: Step) -> str:
     line = " ".join(_word(word) for word in step.argv)
+    if step.unless_empty:
+        given, other = step.unless_empty
+        return f"test -s {given} && {line} || cp {other} {step.output}"
     return f"{line} || {_line(step.by_itself)}" if step.alone else line
 
 
@@ -157,6 +160,7 @@ _VARIABLES = {
     "{nvrtc}": '"${nvrtc[@]}"',
     "{link_flags}": '"${link_flags[@]}"',
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
+    "{ptxas}": '"$PTXAS"',
     "{cudart}": '"-L${cudart%/*}" "-l:${cudart##*/}"',
     "{cxx}": '"$CXX"',
     "{cc}": '"$CC"',
@@ -218,6 +222,9 @@ def _command(step: Step) -> str:
     words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
     quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
     line = f"run {' '.join(quoted)}\n"
+    if step.unless_empty:
+        given, other = step.unless_empty
+        return f"if [ -s {given} ]; then {line[:-1]}; else cp {other} {step.output}; fi\n"
     return f"{line[:-1]} || {_command(step.by_itself)}" if step.alone else line
 
 
@@ -262,6 +269,7 @@ cd -- "$module"
 _DEFAULTS = {
     "{nvcc}": "NVCC=${NVCC:-nvcc}",
     "{cxx}": "CXX=${CXX:-g++}",
+    "{ptxas}": "PTXAS=${PTXAS:-ptxas}",
     "{cc}": "CC=${CC:-gcc}",
     "{as}": "AS=${AS:-as}",
     "{ld}": "LD=${LD:-ld}",

@@ -232,6 +232,8 @@ class Compile:
                     self._check_declaration()
                     with open(path, "wb") as made:
                         made.write(self.launcher())
+                elif step.unless_empty and not os.path.getsize(self._file(step.unless_empty[0])):
+                    os.replace(self._file(step.unless_empty[1]), path)
                 elif step.alone:
                     self._shared_step(step, path)
                 else:
@@ -260,6 +262,9 @@ class Compile:
             reason=reason,
             elsewhere=self.elsewhere,
         )
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.work, name)
 
     def _check_source(self) -> None:
         headers = os.path.join(self.work, "include")

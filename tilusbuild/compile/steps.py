@@ -91,6 +91,8 @@ class Step:
     alone: tuple[str, ...] = ()
     """Of a step that makes the same for all programs of a unit: the further arguments with which
     it is run for its own program, where it fails for all of them."""
+    unless_empty: tuple[str, str] | None = None
+    """(input, other): where the input is empty, it is not run, and `other` becomes the output."""
 
     @property
     def tool(self) -> str:
@@ -237,6 +239,8 @@ def tools_of(toolchain: Toolchain) -> Tools:
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
         paths["{nvrtc}"] = nvrtc.command
+        if nvrtc.assembler:
+            paths["{ptxas}"] = (nvrtc.assembler,)
     return Tools(
         paths=paths,
         environment={**toolchain.environment(), **_OWN_TOOLS},
@@ -264,8 +268,9 @@ def nvrtc_tools(toolchain: Toolchain) -> Tools:
     nvrtc = toolchain.nvrtc
     if nvrtc is None:
         raise ValueError("the toolchain has no NVRTC")
+    ptxas = {"{ptxas}": (nvrtc.assembler,)} if nvrtc.assembler else {}
     return Tools(
-        paths={"{nvrtc}": nvrtc.command},
+        paths={"{nvrtc}": nvrtc.command, **ptxas},
         environment={**_OWN_TOOLS, "LC_ALL": "C", "TZ": "UTC"},
         directories={},
         cuda_headers=nvrtc.include_dir,

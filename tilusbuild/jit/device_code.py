@@ -128,5 +128,6 @@ def _toolchain(project: Project) -> Toolchain:
         device_compiler="nvrtc",
         fingerprint_nvrtc=nvrtc.fingerprint(project.digests),
         fingerprint_joiner=nvrtc.joiner_fingerprint(project.digests),
+        fingerprint_assembler=nvrtc.assembler_fingerprint(project.digests),
         sandboxed=sandbox_wanted(project.environment),
     )

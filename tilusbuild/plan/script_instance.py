@@ -292,6 +292,7 @@ class ScriptInstance:
             prune=self._valued.limits(values),
             unit=unit,
             headers={name: each.text for name, each in headers.items()},
+            assembled=bool(self.toolchain.fingerprint_assembler),
             language=language_of(template),
             rdc=self._rdc,
         )
@@ -377,6 +378,7 @@ class ScriptInstance:
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
             (tools.fingerprint_cuda, tools.fingerprint_host),
             (repr(type(self.pipeline)), tools.fingerprint_nvrtc, tools.fingerprint_joiner),
+            tools.fingerprint_assembler,
         )
         if owner.generate:
             parts = (*parts, tuple(owner.generate.items()))

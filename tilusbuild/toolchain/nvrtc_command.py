@@ -1,13 +1,16 @@
 """NVRTC as a command: what `compile.sh` runs, what the build runs, and what discovery asks.
 
 A script of its own, standard library only: a copy of it and of what it loads (`nvrtc_library.py`,
-`nvrtc_places.py`) lies in the tree beside the launcher, so a library is made again with nothing but
-Python, NVRTC and binutils. `--serve` keeps the library loaded and answers many commands one after
-the other. Both ways run the same lines, and what is written depends on the command alone.
+`nvrtc_places.py`, `nvrtc_ptx.py`) lies in the tree beside the launcher, so a library is made again
+with Python, NVRTC, binutils and at most ptxas. `--serve` keeps the library loaded and answers many
+commands one after the other. Both ways run the same lines, and what is written depends on the
+command alone.
 
     nvrtc_command.py [--library FILE] cubin SOURCE NAME OUTPUT [OPTION…]
     nvrtc_command.py [--library FILE] both SOURCE NAME CUBIN PTX [OPTION…]
                                       (--kernel=NAME: the symbol of a C++ name to kernel.s)
+    nvrtc_command.py [--library FILE] reached SOURCE NAME CUBIN PTX [OPTION…]
+                                      (PTX of what kernels reach; empty where that is all of it)
     nvrtc_command.py [--library FILE] fatbin OUTPUT [KIND:ARCH:FILE…]
     nvrtc_command.py [--library FILE] --confine LANDLOCK READ… -- WRITE… -- VERB…
     nvrtc_command.py [--library FILE] identify | headers
@@ -51,12 +54,13 @@ def _beside(name: str) -> Any:
 
 
 if __package__:
-    from tilusbuild.toolchain import nvrtc_library, nvrtc_places
+    from tilusbuild.toolchain import nvrtc_library, nvrtc_places, nvrtc_ptx
 else:
     sys.dont_write_bytecode = True  # beside these files, which may be a cache tree's
     nvrtc_library, nvrtc_places = _beside("nvrtc_library"), _beside("nvrtc_places")
+    nvrtc_ptx = _beside("nvrtc_ptx")
 
-SHIPPED = (__file__, nvrtc_library.__file__, nvrtc_places.__file__)
+SHIPPED = (__file__, nvrtc_library.__file__, nvrtc_places.__file__, nvrtc_ptx.__file__)
 """The files of the command, of which a copy lies in the tree."""
 
 FRAME = struct.Struct("<I")
@@ -77,11 +81,12 @@ _STACK = 64 << 20
 """Bytes of address space for the stack of such a thread: templates nest deeply."""
 
 _KERNEL = "--kernel="
+_RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX"), "reached": ("CUBIN", "PTX")}
 
 
 def _compile_command(words: list[str]) -> Any:
     """The results, source, name, outputs, kernel and options of a compile; None for other words."""
-    results = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}.get(words[0] if words else "")
+    results = _RESULTS.get(words[0] if words else "")
     if results is None or len(words) < 3 + len(results):
         return None
     _, source, name, *others = words
@@ -100,8 +105,11 @@ def obey(nvrtc: nvrtc_library.Nvrtc, words: list[str], compiler: Any = None) -> 
             text = file.read()
         status, log, made = (compiler or nvrtc).compile(text, name, options, results, kernel)
         for kind, output, data in zip(results, outputs, made):  # noqa: B905 - Python 3.8
-            cubin = kind == "CUBIN"
-            _write(output, nvrtc_library.without_times(data) if cubin else data.rstrip(b"\0"))
+            if kind == "CUBIN":
+                _write(output, nvrtc_library.without_times(data))
+            else:
+                ptx = data.rstrip(b"\0")
+                _write(output, nvrtc_ptx.reached(ptx) if words[0] == "reached" else ptx)
         if kernel and made:
             _write("kernel.s", b'.asciz "' + made[-1] + b'"\n')
         return status, log

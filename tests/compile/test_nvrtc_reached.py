@@ -1,0 +1,142 @@
+"""Programs of which NVRTC keeps variables that no kernel reaches: assembled without them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from support.recipes import make_recipe
+from tilusbuild.binary.elf import Elf
+from tilusbuild.compile.module import options_text
+from tilusbuild.compile.pipelines.nvrtc import UNASSEMBLED, VALUED, assembler_flags
+from tilusbuild.compile.program import compile_device
+from tilusbuild.compile.steps import nvrtc_tools
+
+KERNEL = """\
+#include <cuda_fp16.h>
+#include <cuda/std/type_traits>
+#include <cuda/std/limits>
+template <int N> struct Size { static constexpr int value = N; };
+__constant__ float table[4];
+__device__ int never;
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i] + table[i & 3] + Size<8>::value;
+}
+"""
+PLAIN = """\
+#include <cuda_fp16.h>
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+
+
+@pytest.fixture
+def toolchain(nvrtc_toolchain):
+    if not nvrtc_toolchain.fingerprint_assembler:
+        pytest.skip("no ptxas of NVRTC's version")
+    return nvrtc_toolchain
+
+
+@pytest.fixture
+def device(tmp_path, toolchain, runner):
+    """device(recipe) gives the cubin and the outcome."""
+
+    def compiled(made):
+        done = compile_device(made, nvrtc_tools(toolchain), str(tmp_path), None, runner, 120.0)
+        assert done.outcome.status == "built", done.outcome.log
+        return done
+
+    return compiled
+
+
+def recipe(**changes):
+    return make_recipe("kernel-nvrtc", **{"source": KERNEL, "assembled": True, **changes})
+
+
+def code(cubin):
+    """What a kernel runs and is launched with: its instructions, constants, shared memory."""
+    elf = Elf(cubin)
+    return {
+        section.name: elf.content(section)
+        for section in elf.sections
+        if section.name.startswith((".text.", ".nv.constant0.", ".nv.constant3", ".nv.shared."))
+    }
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("flags", [(), ("-maxrregcount", "24", "-use_fast_math"), ("-Xptxas=-O1",)])
+def test_the_kernel_is_the_same_without_what_it_does_not_reach(device, arch, flags):
+    lean = device(recipe(archs=(arch,), flags=flags))
+    whole = device(recipe(archs=(arch,), flags=flags, assembled=False))
+    assert b"never" in whole.image
+    assert b"never" not in lean.image
+    assert b"table" in lean.image
+    assert len(lean.image) < len(whole.image) / 4
+    assert code(lean.image) == code(whole.image)
+    assert lean.outcome.ptxas == whole.outcome.ptxas
+    assert lean.outcome.usages == whole.outcome.usages
+
+
+@pytest.mark.nvcc
+def test_a_source_without_any_keeps_the_cubin_of_nvrtc(device):
+    assert device(recipe(source=PLAIN)).image == device(recipe(source=PLAIN, assembled=False)).image
+
+
+@pytest.mark.nvcc
+def test_several_architectures_are_assembled_one_by_one(device):
+    lean = device(recipe(archs=("sm_80", "sm_90a")))
+    assert [image.arch for image in lean.outcome.images] == ["sm_80", "sm_90a"]
+    assert b"never" not in lean.image
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("source", [KERNEL, PLAIN], ids=["assembled", "as it is"])
+def test_the_script_makes_the_same_library(source, compile_in, toolchain, tmp_path):
+    for place in ("a", "b"):
+        stage = tmp_path / place / "programs/hash"
+        outcome = compile_in(recipe(source=source), toolchain, stage)
+        assert outcome.status == "built", outcome.log
+    module = tmp_path / "a/programs/hash/module"
+    library = (module / "lib.so").read_bytes()
+    assert library == (tmp_path / "b/programs/hash/module/lib.so").read_bytes()
+    (module / "lib.so").unlink()
+    nvrtc = toolchain.nvrtc
+    ptxas = os.path.realpath(nvrtc.assembler)
+    tools = {"NVRTC": nvrtc.library, "PYTHON": nvrtc.command[0], "PTXAS": ptxas}
+    environment = {"PATH": "/usr/bin:/bin", **tools}
+    words = [shutil.which("bash") or "bash", str(module / "compile.sh")]
+    ran = subprocess.run(words, capture_output=True, text=True, cwd="/", env=environment)
+    assert ran.returncode == 0, ran.stderr
+    assert (module / "lib.so").read_bytes() == library
+
+
+@pytest.mark.nvcc
+def test_the_assembler_is_in_the_identity_of_what_it_makes_alone(toolchain):
+    made = options_text(recipe(), toolchain)
+    assert f"\nptxas {toolchain.nvrtc.version} " in made
+    assert os.path.dirname(toolchain.nvrtc.assembler) not in made
+    for other in (
+        recipe(source=PLAIN.replace("#include <cuda_fp16.h>", "")),
+        recipe(ptx=True, archs=("sm_90",)),
+        recipe(flags=("-lineinfo",)),
+    ):
+        assert options_text(other, toolchain) == options_text(
+            replace(other, assembled=False), toolchain
+        )
+
+
+def test_what_is_asked_of_the_assembler_alone_keeps_the_cubin_of_nvrtc():
+    assert assembler_flags(recipe(flags=("-Xptxas", "-v", "-O3", "-DX=-lineinfo"))) == ()
+    assert assembler_flags(recipe(flags=("-D", "-lineinfo", "-Xptxas=-dlcm=cg"))) == ("-dlcm=cg",)
+    for flag in UNASSEMBLED:
+        words = (flag, "0") if flag in VALUED else (flag,)
+        assert assembler_flags(recipe(flags=words)) is None
+    assert assembler_flags(recipe(flags=("-Xptxas", "-O1,-v"))) is None
