@@ -264,6 +264,23 @@ def test_the_toolchain_plans_with_the_compiler_that_was_asked_for(opened: Opened
     """An unknown one was planned as nvcc."""
     with opened("nvcc") as project:
         project.settings = replace(project.settings, device_compiler=Setting("ptxjit", "a test"))
-        assert project.toolchain(cuda=False).device_compiler == "ptxjit"
+        assert project.toolchain(cuda=False).device_compiler.name == "ptxjit"
         with pytest.raises(LookupError, match="with ptxjit"):
             project.planner(PlanSelection())
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("asked_for", "compilers"), [(None, ["nvcc", "NVRTC"]), ("nvrtc", ["NVRTC", "NVRTC"])]
+)
+def test_a_script_may_choose_for_itself(
+    directory: Path, asked_for: str | None, compilers: list[str]
+) -> None:
+    """Unless somebody asks for one compiler for all."""
+    other = MANIFEST.partition("[script.scale]")[2]
+    own = f'\n[script.other]\ndevice-compiler = "nvrtc"\n{other}'
+    (directory / "tilus.toml").write_text(MANIFEST + own)
+    options = {"cache-dir": str(directory / "cache"), "device-compiler": asked_for}
+    with Project.open(str(directory), options, os.environ) as project:
+        plan = project.plan(PlanSelection())
+        assert [each.pipeline.compiler for each in plan.script_instances] == compilers

@@ -19,6 +19,7 @@ from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, find, settings
 from tilusbuild.manifest.memo import recalled, remember
+from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.manifest.valued_flags import has_values
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
@@ -33,7 +34,7 @@ from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sweep
 from tilusbuild.state.stamp import Sighting, sighting
-from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -187,6 +188,12 @@ class Project:
         build = self.manifest.build
         return RenderLimits(build.template_timeout, build.template_memory, build.template_size)
 
+    @property
+    def device_compiler(self) -> DeviceCompiler:
+        """What compiles kernels."""
+        chosen = self.settings.device_compiler
+        return DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
+
     def toolchain(self, *, cuda: bool, nvrtc: bool = False) -> Toolchain:
         """Return the tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when
         one is missing."""
@@ -197,7 +204,7 @@ class Project:
                 nvcc=declared.nvcc,
                 needs_cuda=cuda,
                 needs_nvrtc=nvrtc,
-                device_compiler=self.settings.device_compiler.value,
+                device_compiler=self.device_compiler,
                 project_root=self.manifest.root,
                 place=self._place_of_nvcc(),
             )
@@ -214,11 +221,11 @@ class Project:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         selection = selection.with_objects(self.manifest)
         pairs = list(chosen_pairs(self.manifest, selection))
-        compiler = self.settings.device_compiler.value
         compilers: set[str] = set()
         for script, target in pairs:
-            form = self.manifest.scripts[script].form
-            compilers.add(pipeline_for(target.kind, form, compiler).compiler)
+            owner = self.manifest.scripts[script]
+            compiler = self.device_compiler.of(owner.device_compiler)
+            compilers.add(pipeline_for(target.kind, owner.form, compiler).compiler)
         toolchain = self.toolchain(cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
         if found := refusals(self.manifest, pairs, toolchain):
             raise InputError(*found)
@@ -264,8 +271,9 @@ def refusals(
     target."""
     found: list[Diagnostic] = []
     for script, target in pairs:
-        form = manifest.scripts[script].form
-        pipeline = pipeline_for(target.kind, form, toolchain.device_compiler)
+        owner = manifest.scripts[script]
+        compiler = toolchain.device_compiler.of(owner.device_compiler)
+        pipeline = pipeline_for(target.kind, owner.form, compiler)
         found += _tools(manifest, target, pipeline, toolchain)
         found += _runtime(manifest, script, target, toolchain)
         found += _flags(manifest, script, target.name, pipeline)

@@ -16,6 +16,7 @@ from tilusbuild.report.jsonl import JsonLine, Scalar
 if TYPE_CHECKING:
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import Manifest, Settings
+    from tilusbuild.manifest.settings import Setting
     from tilusbuild.remote.settings import RemoteSettings
     from tilusbuild.toolchain.diagnose import Finding
 
@@ -92,7 +93,7 @@ def run(arguments: DoctorArgs) -> int:
     given = {"cache-dir": arguments.cache_dir}
     chosen = settings(root, given, os.environ, manifest, option.chosen())
     findings = (*_findings(manifest, root), *_remote(manifest))
-    needed = _needed(manifest, chosen.device_compiler.value)
+    needed = _needed(manifest, chosen.device_compiler)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
     compared = CompilerTimes(os.path.join(chosen.cache_dir.value, STATE)).compared()
     if arguments.json:
@@ -168,7 +169,7 @@ def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
     return detail, fine
 
 
-def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:
+def _needed(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
     """Return the components that a build of the project cannot do without."""
     if manifest is None:
         return {"g++"}
@@ -177,9 +178,12 @@ def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:
         for name, script in manifest.scripts.items()
         if any(not manifest.targets[target].is_cpu for target in manifest.targets_of(name))
     ]
-    if device_compiler == "nvcc":
-        return {"g++", "nvcc"} if scripts else {"g++"}
-    return {"g++", *("NVRTC" if script.kernel else "nvcc" for script in scripts)}
+    from tilusbuild.manifest.settings import BY_DEFAULT
+    from tilusbuild.toolchain import DeviceCompiler
+
+    compiler = DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
+    by_nvrtc = (each.kernel and compiler.of(each.device_compiler) == "nvrtc" for each in scripts)
+    return {"g++", *("NVRTC" if each else "nvcc" for each in by_nvrtc)}
 
 
 def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:

@@ -26,7 +26,14 @@ from tilusbuild.runtime.sealed import unseal
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.status import Status
-from tilusbuild.toolchain import HostCompiler, Toolchain, ToolchainRequest, ToolFile, discover_nvrtc
+from tilusbuild.toolchain import (
+    DeviceCompiler,
+    HostCompiler,
+    Toolchain,
+    ToolchainRequest,
+    ToolFile,
+    discover_nvrtc,
+)
 from tilusbuild.toolchain.reach import sandbox_wanted
 
 _ENVELOPE = Envelope("device code 3")
@@ -125,7 +132,7 @@ def _toolchain(project: Project) -> Toolchain:
         fingerprint_host=(),
         searched=(),
         nvrtc=nvrtc,
-        device_compiler="nvrtc",
+        device_compiler=DeviceCompiler("nvrtc", scripts_choose=False),
         fingerprint_nvrtc=nvrtc.fingerprint(project.digests),
         fingerprint_joiner=nvrtc.joiner_fingerprint(project.digests),
         fingerprint_assembler=nvrtc.assembler_fingerprint(project.digests),

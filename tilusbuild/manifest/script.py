@@ -300,6 +300,11 @@ class ScriptSection(ScriptMethods, ManifestTable):
     std: Standard | None = Field(
         None, description="The language standard, in place of that of `[toolchain]`."
     )
+    device_compiler: Literal["nvcc", "nvrtc"] | None = Field(
+        None,
+        description="What compiles the kernel's device code, in place of `device-compiler` of "
+        "`[toolchain]`. `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` have the last word.",
+    )
     cudart: Literal["static", "shared"] | None = Field(
         None, description="With `entry`: in place of `cudart` of `[toolchain]`."
     )

@@ -164,8 +164,9 @@ class Planner:
     def headers(self, script: str, target: Target, template: str) -> Headers:
         """Return the headers that programs of a script's template can reach. Raises
         `InputError`."""
-        form = self.manifest.scripts[script].form
-        pipeline = pipeline_for(target.kind, form, self.toolchain.device_compiler)
+        owner = self.manifest.scripts[script]
+        compiler = self.toolchain.device_compiler.of(owner.device_compiler)
+        pipeline = pipeline_for(target.kind, owner.form, compiler)
         search_path = roots_of(self.manifest, script, template), pipeline.outside(self.toolchain)
         if search_path not in self._headers:
             roots, outside = search_path

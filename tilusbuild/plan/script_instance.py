@@ -121,7 +121,8 @@ class ScriptInstance:
         self._noted: set[tuple[object, ...]] = set()
         self._external_digests: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = target_constants(target)
-        self.pipeline = pipeline_for(target.kind, self._owner.form, toolchain.device_compiler)
+        compiler = toolchain.device_compiler.of(self._owner.device_compiler)
+        self.pipeline = pipeline_for(target.kind, self._owner.form, compiler)
         self.signature = self._resolved_signature()
         self._valued = Valued(manifest, script, target.name, self.pipeline, self._around)
         self.launch = self._valued.launch()

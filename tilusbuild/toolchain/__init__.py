@@ -3,6 +3,7 @@
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.discovery import (
+    DeviceCompiler,
     SearchResult,
     Toolchain,
     ToolchainRequest,
@@ -16,6 +17,7 @@ from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 
 __all__ = [
     "Cuda",
+    "DeviceCompiler",
     "DigestMemory",
     "HeaderDirectories",
     "HostCompiler",

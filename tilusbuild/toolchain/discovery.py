@@ -41,6 +41,20 @@ _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceCompiler:
+    """What compiles kernels: "nvcc" or "nvrtc"."""
+
+    name: str = "nvcc"
+    scripts_choose: bool = True
+    """Whether a script's own `device-compiler` goes before it: not where one was asked for on the
+    command line, in the environment or by the running program."""
+
+    def of(self, own: str | None) -> str:
+        """Return what compiles the kernel of a script that names this one, or none."""
+        return own if own is not None and self.scripts_choose else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class ToolchainRequest:
     """A project's requirements on its compilers.
 
@@ -53,7 +67,7 @@ class ToolchainRequest:
     project_root: str = "."
     place: Place | None = None
     needs_nvrtc: bool = False
-    device_compiler: str = "nvcc"
+    device_compiler: DeviceCompiler = DeviceCompiler()
     """Which compiles kernels; what it needs is in the other fields."""
 
 
@@ -91,8 +105,7 @@ class Toolchain:
     """Further lines for programs that link the shared CUDA runtime."""
     sandboxed: bool = True
     """Whether compiles are held to what they need, where the machine can do that."""
-    device_compiler: str = "nvcc"
-    """Which compiles kernels: what `Pipeline.applies` is asked with."""
+    device_compiler: DeviceCompiler = DeviceCompiler()
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
     """What the fingerprints were made of; None: nobody looks whether it changes."""
 
