@@ -21,6 +21,7 @@ from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, Stage
 from tilusbuild.cache.layout import LIBRARY
+from tilusbuild.cache.stages import Stages
 from tilusbuild.compile import (
     CompileOutcome,
     LauncherStore,
@@ -299,6 +300,8 @@ class BuildStore:
         self._seen: Mapping[str, tuple[Stamp, ...]] = seen or {}
         self._guard = threading.Lock()
         self._kept = ExitStack()
+        self._stages = Stages(cache.tree)
+        self._kept.callback(self._stages.close)
         self._in_use = False
 
     def __enter__(self) -> Self:
@@ -326,7 +329,7 @@ class BuildStore:
         return self._cache.locked(program, wait)
 
     def stage(self) -> Stage:
-        return self._cache.stage()
+        return self._stages.make()
 
     def program_path(self, program: str, /) -> str:
         return self._cache.program_path(program)

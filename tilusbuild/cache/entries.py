@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tilusbuild.cache import layout
@@ -159,10 +159,13 @@ class Stage:
     """A private directory: publish it or discard it. After either, whatever was raised, the
     directory belongs to somebody else."""
 
-    def __init__(self, tree: Tree, private: Private) -> None:
-        """Raises `CacheError`."""
+    def __init__(
+        self, tree: Tree, private: Private, give_back: Callable[[Private], None] = Private.discard
+    ) -> None:
+        """`give_back` takes the private directory when we are done with it. Raises `CacheError`."""
         self._tree = tree
         self._private: Private | None = private
+        self._give_back = give_back
         # Below the private directory, so that whatever else is made there is never published.
         self.path = os.path.join(private.path, "entry")
         try:
@@ -199,7 +202,7 @@ class Stage:
         """Remove it."""
         private, self._private = self._private, None
         if private is not None:
-            private.discard()
+            self._give_back(private)
 
     def _fill(
         self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any]
