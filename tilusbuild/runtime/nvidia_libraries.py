@@ -61,7 +61,7 @@ def _load(name: str, tried: set[str]) -> bool:
 def _places(name: str) -> Iterator[str]:
     """Yield the files of a name: in NVIDIA's wheels, then in the toolkits that one was pointed to
     or that are installed."""
-    for directory in sys.path:
+    for directory in filter(None, sys.path):  # "" is wherever one happens to work, such as /tmp
         wheels = os.path.join(glob.escape(os.path.abspath(directory)), "nvidia", "*", "lib")
         yield from sorted(glob.glob(os.path.join(wheels, glob.escape(name))))
     roots = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
