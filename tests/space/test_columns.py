@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.published_spaces import Published
+from support.published_spaces import Published, make_spec
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.plan.spaces import KnownSpace
 from tilusbuild.space import (
@@ -23,6 +23,7 @@ from tilusbuild.space import (
     Space,
     SpaceError,
     SpaceSpec,
+    columns,
 )
 
 EDGES = [0, 1, -1, 3, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
@@ -184,3 +185,32 @@ def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.Monkey
     assert isinstance(every, Schedules)
     assert every[4321].values == {"a": 43, "b": 21, "c": 903}
     assert made == [4321]
+
+
+def test_derived_values_are_computed_in_blocks_and_keep_their_types(monkeypatch):
+    drawn = make_spec(
+        {"i": range(-4, 7), "p": [True, False], "x": [0.5], "s": ["a", "long"]},
+        {},
+        {"either": "i if p else x", "text": "s if i < 2 else 'longer'", "wide": "i ** 3 * 2 ** 30"},
+    )
+    whole = [(type(v), v) for each in Space(drawn) for v in each.values.values()]
+    monkeypatch.setattr(columns, "BLOCK", 3)
+    assert [(type(v), v) for each in Space(drawn) for v in each.values.values()] == whole
+
+
+def test_a_value_that_is_missing_in_a_later_block_is_found(monkeypatch):
+    monkeypatch.setattr(columns, "BLOCK", 3)
+    drawn = make_spec({"i": range(10), "j": [1]}, {}, {"d": "1 // (i - 7)"})
+    with pytest.raises(SpaceError, match="at i = 7, j = 1"):
+        Space(drawn).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [([0, 127], 1), ([-128, 0], 1), ([128], 2), ([-129], 2), ([2**15], 4), ([2**31], 8)],
+)
+def test_integers_take_no_more_bytes_than_they_need(values, size):
+    space = Space(make_spec({"i": values, "j": [1, 2]}, {}, {"d": "i"}))
+    made: Any = space.all().columns
+    assert made["i"].array.itemsize == made["d"].array.itemsize == size
+    assert made["d"][0:1] == made["i"][0:1] == [values[0]]

@@ -1,5 +1,6 @@
 """Points decoded by columns with NumPy: the row of every parameter, and derived values by their
-vector form. No object of Python is made for a point."""
+vector form. No object of Python is made for a point. Integers are kept in the smallest type that
+holds a column's, and derived values are computed a block of points at a time, in 64 bits."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from tilusbuild.expr.vector import evaluate_marked
 from tilusbuild.space.model import Derived, Domain, Model, SpaceError, show
 from tilusbuild.space.schedules import Column
 
+BLOCK = 1 << 16  # points of which derived values are computed at a time
+
 
 class Table:
     """The value that each row of a parameter has, for one of its names."""
@@ -24,8 +27,8 @@ class Table:
 
     @cached_property
     def array(self) -> Any:
-        """The values for NumPy."""
-        return value_array(self.values)
+        """The values for NumPy; integers in the smallest type that holds them."""
+        return narrowed(value_array(self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,26 @@ def value_array(values: Sequence[Value]) -> Any:
     return array
 
 
+def narrowed(array: Any) -> Any:
+    """Return 64-bit integers in the smallest signed type that holds all, others as they are."""
+    if array.dtype != np.int64 or not array.size:
+        return array
+    low, high = array.min(), array.max()
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return array.astype(kind)
+    return array
+
+
+def joined(blocks: Sequence[Any]) -> Any:
+    """Return arrays as one that gives each value back with its type."""
+    if len({block.dtype.kind for block in blocks}) == 1:
+        return np.concatenate(blocks)
+    array = np.empty(sum(map(len, blocks)), dtype=object)
+    array[:] = [value for block in blocks for value in block.tolist()]
+    return array
+
+
 def row_type(count: int) -> Any:
     """Return the smallest type of integers that numbers so many rows."""
     return np.min_scalar_type(max(count - 1, 0))
@@ -95,7 +118,8 @@ class Decoder:
             for tables, rows in zip(self._tables, digits, strict=True)
             for name, table in tables.items()
         }
-        zeros = np.zeros(len(digits[0]) if digits else 1, dtype=np.uint8)
+        count = len(digits[0]) if digits else 1
+        zeros = np.broadcast_to(np.uint8(0), count)
         # The derived values' places in the order, before their values.
         columns: dict[str, Column] = {
             **coded,
@@ -105,11 +129,16 @@ class Decoder:
         for derived in self._model.derived:
             for name in derived.expr.names - arrays.keys():
                 arrays[name] = coded[name].array
-            needed = {name: arrays[name] for name in derived.expr.names}
-            values, marks = evaluate_marked(derived.expr, needed)
-            if marks is not None:
-                raise _no_value(self._model.domains, derived, columns, int(np.argmax(marks)))
-            arrays[derived.name] = np.ascontiguousarray(values)
+            blocks = []
+            for start in range(0, max(count, 1), BLOCK):
+                part = slice(start, start + BLOCK)
+                needed = {name: arrays[name][part] for name in derived.expr.names}
+                values, marks = evaluate_marked(derived.expr, needed)
+                if marks is not None:
+                    place = start + int(np.argmax(marks))
+                    raise _no_value(self._model.domains, derived, columns, place)
+                blocks.append(narrowed(values))
+            arrays[derived.name] = joined(blocks)
             columns[derived.name] = Computed(arrays[derived.name])
         return columns
 
