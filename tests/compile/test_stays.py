@@ -6,6 +6,7 @@ import pytest
 
 from support.recipes import make_recipe
 from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, ObjectNvcc
+from tilusbuild.errors import Diagnostic
 
 LINES = {"flags": ("-lineinfo",)}
 
@@ -19,7 +20,8 @@ LINES = {"flags": ("-lineinfo",)}
         ("kernel", LINES, None),
         ("host", {}, None),
         ("host", LINES, "-lineinfo writes the times of headers"),
-        ("kernel-nvrtc", {}, "NVRTC's process"),
+        ("kernel-nvrtc", {}, None),
+        ("kernel-nvrtc", LINES, "-lineinfo writes the times of headers"),
     ],
 )
 def test_a_pipeline_says_why_a_program_stays(pipeline, changes, why):
@@ -27,6 +29,11 @@ def test_a_pipeline_says_why_a_program_stays(pipeline, changes, why):
     said = recipe.pipeline.stays_here(recipe)
     assert (said or "").startswith(why or "")
     assert (said is None) == (why is None)
+
+
+def test_what_nvrtc_is_held_to_here_only_stays():
+    recipe, note = make_recipe("kernel-nvrtc"), Diagnostic("a computed include")
+    assert "cannot be told" in str(recipe.pipeline.stays_here(recipe, [note]))
 
 
 def test_objects_are_compiled_elsewhere_and_linked_here():

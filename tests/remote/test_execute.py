@@ -470,3 +470,16 @@ def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
     summary, said = build(user)
     assert (summary["attempts"], summary["exit_status"]) == (2, 0)
     assert len(said) <= 1
+
+
+def test_a_worker_that_does_not_run_the_probe_is_named(farm: Casd, tmp_path: Path) -> None:
+    warned: list[str] = []
+    command = Command(("sh", "-c", "exit 127"), str(tmp_path), {"PATH": "/usr/bin:/bin"})
+    executor = RemoteExecutor(
+        RemoteSettings(farm.address, "test"), lambda there: str(there(command)), warned.append
+    )
+    assert not executor.ready()
+    wait_until(lambda: executor._proved is not None or bool(warned))
+    executor.close()
+    (said,) = warned
+    assert "a worker does not run the probe: sh ended with status 127" in said

@@ -195,7 +195,9 @@ def explain_plan(
         origin = origins.of(job.hash)
         made = str(origin) if origin is not None else "compiled here" if remote else None
         one = explain(job.label, job.hash, texts, cache, last[key], made)
-        stays = work.recipe.pipeline.stays_here(work.recipe) if elsewhere else None
+        stays = (
+            work.recipe.pipeline.stays_here(work.recipe, work.closure.notes) if elsewhere else None
+        )
         if stays is not None and not one.up_to_date:
             one = replace(one, reasons=(*one.reasons, f"compiled on this machine: {stays}"))
         found.append(one)

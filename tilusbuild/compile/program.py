@@ -28,7 +28,6 @@ from tilusbuild.compile.steps import (
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
     PRODUCT,
-    SOURCE,
     TOOLS,
     Step,
     Tools,
@@ -388,12 +387,14 @@ class Compile:
         """Run one step's command in the private directory. Raises `OSError` if it cannot start."""
         reads = self._reads()
         reads.forget()
+        made = self._portable(step, reads)
         command = Command(
             reads.argv(step),
             self.work,
             {**self.tools.environment, **ENVIRONMENT, **reads.environment},
             self.timeout,
-            outputs=self._portable(step, reads),
+            outputs=made,
+            on_worker=self.recipe.pipeline.on_worker(step, self.tools) if made else None,
             sandbox=reads.sandbox(step),
         )
         finished = self.runner.run(command)
@@ -403,13 +404,12 @@ class Compile:
         return finished
 
     def _portable(self, step: Step, reads: Reads) -> tuple[str, ...]:
-        """Return the files that a step makes, if another machine may run it: that which reads the
-        source. The others take milliseconds."""
-        if step.argv[0] not in ("{nvcc}", "{cxx}") or SOURCE not in step.argv:
+        """Return the files that a step makes, if another machine may run it."""
+        pipeline = self.recipe.pipeline
+        made = pipeline.made_elsewhere(step)
+        if not made or pipeline.stays_here(self.recipe, self.notes) is not None:
             return ()
-        if self.recipe.pipeline.stays_here(self.recipe) is not None:
-            return ()
-        return (step.output, *reads.lists(step))
+        return (*made, *reads.lists(step))
 
     def _reads(self) -> Reads:
         return Reads(self.tools, self.work, self.include_dir)

@@ -100,8 +100,8 @@ class Reads:
         return words
 
     def lists(self, step: Step) -> tuple[str, ...]:
-        """Return the lists that a step of nvcc or g++ makes of what it read."""
-        if self.tools.reach is None:
+        """Return the lists that a step makes of what it read; NVRTC and ptxas make none."""
+        if self.tools.reach is None or step.argv[0] not in ("{nvcc}", "{cxx}"):
             return ()
         return (INCLUDED, ASSEMBLED) if _assembles(step) else (INCLUDED,)
 

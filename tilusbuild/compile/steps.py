@@ -20,6 +20,7 @@ from tilusbuild.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
+    from tilusbuild.toolchain.nvrtc import NvrtcLibrary
     from tilusbuild.toolchain.reach import Reach
 
 
@@ -189,6 +190,8 @@ class Tools:
     """Of the C compiler, which names what it made of a launcher or a check."""
     cuda_headers: str | None = None
     """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
+    nvrtc: NvrtcLibrary | None = None
+    """What compiles through NVRTC on other machines, too."""
     links: Mapping[str, str] = field(default_factory=dict)
     """The tools that others look up by name, in `TOOLS`: name to path."""
     reach: Reach | None = None
@@ -247,6 +250,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
         directories=directories,
         cc_fingerprint=toolchain.fingerprint_host,
         cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
+        nvrtc=nvrtc,
         links=links,
         reach=toolchain.reach(),
         ld_lists=_lists(toolchain.ld.version),

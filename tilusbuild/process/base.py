@@ -28,6 +28,18 @@ class Sandbox:
 
 
 @dataclass(frozen=True, slots=True)
+class OnWorker:
+    """How another machine runs a command, where that is not as it is run here."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    """Files here that its directory there has, too, by their names in it."""
+    silent: frozenset[int]
+    """The exit statuses that say nothing about what was compiled."""
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A process to start. `env` is its whole environment, not an addition to this process's."""
 
@@ -47,6 +59,8 @@ class Command:
     outputs: tuple[str, ...] = ()
     """The files in `cwd` that it makes if it ends well, when it reads nothing but `cwd` and the
     tools: such a command may run on another machine. () is any other."""
+    on_worker: OnWorker | None = None
+    """What another machine runs in its place; None: the same words."""
     sandbox: Sandbox | None = None
     """What holds the process and all that it starts; None: nothing."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilusbuild.cache import layout
@@ -43,21 +43,23 @@ class Actions:
         """Return the digest of a command's Action, and all blobs that it consists of but for those
         of the toolkit. Raises `OSError`."""
         sources: Sources = {}
-        inside = self._directory(command.cwd, sources)
+        more = {} if command.on_worker is None else command.on_worker.files
+        inside = self._directory(command.cwd, sources, more)
         root = reapi.Directory()
         root.CopyFrom(self.toolkit.root)
         root.directories.add(name=WORKING, digest=digest(inside))
         root.directories.sort(key=lambda node: node.name)
-        words = reapi.Command(
-            arguments=command.argv,
+        words, environment = self._as_there(command)
+        about = reapi.Command(
+            arguments=words,
             output_paths=sorted(command.outputs),
             working_directory=WORKING,
             platform=self._platform,
         )
-        for name, value in sorted(command.env.items()):
-            words.environment_variables.add(name=name, value=value)
+        for name, value in sorted(environment.items()):
+            about.environment_variables.add(name=name, value=value)
         action = reapi.Action(
-            command_digest=digest(_add(words, sources)),
+            command_digest=digest(_add(about, sources)),
             input_root_digest=digest(_add(root, sources)),
             platform=self._platform,
             do_not_cache=not cached,
@@ -66,10 +68,21 @@ class Actions:
             action.timeout.seconds = math.ceil(command.timeout)
         return _add(action, sources), sources
 
-    def _directory(self, path: str, sources: Sources) -> Blob:
+    def _as_there(self, command: Command) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Return a command's words and environment on a worker."""
+        there = command.on_worker
+        if there is None:
+            return command.argv, command.env
+        first, *others = there.argv
+        return (self.toolkit.programs.get(first, first), *others), there.env
+
+    def _directory(
+        self, path: str, sources: Sources, more: Mapping[str, str] | None = None
+    ) -> Blob:
+        """Return the tree of a directory, with `more` files by their names in it."""
         found = reapi.Directory()
-        for name in sorted(os.listdir(path)):
-            inside = os.path.join(path, name)
+        files = {**{name: os.path.join(path, name) for name in os.listdir(path)}, **(more or {})}
+        for name, inside in sorted(files.items()):
             if os.path.islink(inside):
                 self._link(inside, name, found, sources)
             elif os.path.isdir(inside):

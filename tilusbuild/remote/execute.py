@@ -167,6 +167,8 @@ class RemoteExecutor:
             problem = self._probe(lambda command: self._guard.call(lambda: self.try_once(command)))
         except (BrokenError, CancelledError):
             return
+        except _NoAnswerError as error:
+            problem = f"a worker does not run the probe: {error}"
         except (OSError, ToolkitError) as error:
             problem = str(error)
         if problem is None:
@@ -230,13 +232,16 @@ class RemoteExecutor:
             raise RemoteTroubleError(f"{self._settings.address}: an answer has no result")
         made = {each.path: each for each in result.output_files if each.path in command.outputs}
         if not timed_out:
-            if status in _NOT_OF_A_COMPILER or status < 0:
-                raise _NoAnswerError  # killed: it had no memory, say; or not started
+            silent = () if command.on_worker is None else command.on_worker.silent
+            if status in _NOT_OF_A_COMPILER or status < 0 or status in silent:
+                # Killed: it had no memory, say; or not started.
+                raise _NoAnswerError(f"{command.argv[0]} ended with status {status}")
             if status == 0 and made.keys() != set(command.outputs):
-                raise _NoAnswerError
+                raise _NoAnswerError(f"{command.argv[0]} made no {', '.join(command.outputs)}")
         output = self._output(result, command.output_limit)
         if status and not output and not timed_out:
-            raise _NoAnswerError  # a compiler says why
+            # A compiler says why.
+            raise _NoAnswerError(f"{command.argv[0]} ended with status {status} without a word")
         contents = self._contents({each.path: each for each in made.values()})
         for path, each in made.items():
             target = os.path.join(command.cwd, path)

@@ -50,6 +50,22 @@ def probe(
     for path, digest in tools.items():
         if found.get(path) != digest:
             return f"a worker has another {path} than this machine, or none"
+    return _nvrtc_problem(toolchain, there)
+
+
+def _nvrtc_problem(
+    toolchain: Toolchain, there: Callable[[Command], CompletedCommand]
+) -> str | None:
+    """Return why a worker cannot be given NVRTC's command: its library is this machine's."""
+    nvrtc = toolchain.nvrtc
+    if nvrtc is None:
+        return None
+    words = nvrtc.on_worker(("identify",))
+    with TemporaryDirectory("probe") as empty:
+        done = there(Command(words.argv, empty.path, words.env, _MEASURED, on_worker=words))
+    expected = f"{nvrtc.release[0]}.{nvrtc.release[1]}\n{' '.join(map(str, nvrtc.numbers))}\n"
+    if done.output.decode("utf-8", "replace") != expected:
+        return "a worker does not run NVRTC: it needs Python 3.8 or later, as python3"
     return None
 
 
@@ -68,4 +84,13 @@ def _tools(toolchain: Toolchain) -> dict[str, str]:
             *(() if cuda is None else cuda.tools),
         )
     ]
-    return {path: digest for path, digest in files if path and os.path.isfile(path)}
+    libraries: Sequence[tuple[str, str]] = ()
+    if (nvrtc := toolchain.nvrtc) is not None:
+        # A line for each, in their order. libnvfatbin joins what comes back, and runs here.
+        both = [
+            *zip((nvrtc.library, *nvrtc.builtins), toolchain.fingerprint_nvrtc, strict=False),
+            *zip((nvrtc.assembler or "",), toolchain.fingerprint_assembler, strict=False),
+        ]
+        libraries = [(path, line.split()[-1]) for path, line in both]
+    every = (*files, *libraries)
+    return {path: digest for path, digest in every if path and os.path.isfile(path)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.record import Blob, Sources, blob_for
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
+from tilusbuild.toolchain.nvrtc import PYTHON
 
 COMMANDS = ("sh", "find", "sort", "xargs", "sha256sum")
 """What the probe runs; nvcc runs its parts through the first one."""
@@ -53,6 +54,8 @@ class Toolkit:
 
     root: reapi.Directory = field(default_factory=reapi.Directory)
     sources: Sources = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """The paths there of programs that commands name without."""
 
 
 def toolkit(toolchain: Toolchain, runner: Runner) -> Toolkit:
@@ -60,11 +63,17 @@ def toolkit(toolchain: Toolchain, runner: Runner) -> Toolkit:
     `ToolkitError`, and what the runner raises."""
     files = _Files()
     programs = [*_programs(toolchain)]
-    for path in (*programs, *_loaded(programs, runner), *_beside(toolchain)):
+    python = _python(toolchain, runner)
+    for path in (*programs, *python, *_beside(toolchain)):
+        files.add(path)
+    binaries = [path for path in python if not path.endswith(".py")]
+    for path in _loaded((*programs, *binaries), runner):
         files.add(path)
     for directory in toolchain.reach().headers:
         files.add(directory)
     made = Toolkit(sources=files.sources)
+    if python:
+        made.programs = {PYTHON: python[0]}
     made.root = _message(files.root, made.sources)
     return made
 
@@ -87,6 +96,35 @@ def _beside(toolchain: Toolchain) -> Iterator[str]:
         binaries = os.path.dirname(cuda.nvcc)
         yield from (os.path.join(binaries, "nvcc.profile"), os.path.join(binaries, "crt"))
         yield cuda.libdevice
+
+
+_READ = """
+import runpy, sys
+script, *words = sys.argv[1:]
+sys.argv = [script, *words]
+try:
+    runpy.run_path(script, run_name="__main__")
+except SystemExit as end:
+    if end.code: raise
+files = (getattr(each, "__file__", None) for each in list(sys.modules.values()))
+print(*filter(None, files), sep="\\0")
+"""
+"""For Python: run a script, then list the files of all that is imported."""
+
+
+def _python(toolchain: Toolchain, runner: Runner) -> list[str]:
+    """Return the files of NVRTC, and those of Python that its command imports, the interpreter
+    first. Raises `ToolkitError`."""
+    nvrtc = toolchain.nvrtc
+    if nvrtc is None:
+        return []
+    interpreter, *flags, script, option, library = nvrtc.command
+    argv = (interpreter, *flags, "-c", _READ, script, option, library, "identify")
+    done = runner.run(Command(argv, "/", {"LC_ALL": "C"}, _PATIENCE))
+    imported = done.output.decode("utf-8", "replace").splitlines()[-1:]
+    if not done.ok or not imported:
+        raise ToolkitError("NVRTC's command does not run here")
+    return [os.path.realpath(interpreter), *imported[0].split("\0"), *nvrtc.files]
 
 
 def _loaded(programs: Iterable[str], runner: Runner) -> Iterator[str]:

@@ -15,14 +15,17 @@ from collections.abc import Iterable, Iterator
 
 from tilusbuild.arch import Arch
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.process.base import Command
+from tilusbuild.process.base import Command, OnWorker
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
-from tilusbuild.toolchain import nvrtc_command, nvrtc_places
+from tilusbuild.toolchain import nvrtc_command, nvrtc_library, nvrtc_places
 from tilusbuild.toolchain.cuda import RejectedError, embedded_version, wheel_roots
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError, run_apart
 
+PYTHON = "python3"
+_ON_WORKER = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+"""Where a worker may have Python."""
 _SECONDS = 60.0
 
 
@@ -49,6 +52,16 @@ class NvrtcLibrary:
         """The command that compiles with it (`nvrtc_command`), to be followed by arguments."""
         script = os.path.abspath(nvrtc_command.__file__)
         return (sys.executable, "-I", "-S", script, "--library", self.library)
+
+    def on_worker(self, words: tuple[str, ...]) -> OnWorker:
+        """Return how another machine, with the library at the same path, is given `words`: with a
+        copy of the command, by whatever Python it has, which changes no byte."""
+        name = os.path.basename(nvrtc_command.__file__)
+        argv = (PYTHON, "-I", "-S", name, "--library", self.library, *words)
+        silent = frozenset({nvrtc_command.USAGE, nvrtc_library.BROKEN})
+        shipped = map(os.path.abspath, nvrtc_command.SHIPPED)
+        files = {os.path.basename(path): path for path in shipped}
+        return OnWorker(argv, _ON_WORKER, files, silent)
 
     @property
     def files(self) -> tuple[str, ...]:

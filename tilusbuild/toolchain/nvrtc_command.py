@@ -245,7 +245,11 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--serve"] and len(words) == 2:
         serve(nvrtc, words[1])
         return 0
-    status, output = attempt(nvrtc, words)
+    try:
+        status, output = attempt(nvrtc, words)
+    except Exception as error:  # Python's own status would say that the source does not compile
+        status = nvrtc_library.BROKEN
+        output = os.fsencode(f"nvrtc: internal error: {error!r}\n")
     sys.stdout.buffer.write(output)
     return status
 

@@ -26,8 +26,12 @@ from tilusbuild.render.outside import Outside
 if TYPE_CHECKING:
     from tilusbuild.arch import Arch
     from tilusbuild.compile.dump import Dump
-    from tilusbuild.errors import Place
+    from tilusbuild.errors import Diagnostic, Place
+    from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
+
+
+TIMES_OF_HEADERS = "-lineinfo writes the times of headers into the code, and a worker has its own"
 
 
 class Pipeline(ABC):
@@ -109,11 +113,22 @@ class Pipeline(ABC):
         """Return whether headers are copied with a fixed time: the compiler records their times."""
         return False
 
-    def stays_here(self, recipe: Recipe) -> str | None:
+    def on_worker(self, step: Step, tools: Tools) -> OnWorker | None:
+        """Return how another machine runs a step of which there is something in `made_elsewhere`;
+        None for in the same words."""
+        return None
+
+    def made_elsewhere(self, step: Step) -> tuple[str, ...]:
+        """Return the files that a step makes, if it may be given to another machine: that which
+        compiles. The others take milliseconds."""
+        reads = step.argv[0] in ("{nvcc}", "{cxx}") and SOURCE in step.argv
+        return (step.output,) if reads else ()
+
+    def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         """Return why no other machine may run the step that reads the source; None where one
-        may."""
+        may. `notes` are those of the closure."""
         if self.copies_headers(recipe):
-            return "-lineinfo writes the times of headers into the code, and a worker has its own"
+            return TIMES_OF_HEADERS
         return None
 
     # What is checked, before a compile and after each of its steps

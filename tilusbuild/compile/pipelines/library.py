@@ -6,7 +6,7 @@ writes the names of its temporary files into an object, so these have fixed name
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import gencode
@@ -28,6 +28,7 @@ from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.compile.dump import Dump
+    from tilusbuild.errors import Diagnostic
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
@@ -105,7 +106,7 @@ class LinkPipeline(Pipeline):
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return False
 
-    def stays_here(self, recipe: Recipe) -> str | None:
+    def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         return "a link reads the objects that are here, and takes milliseconds"
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:

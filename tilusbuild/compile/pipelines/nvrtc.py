@@ -19,10 +19,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile.kernel_names import is_cpp
+from tilusbuild.compile.kernel_names import SYMBOL_FILE, is_cpp
 from tilusbuild.compile.model import Recipe, RefusedFlag
 from tilusbuild.compile.module import ScriptParts
+from tilusbuild.compile.pipelines.base import TIMES_OF_HEADERS
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, image_name
+from tilusbuild.compile.pipelines.nvcc import has_line_info
 from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, Tools, defines, user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.render.preprocessor import TOKENS
@@ -31,6 +33,7 @@ from tilusbuild.runtime.regular import read_text
 if TYPE_CHECKING:
     from tilusbuild.arch import Arch
     from tilusbuild.compile.dump import Dump
+    from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 CUDA_HEADERS = "cuda"
@@ -54,6 +57,10 @@ _WITHOUT = """
 """
 VALUED, BARE = frozenset(_WITH_VALUE.split()), frozenset(_WITHOUT.split())
 """Options of NVRTC 13.0: those with a value, after "=" or as the next word, and those without."""
+
+_MADE = {"cubin": 1, "both": 2, "reached": 2}
+"""How many outputs a compile names after its source."""
+_NAMED = "--kernel="
 
 _HOST_LEVEL = re.compile(r"-O[0-3]?|--optimize=[0-3]")
 """nvcc's optimisation level of host code, which NVRTC does not compile."""
@@ -219,8 +226,24 @@ class KernelNvrtc(KernelPipeline):
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         return {} if tools.cuda_headers is None else {CUDA_HEADERS: tools.cuda_headers}
 
-    def stays_here(self, recipe: Recipe) -> str | None:
-        return "NVRTC's process, and what it made of the headers, is kept from program to program"
+    def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
+        if notes:
+            return "what it includes cannot be told, and NVRTC is held to its headers here only"
+        # They are taken out of the code, but not how many bytes a time took there.
+        return TIMES_OF_HEADERS if has_line_info(recipe) else None
+
+    def made_elsewhere(self, step: Step) -> tuple[str, ...]:
+        if step.name == "assemble":
+            return (step.output,)
+        if step.argv[:1] != ("{nvrtc}",) or step.argv[1] not in _MADE:
+            return ()
+        named = any(word.startswith(_NAMED) for word in step.argv)
+        return (*step.argv[4 : 4 + _MADE[step.argv[1]]], *((SYMBOL_FILE,) if named else ()))
+
+    def on_worker(self, step: Step, tools: Tools) -> OnWorker | None:
+        if tools.nvrtc is None or step.argv[0] != "{nvrtc}":
+            return None
+        return tools.nvrtc.on_worker(step.argv[1:])
 
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
         return dated(recipe.source, headers)
@@ -279,7 +302,7 @@ def _compile(recipe: Recipe, name: str, outputs: list[str], verb: str = "") -> t
     """Return the command of one compile: to a cubin or, with two outputs, to a cubin and PTX."""
     verb = verb or ("cubin" if len(outputs) == 1 else "both")
     argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
-    kernel = (f"--kernel={recipe.symbol}",) if is_cpp(recipe.symbol) else ()
+    kernel = (f"{_NAMED}{recipe.symbol}",) if is_cpp(recipe.symbol) else ()
     return (*argv, *kernel, f"--gpu-architecture={name}", *_options(recipe))
 
 

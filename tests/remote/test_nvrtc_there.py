@@ -1,0 +1,183 @@
+"""Programs whose device code NVRTC compiles on other machines: the same bytes, and no answer of a
+worker that cannot do it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+
+from support.casd import Casd, worker
+from support.processes import wait_until
+from support.recipes import make_recipe, write_module
+from tilusbuild.compile.program import compile_program
+from tilusbuild.errors import InputError
+from tilusbuild.process.base import Command
+from tilusbuild.process.elsewhere import Places, SharingRunner, untold
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.remote.execute import RemoteExecutor
+from tilusbuild.remote.probe import probe
+from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.toolkit import toolkit
+from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+
+KERNEL = """\
+#include <cuda_fp16.h>
+#include "helper.cuh"
+namespace { __device__ float own(float v) { return v + 1; } }
+template <int N> __global__ void scaled(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (n < 0) printf("%s\\n", __FILE__);
+  if (i < n) y[i] = N * own(helper(__half2float(__hadd(__float2half(a), __float2half(x[i])))));
+}
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = helper(a * x[i]);
+}
+"""
+CASES: dict[str, Any] = {
+    "plain": {},
+    "several and PTX": {"archs": ("sm_80", "sm_90"), "ptx": True},
+    # ptxas assembles once more what kernels reach, and does that there, too.
+    "what is not reached": {
+        "assembled": True,
+        "source": KERNEL
+        + "template <int N> __device__ int unreached = N;\ntemplate __device__ int unreached<3>;",
+    },
+    "a C++ name": {"symbol": "scaled<3>"},
+    "an error": {"source": KERNEL.replace("helper(a", "missing(a")},
+}
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[tuple[Toolchain, LocalRunner]]:
+    """NVRTC and this machine's host tools, and a runner."""
+    with LocalRunner() as runner:
+        try:
+            request = ToolchainRequest(needs_cuda=False, needs_nvrtc=True)
+            yield discover(request, dict(os.environ), runner, DigestMemory()), runner
+        except InputError as error:
+            pytest.skip(error.diagnostics[0].message)
+
+
+class Elsewhere:
+    """A server whose workers are proved, and what compiles there."""
+
+    def __init__(
+        self, server: Casd, here: tuple[Toolchain, LocalRunner], *, sent: bool = False
+    ) -> None:
+        self.tools, self.inner = here
+        self.warned: list[str] = []
+        self.server = server
+        self.executor = RemoteExecutor(
+            RemoteSettings(server.address, "test"),
+            lambda there: probe(self.tools, self.inner, there),
+            self.warned.append,
+            (lambda: toolkit(self.tools, self.inner)) if sent else None,
+        )
+        self.executor.ready()
+        wait_until(lambda: self.executor._proved is not None or bool(self.warned), 300)
+
+    def compiled(self, stage: Path, limit: int, **changes: Any) -> tuple[str, bytes, bytes]:
+        """The status, the library and the log of a program; with a limit of 0 no place is here."""
+        headers = stage.parent / "include/digest"
+        (headers / "project/include").mkdir(parents=True)
+        header = headers / "project/include/helper.cuh"
+        header.write_text("__device__ inline float helper(float v) { return 3 * v; }\n")
+        os.utime(header, (1_000_000 * (limit + 1),) * 2)
+        (headers / "MANIFEST").write_text("")
+        recipe = make_recipe(
+            "kernel-nvrtc",
+            **{"source": KERNEL, **changes},
+            include_digest="digest",
+            include_roots=(("project/include", False),),
+        )
+        write_module(recipe, self.tools, stage / "module")
+        runner = SharingRunner(self.inner, self.executor, Places(lambda: limit), untold)
+        outcome = compile_program(
+            recipe, self.tools, str(stage), str(headers), runner, LauncherStore(), 120.0
+        )
+        assert (outcome.elsewhere is None) == bool(limit)
+        library = stage / "module/lib.so"
+        made = library.read_bytes() if library.exists() else b""
+        return outcome.status, made, (stage / "module/nvcc_output.txt").read_bytes()
+
+
+@pytest.fixture(scope="module", params=["named", "sent"])
+def elsewhere(
+    request: pytest.FixtureRequest,
+    here: tuple[Toolchain, LocalRunner],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Elsewhere]:
+    """Workers that have the tools at the same places, or that are sent them."""
+    sent, nvrtc = request.param == "sent", here[0].nvrtc
+    assert nvrtc is not None
+    library = os.path.dirname(os.path.realpath(nvrtc.library))
+    mount = () if sent else (f"--runner-arg=--ro-bind-mount={library}:{library}",)
+    server = Casd(tmp_path_factory.mktemp("farm"), *worker(tools=not sent), *mount)
+    made = Elsewhere(server, here, sent=sent)
+    yield made
+    made.executor.close()
+    server.kill()
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_nvrtc_makes_the_same_elsewhere(case: str, elsewhere: Elsewhere, tmp_path: Path) -> None:
+    before = elsewhere.executor.executed.commands
+    there = elsewhere.compiled(tmp_path / "there/programs", 0, **CASES[case])
+    commands = elsewhere.executor.executed.commands - before
+    here = elsewhere.compiled(tmp_path / "here/programs", 1, **CASES[case])
+    assert there == here
+    if case == "what is not reached":
+        assert commands == (2 if elsewhere.tools.fingerprint_assembler else 1)
+    assert here[0] == ("failed" if case == "an error" else "built")
+    assert elsewhere.warned == []
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_a_worker_without_nvrtc_is_found_out(
+    here: tuple[Toolchain, LocalRunner], tmp_path: Path
+) -> None:
+    nvrtc = here[0].nvrtc
+    assert nvrtc is not None
+    if nvrtc.library.startswith("/usr/"):
+        pytest.skip("every worker has /usr")
+    server = Casd(tmp_path / "farm", *worker())
+    there = Elsewhere(server, here)
+    there.executor.close()
+    server.kill()
+    (said,) = there.warned
+    assert f"a worker has another {nvrtc.library} than this machine, or none" in said
+
+
+@pytest.mark.nvcc
+def test_a_library_that_does_not_load_there_is_no_answer(
+    here: tuple[Toolchain, LocalRunner], tmp_path: Path
+) -> None:
+    """Whatever the source is: that its command ends with a status says nothing then."""
+    nvrtc = here[0].nvrtc
+    assert nvrtc is not None
+    (tmp_path / "w/tmp").mkdir(parents=True)
+    server = Casd(tmp_path / "farm", *worker())
+    executor = RemoteExecutor(RemoteSettings(server.address, "test"), lambda there: None, print)
+    gone = replace(nvrtc, library="/nowhere/libnvrtc.so.13")
+    words = gone.on_worker(("cubin", "source.cu", "source.cu", "out"))
+    command = Command(
+        nvrtc.command, str(tmp_path / "w"), {}, 60.0, outputs=("out",), on_worker=words
+    )
+    executor.ready()
+    wait_until(lambda: executor._proved is not None)
+    assert executor.run(command, threading.Event(), untold) is None
+    executor.close()
+    server.kill()
