@@ -19,7 +19,7 @@ from queue import Empty
 from typing import Any
 
 from tilusbuild import __version__
-from tilusbuild.engine import events
+from tilusbuild.engine import events, results
 from tilusbuild.engine.attempt import (
     Aborted,
     AttemptEnded,
@@ -45,20 +45,15 @@ from tilusbuild.engine.queue import (
     WantProgram,
 )
 from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered, RemoteWithdrawn
-from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
-from tilusbuild.engine.results import Results, finished_event
 from tilusbuild.engine.retries import Retries
+from tilusbuild.engine.running import RunningTickets
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
-from tilusbuild.engine.timeline import LOCK, MEMORY, TOKEN, Timeline
-from tilusbuild.errors import TilusbuildError
+from tilusbuild.engine.timeline import LOCK, Timeline
 from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Status
 
 TICK = 0.1
 """Seconds between two ticks of the reporter while nothing else happens."""
-_PUBLISHING = 3
-"""How many may be on their way into the store, for each that may compile: they wait for the disk,
-and the cores are free meanwhile."""
 _SHORTEST_WAIT = 0.005
 """Seconds. What could be tried again may have to wait for memory, and must not make us spin."""
 
@@ -114,13 +109,10 @@ class BuildLoop:
         self.clock = config.clock
         self.started_at = self.clock() if config.started_at is None else config.started_at
         self.history = config.history or History(None)
-        self.admission = config.admission or Unlimited()
-        self.tokens = JobTokens(config.tokens or NoJobserver())
         self.timeline = config.timeline or Timeline()
         self.remote = config.remote or NoRemote()
         self.warnings = config.warnings
         self.notices = config.notices
-        self.width = config.places
         self.inbox = queue.inbox
         self.stopped = threading.Event()
         self.workers = Workers(store, compiler, queue.inbox, self.stopped.is_set, self.timeline)
@@ -134,12 +126,11 @@ class BuildLoop:
         """Those of `tickets` that a remote may have."""
         self.held: list[Ticket] = []
         """Those of `tickets` that are READY but for programs that they need."""
-        self.running: set[Ticket] = set()
-        """Those that a worker has, also when they are no longer wanted."""
-        self.begun: set[str] = set()
-        """The units of which a program has been compiled."""
+        self.running = RunningTickets(
+            config, self.history, self.timeline, partial(self.inbox.put, TokenAvailable())
+        )
         self.retries = Retries()
-        self.results = Results(store)
+        self.results = results.Results(store)
         self.finished = 0
         self.to_compile = 0
         self.signal: int | None = None
@@ -147,13 +138,13 @@ class BuildLoop:
         self.internal_error: BaseException | None = None
 
     def run(self) -> Result:
-        self.reporter.emit(events.BuildStarted(self.width, __version__))
+        self.reporter.emit(events.BuildStarted(self.config.places, __version__))
         try:
             self._loop()
             stopped = self.stopped.is_set()
         finally:
             self._end_workers()
-            self.tokens.shrink(0)
+            self.running.close()
             self.history.save()
         if self.internal_error is not None:
             raise self.internal_error
@@ -190,7 +181,7 @@ class BuildLoop:
         """Look everything up; what is not there gets a ticket, or keeps the one that it has."""
         self._drain()
         before, self.tickets = self.tickets, {}
-        self.results = Results(self.store, self.results.attempts)
+        self.results = results.Results(self.store, self.results.attempts)
         self.finished = 0
         statuses = self.results.statuses
         for number, job in enumerate(jobs):
@@ -235,17 +226,8 @@ class BuildLoop:
             ticket.estimate = self.history.estimate(ticket.job)
             expected += ticket.estimate.seconds or 0.0
         self.to_compile = len(self.tickets)
-        counts = self.results.counts
         self.reporter.emit(
-            events.Planned(
-                programs=len(self.results.statuses) + self.to_compile,
-                cached=counts["cached"],
-                failed=counts["failed"],
-                pruned=counts["pruned"],
-                to_compile=self.to_compile,
-                expected_seconds=expected or None,
-                dry_run=self.config.dry_run,
-            )
+            self.results.planned(self.to_compile, expected, dry_run=self.config.dry_run)
         )
         told = self.notices
         if self.to_compile > 1 and not self.config.dry_run:
@@ -283,8 +265,7 @@ class BuildLoop:
 
     def _pretend(self) -> None:
         for ticket in self._drain():
-            job = ticket.job
-            self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
+            self.reporter.emit(results.would_compile_event(ticket))
             self._skip(ticket)
 
     # Starting.
@@ -310,18 +291,15 @@ class BuildLoop:
         return [*self.ready.drain(), *held]
 
     def _dispatch(self) -> None:
-        while not self.stopped.is_set() and self._has_room():
-            # One that was killed for want of memory has the machine for itself.
-            if any(ticket.alone for ticket in self.running):
+        while not self.stopped.is_set() and self.running.has_room():
+            if self.running.is_alone():
                 return
-            ticket = self.ready.next(self.clock(), self._fits, not self.running)
+            ticket = self.ready.next(self.clock(), self.running.fits, not self.running)
             if ticket is None:
                 return
             self._start(ticket)
 
     def _start(self, ticket: Ticket) -> None:
-        for wait in (MEMORY, TOKEN):
-            self.timeline.waited(wait)
         ticket.move(BuildState.RUNNING)
         ticket.attempted = copy(ticket.job)
         self.running.add(ticket)
@@ -332,44 +310,12 @@ class BuildLoop:
             self._skip(ticket)
             self._fail(error)
 
-    def _has_room(self) -> bool:
-        """Return whether one more may compile."""
-        compiling = len(self._compiling())
-        publishing = len(self.running) - compiling
-        return compiling < self.width and publishing <= _PUBLISHING * self.width
-
-    def _compiling(self) -> list[Ticket]:
-        """Return those of `running` whose compiler has not ended, as far as is known."""
-        return [each for each in self.running if each.state is not BuildState.PUBLISHING]
-
-    def _fits(self, ticket: Ticket) -> bool:
-        # Estimated again, because what ran meanwhile may have taught us something.
-        ticket.estimate = self.history.estimate(ticket.job)
-        if not self.running:
-            return True
-        compiling = self._compiling()
-        unit = ticket.job.unit
-        if unit and unit not in self.begun and unit in {each.job.unit for each in compiling}:
-            return False  # what it shares is being made
-        peaks = [other.estimate.peak_rss or 0 for other in compiling]
-        # Memory first: a token that is taken for nothing is kept from others until something ends.
-        lacks = None
-        if not self.admission.admits(ticket.estimate.peak_rss, peaks):
-            lacks = MEMORY
-        elif not self.tokens.try_acquire(
-            len(compiling) + 1, partial(self.inbox.put, TokenAvailable())
-        ):
-            lacks = TOKEN
-        if lacks is not None:
-            self.timeline.wait(lacks, lacks)
-        return lacks is None
-
     # Messages.
 
     def _next_message(self) -> Any:
         while True:
             timeout = TICK
-            if (wake := self.ready.wake()) is not None and self._has_room():
+            if (wake := self.ready.wake()) is not None and self.running.has_room():
                 timeout = min(TICK, max(_SHORTEST_WAIT, wake - self.clock()))
             try:
                 return self.inbox.get(timeout=timeout)
@@ -377,7 +323,8 @@ class BuildLoop:
                 self.reporter.tick()
                 self.timeline.sample()
                 self._cancel_again()
-                if not self.ready and self._has_room() and (late := self.asked.overdue()):
+                room = not self.ready and self.running.has_room()
+                if room and (late := self.asked.overdue()):
                     self._ready_after_all(late)
                 self._dispatch()
                 if not self._waits():
@@ -399,26 +346,21 @@ class BuildLoop:
                 self._want(job, instead)
             case CompileStarted(ticket):
                 self.results.attempts += 1
-                job, seconds = ticket.job, ticket.estimate.seconds
-                self.reporter.emit(
-                    events.Started(job.hash, job.label, job.script, job.index, seconds)
-                )
+                self.reporter.emit(results.started_event(ticket))
             case CompileEnded(ticket):
                 if ticket.state is not BuildState.UNWANTED:
                     ticket.move(BuildState.PUBLISHING)
-                self.tokens.shrink(len(self._compiling()))
+                self.running.give_tokens_back()
             case RemoteAnswered(program, answer):
                 self._remote_answered(self.asked.take(program), answer)
             case events.Event():
                 self.reporter.emit(message)
             case AttemptEnded(ticket, result):
-                self.running.remove(ticket)
-                self.begun.add(ticket.job.unit)
-                self.tokens.shrink(len(self._compiling()))
+                self.running.ended(ticket)
                 self._ended(ticket, result)
             case WakeUp() | TokenAvailable():
                 pass
-        self._cancel_unwanted()
+        self.running.cancel_unwanted(self.compiler)
         self.reporter.tick()
         self.timeline.sample()
 
@@ -426,14 +368,7 @@ class BuildLoop:
         """Cancel once more: a compile that began just before it was to be killed missed that."""
         if self.signal is not None:
             self.compiler.cancel()
-        self._cancel_unwanted()
-
-    def _cancel_unwanted(self) -> None:
-        for ticket in self.running:
-            if ticket.state is BuildState.UNWANTED:
-                # A program that is dropped and wanted again has a second ticket, which may compile
-                # while the end of the first one is still in the inbox. So not by its hash.
-                self.compiler.cancel_job(ticket.attempted)
+        self.running.cancel_unwanted(self.compiler)
 
     # Answers.
 
@@ -501,7 +436,7 @@ class BuildLoop:
         self.results.settle(ticket.jobs, answer)
         self._release()
         self.reporter.emit(
-            finished_event(
+            results.finished_event(
                 ticket, answer, self.finished, self.to_compile, verbose=self.config.verbose
             )
         )
@@ -529,11 +464,8 @@ class BuildLoop:
 
     def _fail(self, error: BaseException) -> None:
         """Something other than a program is wrong; what runs may end, nothing more is started."""
-        if isinstance(error, TilusbuildError):
-            self.error = self.error or error.render()
-        elif isinstance(error, OSError):
-            where = f": {error.filename}" if error.filename else ""
-            self.error = self.error or f"{error.strerror or error}{where}"
+        if (told := results.in_words(error)) is not None:
+            self.error = self.error or told
         elif self.internal_error is None:
             self.internal_error = error
             self.compiler.cancel()

@@ -17,7 +17,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 
 from tilusbuild.engine.attempt import ProgramAnswer, placed
-from tilusbuild.engine.events import FailureGroup, Finished, RemoteSummary, Summary, Verdict
+from tilusbuild.engine.events import (
+    FailureGroup,
+    Finished,
+    Planned,
+    RemoteSummary,
+    Started,
+    Summary,
+    Verdict,
+    WouldCompile,
+)
 from tilusbuild.engine.interfaces import Compiled, Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
@@ -85,6 +94,19 @@ class Results:
         tally.of_parts = tally.of_parts or job.is_part
         if status == Status.FAILED and answer is not None:
             tally.add_failure(job, answer)
+
+    def planned(self, to_compile: int, seconds: float, *, dry_run: bool) -> Planned:
+        """Return the event of a plan, of which this is known and `to_compile` are to be compiled;
+        0 seconds where nothing is known of them."""
+        return Planned(
+            programs=len(self.statuses) + to_compile,
+            cached=self.counts["cached"],
+            failed=self.counts["failed"],
+            pruned=self.counts["pruned"],
+            to_compile=to_compile,
+            expected_seconds=seconds or None,
+            dry_run=dry_run,
+        )
 
     def summary(
         self,
@@ -312,6 +334,28 @@ def _group(members: list[Failure]) -> FailureGroup:
         message=sample.message(),
         compile_sh=sample.compile_sh,
     )
+
+
+def in_words(error: BaseException) -> str | None:
+    """Return what to say of a mistake, or of the machine's trouble; None for an error of ours."""
+    if isinstance(error, TilusbuildError):
+        return error.render()
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or error}{where}"
+    return None
+
+
+def would_compile_event(ticket: Ticket) -> WouldCompile:
+    """Return the event of a program that a dry run leaves out."""
+    job = ticket.job
+    return WouldCompile(job.hash, job.label, job.script, job.index)
+
+
+def started_event(ticket: Ticket) -> Started:
+    """Return the event of a program's start."""
+    job = ticket.job
+    return Started(job.hash, job.label, job.script, job.index, ticket.estimate.seconds)
 
 
 def finished_event(
