@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.recipes import link_without_nvcc, write_module
-from tilusbuild.compile import LauncherStore, Recipe
+from tilusbuild.compile import Recipe, StepStore
 from tilusbuild.compile.program import compile_program
 from tilusbuild.errors import InputError
 from tilusbuild.process.local import LocalRunner
@@ -85,7 +85,7 @@ def compile_in(runner):
     def run(recipe: Recipe, toolchain: Any, stage: Path, **options: Any):
         module = stage / "module"
         write_module(recipe, toolchain, module)
-        options.setdefault("launchers", LauncherStore())
+        options.setdefault("launchers", StepStore())
         options.setdefault("timeout", 120.0)
         options.setdefault("include_dir", None)
         return compile_program(recipe, toolchain, str(stage), runner=runner, **options)

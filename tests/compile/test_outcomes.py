@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.compile import LauncherStore, Prune
+from tilusbuild.compile import Prune, StepStore
 from tilusbuild.status import Cause
 
 
@@ -147,7 +147,7 @@ def test_a_launch_that_no_device_can_run_is_not_compiled(nvcc, changes, reason, 
         str(tmp_path / "stage"),
         None,
         runner,
-        LauncherStore(),
+        StepStore(),
     )
     assert (outcome.status, outcome.reason[: len(reason)]) == ("failed", reason)
     assert not witness.exists()
@@ -163,11 +163,11 @@ def test_a_launcher_that_does_not_link_is_made_again(compile_in, tmp_path, conte
     gcc.chmod(0o755)
     toolchain.cc = SimpleNamespace(path=str(gcc))
     Path(f"{gcc}.broken").touch()
-    kept = LauncherStore(directory)
+    kept = StepStore(directory)
     outcome = compile_in(make_recipe("cpu"), toolchain, tmp_path / "first", launchers=kept)
     assert not outcome.recorded
     Path(f"{gcc}.broken").unlink()
-    for number, store in enumerate((kept, LauncherStore(directory))):
+    for number, store in enumerate((kept, StepStore(directory))):
         stage = tmp_path / f"again{number}"
         assert compile_in(make_recipe("cpu"), toolchain, stage, launchers=store).status == "built"
 

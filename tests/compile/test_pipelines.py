@@ -11,7 +11,7 @@ import pytest
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import read_needs
-from tilusbuild.compile import LauncherStore, options_text
+from tilusbuild.compile import StepStore, options_text
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain.cuda import disassembler
@@ -34,7 +34,7 @@ def cpu_stage(tmp_path_factory, runner):
     made = make_recipe("cpu")
     for name, data in module_files(made, make_toolchain()).items():
         (stage / "module" / name).write_bytes(data)
-    outcome = compile_program(made, make_toolchain(), str(stage), None, runner, LauncherStore())
+    outcome = compile_program(made, make_toolchain(), str(stage), None, runner, StepStore())
     assert outcome.status == "built", outcome.log
     return stage
 
@@ -239,7 +239,7 @@ class TestKernel:
     def test_the_launcher_is_compiled_once_for_all_schedules(
         self, cuda_toolchain, compile_in, tmp_path
     ):
-        store = LauncherStore(str(tmp_path / "launchers"))
+        store = StepStore(str(tmp_path / "launchers"))
         for block in (64, 128):
             made = make_recipe(constants={"block": block})
             outcome = compile_in(made, cuda_toolchain, tmp_path / f"stage{block}", launchers=store)

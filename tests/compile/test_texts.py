@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.compile import LauncherStore, options_text
+from tilusbuild.compile import StepStore, options_text
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.messages import scrub
@@ -177,7 +177,7 @@ class TestScrub:
 
 class TestStore:
     def test_made_once_by_many_threads(self, tmp_path):
-        store, made = LauncherStore(str(tmp_path / "s")), []
+        store, made = StepStore(str(tmp_path / "s")), []
 
         def make() -> bytes:
             made.append(1)
@@ -189,17 +189,17 @@ class TestStore:
         for thread in threads:
             thread.join()
         assert made == [1]
-        assert LauncherStore(str(tmp_path / "s")).get("k", lambda: b"other") == b"object"
+        assert StepStore(str(tmp_path / "s")).get("k", lambda: b"other") == b"object"
 
     @pytest.mark.parametrize("damage", [b"", b"torn", None])
     def test_a_damaged_file_is_made_again(self, tmp_path, damage):
-        LauncherStore(str(tmp_path)).get("k", lambda: b"object")
+        StepStore(str(tmp_path)).get("k", lambda: b"object")
         path = tmp_path / "k.o"
         path.write_bytes(path.read_bytes()[:-1] + b"x" if damage is None else damage)
-        assert LauncherStore(str(tmp_path)).get("k", lambda: b"again") == b"again"
+        assert StepStore(str(tmp_path)).get("k", lambda: b"again") == b"again"
 
     def test_a_failure_is_not_kept(self):
-        store = LauncherStore()
+        store = StepStore()
 
         def fail() -> bytes:
             raise RuntimeError("no compiler")
@@ -210,9 +210,9 @@ class TestStore:
 
     def test_source_flags_and_compiler_make_the_key(self):
         keys = {
-            LauncherStore.key("s", ("-O2",), ("gcc 12",)),
-            LauncherStore.key("t", ("-O2",), ("gcc 12",)),
-            LauncherStore.key("s", ("-O3",), ("gcc 12",)),
-            LauncherStore.key("s", ("-O2",), ("gcc 13",)),
+            StepStore.key("s", ("-O2",), ("gcc 12",)),
+            StepStore.key("t", ("-O2",), ("gcc 12",)),
+            StepStore.key("s", ("-O3",), ("gcc 12",)),
+            StepStore.key("s", ("-O2",), ("gcc 13",)),
         }
         assert len(keys) == 4

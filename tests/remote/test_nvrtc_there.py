@@ -26,7 +26,7 @@ from tilusbuild.remote.execute import RemoteExecutor
 from tilusbuild.remote.probe import probe
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.remote.toolkit import toolkit
-from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
 KERNEL = """\
@@ -103,7 +103,7 @@ class Elsewhere:
         write_module(recipe, self.tools, stage / "module")
         runner = SharingRunner(self.inner, self.executor, Places(lambda: limit), untold)
         outcome = compile_program(
-            recipe, self.tools, str(stage), str(headers), runner, LauncherStore(), 120.0
+            recipe, self.tools, str(stage), str(headers), runner, StepStore(), 120.0
         )
         assert (outcome.elsewhere is None) == bool(limit)
         library = stage / "module/lib.so"

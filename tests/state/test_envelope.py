@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.state.envelope import Envelope, LauncherStore
+from tilusbuild.state.envelope import Envelope, StepStore
 from tilusbuild.state.files import sweep
 
 THINGS = Envelope("things 2")
@@ -58,7 +58,7 @@ def test_nothing_is_written_or_removed_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(others)
     THINGS.write(str(tmp_path / "linked" / "thing"), b"body")
     THINGS.write(str(tmp_path / "linked" / "more"), b"body")
-    LauncherStore(str(tmp_path / "linked")).get("key", lambda: b"object")
+    StepStore(str(tmp_path / "linked")).get("key", lambda: b"object")
     sweep(str(tmp_path / "linked"))
     assert (others / "thing").read_text() == "theirs"
     assert sorted(path.name for path in others.iterdir()) == [".tmp-of-theirs", "thing"]

@@ -12,8 +12,8 @@ from typing import Any
 from tilusbuild.arch import parse_arch
 from tilusbuild.compile import (
     Launch,
-    LauncherStore,
     Recipe,
+    StepStore,
     launcher_directory,
     module_files,
 )
@@ -130,7 +130,7 @@ def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
     made = None
     if recipe.pipeline.script.ships_launcher:
         with LocalRunner() as running:
-            found = launcher_object(recipe, toolchain, str(module.parent), running, LauncherStore())
+            found = launcher_object(recipe, toolchain, str(module.parent), running, StepStore())
         assert isinstance(found, bytes), found
         made = found
     digest, files = launcher_directory(recipe, made)

@@ -24,7 +24,7 @@ from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.stages import Stages
 from tilusbuild.compile import (
     CompileOutcome,
-    LauncherStore,
+    StepStore,
     UnitSteps,
     launcher_directory,
     module_files,
@@ -112,7 +112,7 @@ class ProgramCompiler:
         self._times = CompilerTimes(cache.state_path)
         self._expected: Counter[str] = Counter()
         """The programs of each script that are still to be compiled."""
-        self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
+        self._launchers = StepStore(os.path.join(cache.state_path, "launchers"))
         self._units = unit_store(os.path.join(cache.state_path, "units"))
         nvrtc = toolchain.nvrtc
         self._residents: ResidentPool | None = None

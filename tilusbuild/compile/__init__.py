@@ -8,16 +8,16 @@ from tilusbuild.compile.module import launcher_directory, module_files, options_
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.compile.steps import nvrtc_tools
 from tilusbuild.compile.units import UnitSteps, unit_store
-from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.state.envelope import StepStore
 
 __all__ = [
     "CompileOutcome",
     "Launch",
-    "LauncherStore",
     "Link",
     "Pipeline",
     "Prune",
     "Recipe",
+    "StepStore",
     "UnitSteps",
     "launcher_directory",
     "module_files",

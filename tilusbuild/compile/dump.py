@@ -19,7 +19,7 @@ from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import Step, tools_of
 from tilusbuild.process.base import Runner
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.toolchain.cuda import disassembler
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def dump_module(
     directory, work = os.path.join(stage, "module", "ir"), os.path.join(stage, "work")
     os.makedirs(directory, exist_ok=True)
     try:
-        compiling = Compile(
-            recipe, tools_of(toolchain), stage, work, runner, LauncherStore(), timeout
-        )
+        compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, StepStore(), timeout)
         compiling.prepare(include_dir)
         dump = Dump(compiling, directory, disassembler(toolchain.cuda))
         outcome = compiling.run(until=recipe.pipeline.device_image(recipe))

@@ -24,7 +24,7 @@ from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import steps, tools_of
 from tilusbuild.process.base import Runner
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.state.envelope import StepStore
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -79,7 +79,7 @@ def header_times(
     the source. Return the times; in words, why there are none. Raises `CancelledError` and
     `OSError` (of the stage's file system)."""
     work = f"{stage}.headers"
-    store = LauncherStore()
+    store = StepStore()
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, store, timeout)
         compiling.prepare(include_dir)

@@ -42,7 +42,7 @@ from tilusbuild.errors import Diagnostic
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
 from tilusbuild.runtime.regular import read_bytes, read_text
-from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def launcher_object(
     toolchain: Toolchain,
     stage: str,
     runner: Runner,
-    launchers: LauncherStore,
+    launchers: StepStore,
     timeout: float | None = None,
 ) -> bytes | CompileOutcome:
     """Return the launcher's object, compiled once for all programs of a script, or the outcome of
@@ -79,7 +79,7 @@ def compile_program(
     stage: str,
     include_dir: str | None,
     runner: Runner,
-    launchers: LauncherStore,
+    launchers: StepStore,
     timeout: float | None = None,
     notes: Sequence[Diagnostic] = (),
     objects: Sequence[str] = (),
@@ -141,7 +141,7 @@ def compile_device(
         return DeviceCode(CompileOutcome(Cause.CHECK, f"{problem}\n", reason=problem))
     work = os.path.join(directory, "work")
     try:
-        compiling = Compile(recipe, tools, directory, work, runner, LauncherStore(), timeout)
+        compiling = Compile(recipe, tools, directory, work, runner, StepStore(), timeout)
         compiling.notes = notes
         compiling.prepare(include_dir)
         source = os.path.join(work, "source.cu")
@@ -175,7 +175,7 @@ class Compile:
     stage: str
     work: str
     runner: Runner
-    launchers: LauncherStore
+    launchers: StepStore
     timeout: float | None
     logs: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -185,7 +185,7 @@ class Compile:
     found: Findings = field(default_factory=Findings)
     include_dir: str | None = None
     notes: Sequence[Diagnostic] = ()
-    units: UnitSteps = field(default_factory=lambda: UnitSteps(LauncherStore(), ""))
+    units: UnitSteps = field(default_factory=lambda: UnitSteps(StepStore(), ""))
     used: str | None = None
     """The launcher that was linked, by its key."""
 
@@ -295,7 +295,7 @@ class Compile:
             # Without what differs between schedules that share the answer.
             return "\n".join(declared.findings(finished.output.decode("utf-8", "replace"))).encode()
 
-        key = LauncherStore.key(check.unit, (declared.CHECK,), self.tools.cc_fingerprint)
+        key = StepStore.key(check.unit, (declared.CHECK,), self.tools.cc_fingerprint)
         found = self.launchers.get(key, ask) if check.shared else ask()
         if error := declared.problem(self.recipe, found.decode()):
             self.logs.append(error + "\n")
@@ -428,7 +428,7 @@ class Compile:
             self._step(LAUNCHER_STEP)
             return read_bytes(os.path.join(self.work, LAUNCHER_OBJECT))
 
-        self.used = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
+        self.used = StepStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
         return self.launchers.get(self.used, make)
 
     def _publish(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import field
 from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import Step
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.state.envelope import LauncherStore
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_text
 
 MAX_KEPT = 1 << 30
@@ -36,7 +36,7 @@ class Shared:
 class UnitSteps:
     """The shared steps of one program, in the store of its build."""
 
-    store: LauncherStore
+    store: StepStore
     tools: str
     """The lines of `options.txt` on the tools."""
     used: set[str] = field(default_factory=set)
@@ -64,7 +64,7 @@ def _packed(made: Shared) -> bytes:
     return json.dumps(head).encode() + b"\n" + (made.output or b"")
 
 
-def unit_store(directory: str) -> LauncherStore:
+def unit_store(directory: str) -> StepStore:
     """Return a store in `directory`, less the oldest of what is more than `MAX_KEPT`."""
     with suppress(OSError):
         found = [(each.stat(), each.path) for each in os.scandir(directory)]
@@ -74,4 +74,4 @@ def unit_store(directory: str) -> LauncherStore:
                 break
             os.unlink(path)
             total -= stat.st_size
-    return LauncherStore(directory, in_memory=False)
+    return StepStore(directory, in_memory=False)

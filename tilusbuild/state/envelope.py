@@ -4,8 +4,8 @@ A frame is a line with the sha256 of its body and the body's length in bytes, th
 feed. An `Envelope` is a file with one frame; `tilusbuild.state.log` appends frames to its file.
 Nothing about such a file is ever an error: one that is missing, damaged, cut short, or of another
 kind or version is as good as none, and one that cannot be written, or lies behind a link, is left
-alone. `LauncherStore`
-keeps launchers' objects in such files, so that each is compiled once.
+alone. A `StepStore` keeps in such files what programs share of a compile, so that it is made once:
+the object of a launcher, the front end's output for a unit of kernels.
 """
 
 from __future__ import annotations
@@ -87,9 +87,10 @@ class Envelope:
 _ENVELOPE = Envelope("launcher 2")
 
 
-class LauncherStore:
-    """Objects by digest, in memory and in `directory`, which is made when it is first written
-    to; with None in memory only, without `in_memory` in the directory only."""
+class StepStore:
+    """What steps of compiles made, by the digest of what it was made of: in memory and in
+    `directory`, which is made when it is first written to; with None in memory only, without
+    `in_memory` in the directory only."""
 
     def __init__(self, directory: str | None = None, *, in_memory: bool = True) -> None:
         self.directory = directory
