@@ -47,6 +47,7 @@ NOT_NEEDED = [
     "difflib", "platform", "secrets", "tilusbuild.binary", "tilusbuild.compile.causes",
     "tilusbuild.compile.checks", "tilusbuild.compile.diagnosis", "tilusbuild.compile.program",
     "tilusbuild.process.landlock", "tilusbuild.process.resident", "tilusbuild.runtime.script",
+    "tilusbuild.cache.garbage", "tilusbuild.toolchain.nvrtc_command",
     "tilusbuild.dispatch", "tilusbuild.package", "tilusbuild.runtime.kernel",
     "tilusbuild.space.component", "tilusbuild.toolchain.diagnose", "tilusbuild.tune",
     "tilusbuild.watch",

@@ -27,7 +27,6 @@ from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.model import PlannedInstance, PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -152,7 +151,7 @@ def _publish_changed(
 ) -> None:
     """Publish the scripts that are not known to be current, and remember those that are now."""
     published = PublishedScripts(
-        project.cache.tree, project.manifest, own_code(project.digests), project.clock
+        project.cache.tree, project.manifest, project.memo.code, project.clock
     )
     known = {
         instance.hash

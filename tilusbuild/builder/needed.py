@@ -15,7 +15,6 @@ from contextlib import suppress
 from tilusbuild.builder.resources import ProgramCompiler
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
-from tilusbuild.cache.garbage import headers_used
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.layout import is_hash
 from tilusbuild.errors import InputError
@@ -64,6 +63,8 @@ class NeededDirectories:
         self._file.save()
 
     def _named(self, program: str) -> list[str]:
+        from tilusbuild.cache.garbage import headers_used
+
         return headers_used(self._cache.program_path(program))
 
 

@@ -60,7 +60,6 @@ from tilusbuild.render.closure import Closure, layout
 from tilusbuild.state.stamp import Stamp, stamp_of
 from tilusbuild.status import Cause, Status
 from tilusbuild.toolchain import Toolchain, ToolsChangedError
-from tilusbuild.toolchain.nvrtc_command import MORE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -175,6 +174,8 @@ class ProgramCompiler:
         runner: Runner = scope
         more_to_come = self._more_to_come(job.script)
         if self._residents is not None:
+            from tilusbuild.toolchain.nvrtc_command import MORE
+
             runner = self._residents.runner(scope, MORE if more_to_come else ())
         if self._prefix or self._nice:
             runner = PrefixRunner(self._prefix, runner, self._nice, self._environment)

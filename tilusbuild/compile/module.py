@@ -33,7 +33,6 @@ from tilusbuild.compile.steps import (
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
-from tilusbuild.toolchain import nvrtc_command
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -142,6 +141,8 @@ def launcher_directory(
 def _launcher_directory(source: str, launcher_o: bytes | None) -> tuple[str, Mapping[str, bytes]]:
     files = {LAUNCHER: source.encode()}
     if launcher_o is not None:
+        from tilusbuild.toolchain import nvrtc_command
+
         files[LAUNCHER_OBJECT] = launcher_o
         files |= {os.path.basename(path): read_bytes(path) for path in nvrtc_command.SHIPPED}
     manifest = "".join(f"{sha256_bytes(data)}  {name}\n" for name, data in files.items())

@@ -73,12 +73,13 @@ class PlanMemo:
     def __init__(self, directory: str, owner: str, memory: DigestMemory) -> None:
         self._directory = directory
         self._owner = owner
-        self._code = own_code(memory)
+        self.code = own_code(memory)
+        """The digest of the code that makes programs of inputs."""
         self._scripts: dict[str, dict[str, KnownPrograms]] = {}
         self._changed: set[str] = set()
-        self.spaces = SpaceCache(directory, owner, self._code)
+        self.spaces = SpaceCache(directory, owner, self.code)
         """The schedules that were chosen of the scripts' spaces."""
-        self.closures = ClosureMemory(directory, owner, self._code, memory)
+        self.closures = ClosureMemory(directory, owner, self.code, memory)
         """The headers that were found."""
 
     def programs(
@@ -90,7 +91,7 @@ class PlanMemo:
         if script not in self._scripts:
             body = _ENVELOPE.read(self._path(script))
             self._scripts[script] = {} if body is None else unpacked(body)
-        fixed = sha256_text(f"{self._code}\n{script_instance.fixed()}")
+        fixed = sha256_text(f"{self.code}\n{script_instance.fixed()}")
         known = self._scripts[script].get(label)
         if known is None or known.fixed != fixed:
             known = KnownPrograms(fixed)

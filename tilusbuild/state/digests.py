@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.directories import is_trouble
-from tilusbuild.state.files import hasher, sha256_file
+from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
 from tilusbuild.state.log import StateFile
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, is_settled, sighting, stamp
 
@@ -245,13 +245,11 @@ def _sighted(files: Sequence[tuple[str, str]]) -> dict[str, Sighting]:
 
 def _stamp_of(files: Sequence[tuple[str, str]], seen: Mapping[str, Sighting]) -> str:
     """Return the stamps of files as one text."""
-    texts = [(name, " ".join(map(str, seen[path].stamp))) for name, path in files]
-    if len(texts) == 1 and not texts[0][0]:
-        return texts[0][1]
-    combined = hasher()
-    for name, text in texts:
-        combined.update(f"{text} {name}\n".encode("utf-8", "surrogateescape"))
-    return combined.hexdigest()
+    stamps = [(name, *seen[path].stamp) for name, path in files]
+    lines = [f"{size} {mtime} {ctime} {inode} {name}" for name, size, mtime, ctime, inode in stamps]
+    if len(files) == 1 and not files[0][0]:
+        return lines[0].rstrip()
+    return sha256_bytes("\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))
 
 
 def _digest_of(files: list[tuple[str, str]]) -> str:

@@ -18,7 +18,7 @@ from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, OnWorker
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
-from tilusbuild.toolchain import nvrtc_command, nvrtc_library, nvrtc_places
+from tilusbuild.toolchain import nvrtc_places
 from tilusbuild.toolchain.cuda import RejectedError, embedded_version, wheel_roots
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError, run_apart
@@ -27,6 +27,7 @@ PYTHON = "python3"
 _ON_WORKER = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 """Where a worker may have Python."""
 _SECONDS = 60.0
+_COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc_command.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,14 @@ class NvrtcLibrary:
     @property
     def command(self) -> tuple[str, ...]:
         """The command that compiles with it (`nvrtc_command`), to be followed by arguments."""
-        script = os.path.abspath(nvrtc_command.__file__)
-        return (sys.executable, "-I", "-S", script, "--library", self.library)
+        return (sys.executable, "-I", "-S", _COMMAND, "--library", self.library)
 
     def on_worker(self, words: tuple[str, ...]) -> OnWorker:
         """Return how another machine, with the library at the same path, is given `words`: with a
         copy of the command, by whatever Python it has, which changes no byte."""
-        name = os.path.basename(nvrtc_command.__file__)
+        from tilusbuild.toolchain import nvrtc_command, nvrtc_library
+
+        name = os.path.basename(_COMMAND)
         argv = (PYTHON, "-I", "-S", name, "--library", self.library, *words)
         silent = frozenset({nvrtc_command.USAGE, nvrtc_library.BROKEN})
         shipped = map(os.path.abspath, nvrtc_command.SHIPPED)
@@ -183,8 +185,7 @@ def _identity(
     key = " ".join(("nvrtc identity", *map(probe.memory.digest, (library, *builtins))))
     answer = probe.memory.recall(key)
     if answer is None:
-        script = os.path.abspath(nvrtc_command.__file__)
-        argv = (sys.executable, "-I", "-S", script, "--library", library, "identify")
+        argv = (sys.executable, "-I", "-S", _COMMAND, "--library", library, "identify")
         finished = run_apart(probe.runner, Command(argv, cwd="/", env={}, timeout=_SECONDS))
         answer = finished.output.decode("utf-8", "replace")
         if not finished.ok:
