@@ -40,6 +40,11 @@ def said_by(name: str) -> dict[str, Any]:
     return said
 
 
+def needs_nginx() -> None:
+    if shutil.which("nginx") is None:
+        pytest.skip("needs nginx")
+
+
 needs_ninja = pytest.mark.skipif(missing("ninja"), reason="needs ninja, of the extra `dev`")
 
 
@@ -130,6 +135,24 @@ def test_load() -> None:
     forms = [list(each["arms"]) for each in said["calls"] if "by form" in each["title"]]
     assert ["outputs allocated by the caller", "outputs left out", "all by keyword"] in forms
     assert [(row["kernels"], row["right"]) for row in said["many"]] == [(1, 1), (3, 2)]
+
+
+@pytest.mark.slow
+def test_remote_users() -> None:
+    needs_cxx()
+    needs_nginx()
+    (result,) = small("remote_users.py")
+    assert result["compiled"][1] == 0
+    assert result["compiled"][0] == result["compiled"][2] == result["programs"]
+
+
+@pytest.mark.slow
+def test_remote_trouble() -> None:
+    needs_casd()
+    needs_cxx()
+    results = small("remote_trouble.py")
+    assert {each["verdict"] for each in results} == {"ok"}
+    assert {each["trouble"] for each in results} >= {"none", "killed half way", "not there"}
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ warning. What came from the remote is not sent back, and what was refused is sen
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -93,7 +94,8 @@ class RemoteCache:
         if self._asking.broken:
             return ()
         named = [(job.hash, job.label) for job in jobs]
-        size = self._backend.batch
+        # All threads have a part of few programs: what one has on its way, a fault takes along.
+        size = max(1, min(self._backend.batch, math.ceil(len(named) / self._backend.width)))
         batches = [named[at : at + size] for at in range(0, len(named), size)]
         try:
             while self._askers < min(self._backend.width, len(batches)):
