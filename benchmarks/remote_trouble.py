@@ -272,10 +272,11 @@ def judged(ended: Ended) -> str:
 
 
 def show(server: str, trouble: str, ended: Ended, local: Ended) -> None:
+    by = f"{ended.wall / local.wall:10.2f}{ended.cpu / local.cpu:10.2f}"
     counts = (ended.fetched, ended.compiled, len(ended.warnings))
     print(
-        f"  {server:7}{trouble:28}{judged(ended):10}{ended.wall:8.1f} s{ended.wall / local.wall:10.2f}"
-        f"{ended.cpu / local.cpu:10.2f}" + "".join(f"{count:10}" for count in counts),
+        f"  {server:7}{trouble:28}{judged(ended):10}{ended.wall:8.1f} s{by}"
+        + "".join(f"{count:10}" for count in counts),
         flush=True,
     )
 
