@@ -8,9 +8,9 @@ the standard library and the element types alone: a deployment packs values with
 
 from __future__ import annotations
 
-import ctypes
 import re
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -95,7 +95,8 @@ def packed(kind: Struct, value: Any) -> bytes:
     ctypes structure, or bytes. Raises `TypeError` and `ValueError` for one of another layout."""
     if isinstance(value, bytes | bytearray | memoryview):
         return _sized(kind, bytes(value))
-    if isinstance(value, ctypes.Structure):
+    ctypes = sys.modules.get("ctypes")  # loaded, if anybody has a structure: builds need it not
+    if ctypes is not None and isinstance(value, ctypes.Structure):
         bases = reversed(type(value).__mro__)  # each has its own members alone
         names = [name for base in bases for name, *_ in vars(base).get("_fields_", ())]
         placed = ((name, getattr(type(value), name)) for name in names)
@@ -154,6 +155,7 @@ def _of_mapping(kind: Struct, value: Mapping[Any, Any]) -> bytes:
 
 def _plain(value: Any) -> Any:
     """Return Python's own number for a NumPy scalar, and the address for a ctypes pointer."""
-    if isinstance(value, ctypes.c_void_p):
+    ctypes = sys.modules.get("ctypes")
+    if ctypes is not None and isinstance(value, ctypes.c_void_p):
         return value.value or 0
     return value.item() if hasattr(value, "item") else value
