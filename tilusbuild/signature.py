@@ -45,6 +45,48 @@ class SignatureError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Tile:
+    """What a tensor map is of: boxes of a tensor, as the tensor memory accelerator copies them. The
+    expressions are over constants; a width in bytes is 0 where there is none."""
+
+    tensor: str
+    box: tuple[Expr, ...]
+    """Elements, in the tensor's order of dimensions."""
+    element_strides: tuple[Expr, ...] = ()
+    """() is 1 in every dimension."""
+    interleave: Expr = parse(0)
+    swizzle: Expr = parse(0)
+    l2_promotion: Expr = parse(0)
+    nan: bool = False
+    """Whether what is out of bounds reads as NaN; else it is zero."""
+
+    def substitute(self, known: Mapping[str, bool | int | float | str]) -> Tile:
+        """Return it with these names replaced by their values."""
+        return Tile(
+            self.tensor,
+            tuple(size.substitute(known) for size in self.box),
+            tuple(step.substitute(known) for step in self.element_strides),
+            self.interleave.substitute(known),
+            self.swizzle.substitute(known),
+            self.l2_promotion.substitute(known),
+            self.nan,
+        )
+
+    def text(self) -> str:
+        """Return the canonical text."""
+        words = [f"of {self.tensor} box {', '.join(e.canonical for e in self.box)}"]
+        if self.element_strides:
+            words.append(f"strides {', '.join(e.canonical for e in self.element_strides)}")
+        widths = (
+            ("interleave", self.interleave),
+            ("swizzle", self.swizzle),
+            ("l2-promotion", self.l2_promotion),
+        )
+        words += [f"{name} {width.canonical}" for name, width in widths if width.constant != 0]
+        return " ".join([*words, *(["nan"] if self.nan else [])])
+
+
+@dataclass(frozen=True, slots=True)
 class Argument:
     """One argument of the kernel. `dims` is None for a scalar; `()` is a tensor of one element."""
 
@@ -63,11 +105,15 @@ class Argument:
     """Of a tensor that need not be contiguous: what its strides are, in elements."""
     is_stride: bool = False
     """Whether it is read off a tensor's strides."""
+    tile: Tile | None = None
+    """Of a tensor map, which the launcher makes."""
+    is_parameter: bool = True
+    """Whether the kernel takes it, and not the launcher alone."""
 
     @property
     def is_passed(self) -> bool:
         """Whether a caller passes it: it is not read off a tensor."""
-        return not (self.is_dimension or self.is_stride)
+        return not (self.is_dimension or self.is_stride or self.tile is not None)
 
     @property
     def is_tensor(self) -> bool:
@@ -96,6 +142,10 @@ class Argument:
             words.append(f"strides {', '.join(map(str, self.strides))}")
         if self.is_stride:
             words.append("stride")
+        if self.tile is not None:
+            words.append(self.tile.text())
+        if not self.is_parameter:
+            words.append("not a parameter")
         return " ".join(words)
 
 
@@ -109,6 +159,21 @@ class Signature:
     def callable_arguments(self) -> tuple[Argument, ...]:
         """Return what a caller passes, in order: the arguments that no tensor says."""
         return tuple(argument for argument in self.arguments if argument.is_passed)
+
+    @property
+    def valued(self) -> tuple[Argument, ...]:
+        """Return what a call has a value for: all but the tensor maps, which are made of them."""
+        return tuple(argument for argument in self.arguments if argument.tile is None)
+
+    @property
+    def tensor_maps(self) -> tuple[tuple[str, Tile], ...]:
+        """Return the tensor maps by the names of their arguments."""
+        return tuple((a.name, a.tile) for a in self.arguments if a.tile is not None)
+
+    @property
+    def parameters(self) -> tuple[Argument, ...]:
+        """Return what a kernel takes, in order."""
+        return tuple(argument for argument in self.arguments if argument.is_parameter)
 
     @property
     def dimensions(self) -> tuple[Argument, ...]:
@@ -133,6 +198,7 @@ def parse_argument(
     align: int | None = None,
     optional: bool = False,
     strides: tuple[str | int, ...] | None = None,
+    is_parameter: bool = True,
 ) -> Argument:
     """Read one argument's type. Raises `SignatureError` with the column within `text`.
 
@@ -141,7 +207,8 @@ def parse_argument(
     if not _NAME.fullmatch(name):
         raise SignatureError(f'"{name}" is not a name: use letters, digits and _', argument=name)
     if is_struct(text):
-        return _struct(name, text, plain=not (out or range or align or optional or strides))
+        plain = not (out or range or align or optional or strides)
+        return replace(_struct(name, text, plain=plain), is_parameter=is_parameter)
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
     dtype = match["dtype"]
@@ -171,7 +238,16 @@ def parse_argument(
         )
     else:
         dims = _parse_dims(name, text, match.start("shape"))
-    argument = Argument(name, dtype, dims, out=out, align=align, optional=optional, strides=strides)
+    argument = Argument(
+        name,
+        dtype,
+        dims,
+        out=out,
+        align=align,
+        optional=optional,
+        strides=strides,
+        is_parameter=is_parameter,
+    )
     if range is not None:
         argument = replace(argument, low=range[0], high=range[1])
     _check_argument(argument)
@@ -312,7 +388,33 @@ def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) ->
     for argument in marked:
         for dim in argument.dims or ():
             _check_dim(argument, dim, by_name, constants)
+        if argument.tile is not None:
+            _check_tile(argument, argument.tile, by_name)
     return Signature(marked)
+
+
+def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument]) -> None:
+    tensor = by_name.get(tile.tensor)
+    if tensor is None or tensor.dims is None or tensor.optional:
+        raise SignatureError(
+            f'"{tile.tensor}" is no tensor that is always there: there can be no map of it',
+            argument=argument.name,
+            hint=did_you_mean(tile.tensor, [n for n, a in by_name.items() if a.dims]),
+        )
+    rank = len(tensor.dims)
+    if not 1 <= rank <= 5:
+        raise SignatureError(
+            f'"{tile.tensor}" has {rank} dimensions; a tensor map has 1 to 5',
+            argument=argument.name,
+        )
+    for what, sizes in (("box", tile.box), ("element-strides", tile.element_strides)):
+        if len(sizes) != rank and (sizes or what == "box"):
+            raise SignatureError(
+                f'{what} has {len(sizes)} sizes; "{tile.tensor}" has {rank} dimensions',
+                argument=argument.name,
+            )
+    if not argument.is_parameter:
+        raise SignatureError("a tensor map is made for the kernel", argument=argument.name)
 
 
 def _strides(
@@ -348,6 +450,8 @@ def _strides(
 
 def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
     if argument.dtype in (*DTYPES, POINTER, *constants) or is_struct(argument.dtype):
+        return
+    if argument.tile is not None:
         return
     raise SignatureError(
         f'"{argument.dtype}" is neither a dtype nor a constant of the script',
@@ -393,7 +497,8 @@ def resolve(declared: Signature, constants: Mapping[str, bool | int | float | st
     resolved = []
     for argument in declared.arguments:
         dtype: object = argument.dtype
-        if argument.dtype not in (*DTYPES, POINTER) and not is_struct(argument.dtype):
+        other = is_struct(argument.dtype) or argument.tile is not None
+        if argument.dtype not in (*DTYPES, POINTER) and not other:
             dtype = constants.get(argument.dtype)
             if not isinstance(dtype, str) or dtype not in DTYPES:
                 raise SignatureError(

@@ -213,6 +213,22 @@ int cuLaunchKernelEx(const launch_config *asked, void *kernel, void **parameters
   return 0;
 }
 
+int cuTensorMapEncodeTiled(unsigned char *map, int type, unsigned rank, void *address, const uint64_t *sizes,
+                           const uint64_t *strides, const unsigned *box, const unsigned *steps,
+                           int interleave, int swizzle, int promotion, int fill) {
+  static int made;
+  char text[512];
+  int used = 0;
+  START("cuTensorMapEncodeTiled");
+  memset(map, 0xa0 + __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED), 128); /* so that a launch tells it */
+  for (unsigned i = 0; i < rank; i++)
+    used += snprintf(text + used, sizeof text - used, " %llu:%lld:%u:%u", (unsigned long long)sizes[i],
+                     i ? (long long)strides[i - 1] : 0, box[i], steps[i]);
+  say("map type=%d at %p%s interleave=%d swizzle=%d promotion=%d fill=%d aligned=%d", type, address, text,
+      interleave, swizzle, promotion, fill, (uintptr_t)map % 64 == 0);
+  return 0;
+}
+
 /* For the tests: a context of the thread's own. */
 void fake_make_current(int device) { stack[depth++] = &own[device]; }
 const char *fake_current(void) { return where(); }

@@ -8,6 +8,10 @@ import types
 import pytest
 
 from support.recipes import make_recipe
+from tilusbuild.compile.checks import launch_problem
+from tilusbuild.compile.launcher import launcher_source
+from tilusbuild.expr import parse
+from tilusbuild.signature import Tile
 
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}
@@ -446,3 +450,142 @@ class TestStructs:
             "got an object of tvm-ffi type 9 of 11, where it has 12"
         )
         assert answer.answers[1] == [-1, said]
+
+
+def tile(*box, **more):
+    return Tile("x", tuple(parse(size) for size in box), **more)
+
+
+class TestTensorMaps:
+    """`x` is for the map alone, so the kernel takes its map, and `n`."""
+
+    SHAPE = types.MappingProxyType({"dtype": "bf16", "shape": [48, 200]})
+    PARAMETERS = types.MappingProxyType({"FAKE_CUDA_PARAMETERS": "bytes8 i32"})
+
+    def recipe(self, *, made=None, more=None, **changes):
+        arguments = {
+            "x": ("bf16*[m, n]", {"is_parameter": False, **(more or {})}),
+            "x_map": made or tile("block // 4", "32"),
+            "m": ("i32", {"is_parameter": False}),
+            "n": "i32",
+            **({"row": ("i64", {"is_parameter": False})} if more else {}),
+        }
+        changes.setdefault("grid", ("m",))
+        return make_recipe(arguments=arguments, out=(), **changes)
+
+    def call(self, driver, library, *tensors):
+        calls = [{"packed": [{**self.SHAPE, **each}]} for each in tensors]
+        return driver.call(library, *calls, environment=self.PARAMETERS).answers
+
+    def test_is_made_of_the_tensor_with_the_innermost_dimension_first(self, driver, link):
+        made = tile("block // 4", "32", swizzle=parse(64), l2_promotion=parse(256), nan=True)
+        assert self.call(driver, link(self.recipe(made=made)), {}) == [[0, ""]]
+        (line,) = driver.lines("map")
+        assert line.startswith("map type=9 at 0x100000 200:0:32:1 48:400:64:1 interleave=0 ")
+        assert line.endswith(" swizzle=2 promotion=3 fill=1 aligned=1")
+        assert driver.lines("launch")[0].endswith(" parameters: a0a0a0a0a0a0a0a0 200")
+
+    def test_schedules_share_the_launcher(self):
+        sources = {
+            launcher_source(self.recipe(made=tile("block // 4", "32"), constants={"block": block}))
+            for block in (128, 256)
+        }
+        assert len(sources) == 1
+
+    def test_is_made_once_of_the_same_memory(self, driver, link):
+        other = {"data": 2 << 20}
+        answers = self.call(driver, link(self.recipe()), {}, {}, other, other, {"shape": [48, 208]})
+        assert answers == [[0, ""]] * 5
+        assert len(driver.lines("map")) == 3
+        told = [line.split()[-2][:2] for line in driver.lines("launch")]
+        assert told == ["a0", "a0", "a1", "a1", "a2"]
+
+    def test_has_the_tensors_own_strides(self, driver, link):
+        recipe = self.recipe(more={"strides": ("row", 1)})
+        self.call(driver, link(recipe), {"strides": [800, 1]})
+        assert " 200:0:32:1 48:1600:64:1 " in driver.lines("map")[0]
+
+    def test_one_row_has_any_stride(self, driver, link):
+        assert self.call(driver, link(self.recipe()), {"shape": [1, 7]}) == [[0, ""]]
+        assert " 7:0:32:1 1:16:64:1 " in driver.lines("map")[0]
+
+    def test_the_plain_function_makes_it_too(self, driver, link):
+        answer = driver.call(
+            link(self.recipe()), {"plain": [1 << 32, 48, 200]}, environment=self.PARAMETERS
+        )
+        assert answer.answers == [[0, ""]]
+        assert "map type=9 at 0x100000000 200:0:32:1 48:400:64:1 " in driver.lines("map")[0]
+        assert driver.lines("launch")[0].endswith(" parameters: a0a0a0a0a0a0a0a0 200")
+
+    def test_with_attributes_and_structs(self, driver, link):
+        recipe = self.recipe(cluster=("2",), grid=("2",))
+        assert self.call(driver, link(recipe), {}) == [[0, ""]]
+        (line,) = driver.lines("launch")
+        assert line.endswith(" attributes: cluster=2,1,1 parameters: a0a0a0a0a0a0a0a0 200")
+
+    @pytest.mark.parametrize(
+        ("tensor", "said"),
+        [
+            (
+                {"shape": [48, 201]},
+                "a stride of 402 bytes, which must be a multiple of 16",
+            ),
+            ({"data": (1 << 20) + 8}, "its address is no multiple of 16 bytes"),
+            ({"shape": [48, 0]}, "axis 1 has no elements"),
+        ],
+    )
+    def test_memory_that_cannot_have_one(self, driver, link, tensor, said):
+        ((status, text),) = self.call(driver, link(self.recipe()), tensor)
+        assert status == -1
+        assert text.startswith('saxpy: the tensor map "x_map" of "x": ')
+        assert said in text
+        assert driver.lines("launch") == []
+        assert len(driver.lines("push")) == len(driver.lines("pop")) == 1
+
+    def test_a_driver_that_refuses(self, driver, link):
+        environment = {**self.PARAMETERS, "FAKE_CUDA_FAIL": "cuTensorMapEncodeTiled=1"}
+        call = {"packed": [dict(self.SHAPE)]}
+        answer = driver.call(link(self.recipe()), call, call, environment=environment)
+        assert [status for status, _ in answer.answers] == [-1, -1]
+        assert 'there can be no tensor map "x_map" of "x": CUDA_ERROR_FAKE' in answer.answers[1][1]
+        assert answer.current == "none"
+
+    @pytest.mark.parametrize(
+        ("box", "more", "said"),
+        [
+            (("257", "32"), {}, "x_map.box.0 is 257, outside 1..256"),
+            (("64", "0"), {}, "x_map.box.1 is 0, outside 1..256"),
+            (("64", "12"), {}, "a row of x_map.box has 24 bytes, no multiple of 16"),
+            (
+                ("64", "64"),
+                {"swizzle": parse(64)},
+                "128 bytes, more than the 64 of its swizzle",
+            ),
+            (
+                ("64", "64"),
+                {"swizzle": parse("block")},
+                "swizzle is 256, not one of 0, 32, 64, 128",
+            ),
+            (
+                ("64", "64"),
+                {"l2_promotion": parse(32)},
+                "promotion is 32, not one of 0, 64, 128, 256",
+            ),
+            (
+                ("64", "64"),
+                {"interleave": parse(16)},
+                "interleaved, which needs 3 dimensions",
+            ),
+            (
+                ("64", "64"),
+                {"element_strides": (parse(1), parse(9))},
+                "x_map.element-strides.1 is 9, outside 1..8",
+            ),
+        ],
+    )
+    def test_a_map_that_no_device_has_is_not_compiled(self, box, more, said):
+        assert said in (launch_problem(self.recipe(made=tile(*box, **more))) or "")
+
+    def test_maps_are_hoppers(self):
+        problem = launch_problem(self.recipe(archs=("sm_80",)))
+        assert problem == "tensor maps need sm_90 or later, which sm_80 is not"

@@ -23,7 +23,7 @@ from tilusbuild.compile.program import launcher_object
 from tilusbuild.compile.steps import steps, tools_of
 from tilusbuild.expr import parse
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.signature import parse_argument, resolve, signature
+from tilusbuild.signature import Argument, Tile, parse_argument, resolve, signature
 
 KERNEL_SOURCE = """\
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
@@ -63,6 +63,9 @@ def make_signature(arguments: dict[str, Any], out: tuple[str, ...] = ("y",)) -> 
     """A signature from {"x": "f32*[n]"}; a value may be (text, {"range": …})."""
     made = []
     for name, text in arguments.items():
+        if isinstance(text, Tile):
+            made.append(Argument(name, "CUtensorMap", None, tile=text))
+            continue
         text, more = text if isinstance(text, tuple) else (text, {})
         made.append(parse_argument(name, text, out=name in out, **more))
     return resolve(signature(made), {})

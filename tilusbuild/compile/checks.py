@@ -9,7 +9,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilusbuild.arch import Arch, gencode, occupancy
 from tilusbuild.binary import (
@@ -21,14 +21,14 @@ from tilusbuild.binary import (
     read_needs,
 )
 from tilusbuild.binary.cubin import open_cubin
-from tilusbuild.compile.geometry import Geometry, geometry
+from tilusbuild.compile.geometry import Geometry, geometry, launch_places, map_places
 from tilusbuild.compile.kernel_names import is_cpp
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Prune, Recipe
 from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.structs import is_struct, struct_of
-from tilusbuild.signature import Argument, Signature
+from tilusbuild.signature import Argument, Signature, Tile
 
 _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
 _CLUSTER, _PDL, _CARVE_OUT = range(7, 10), 11, 12
@@ -41,7 +41,7 @@ MAX_CLUSTER = 16
 # A test compares them with kernels of known parameters.
 _PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
 _SIZED = 4
-_POINTER_BYTES = 8
+_POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
 
 
 def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
@@ -77,7 +77,49 @@ def launch_problem(recipe: Recipe) -> str | None:
                 f"a block needs {smem[0]} bytes of dynamic shared memory; "
                 f"{arch.name} has {arch.smem_per_block}"
             )
-    return _attribute_problem(recipe, launch)
+    return _attribute_problem(recipe, launch) or _map_problem(recipe, launch)
+
+
+_MAP_WIDTHS = {
+    "interleave": (0, 16, 32),
+    "swizzle": (0, 32, 64, 128),
+    "l2-promotion": (0, 64, 128, 256),
+}
+
+
+def _map_problem(recipe: Recipe, launch: Geometry) -> str | None:
+    """Return why a tensor map cannot be made, as the driver's manual has it for tiled ones."""
+    slot = len(launch_places(recipe.launch)) if recipe.launch is not None else 0
+    for name, tile in recipe.signature.tensor_maps:
+        places = dict(zip(map_places(name, tile), launch.constants[slot:], strict=False))
+        slot += len(places)
+        for arch in recipe.archs:
+            if arch.number < 90:
+                return f"tensor maps need sm_90 or later, which {arch.name} is not"
+        for place, value in places.items():
+            key = place.split(".")[1]
+            most = {"box": 256, "element-strides": 8}.get(key)
+            if most is not None and not 1 <= value <= most:
+                return f"{place} is {value}, outside 1..{most}"
+            if most is None and value not in _MAP_WIDTHS[key]:
+                return f"{place} is {value}, not one of {', '.join(map(str, _MAP_WIDTHS[key]))}"
+        if reason := _inner_problem(recipe, name, tile, places):
+            return reason
+    return None
+
+
+def _inner_problem(recipe: Recipe, name: str, tile: Tile, places: Mapping[str, int]) -> str | None:
+    rank = len(tile.box)
+    tensor = next(a for a in recipe.signature.arguments if a.name == tile.tensor)
+    inner = places[f"{name}.box.{rank - 1}"] * scalar_type(tensor.dtype).bytes
+    swizzle, interleave = places[f"{name}.swizzle"], places[f"{name}.interleave"]
+    if interleave and rank < 3:
+        return f"{name} is interleaved, which needs 3 dimensions"
+    if not interleave and inner % 16:
+        return f"a row of {name}.box has {inner} bytes, no multiple of 16"
+    if swizzle and not interleave and inner > swizzle:
+        return f"a row of {name}.box has {inner} bytes, more than the {swizzle} of its swizzle"
+    return None
 
 
 def _attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
@@ -364,7 +406,7 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
     """Return how the kernel's parameters differ from the declared arguments."""
     if sizes is None:
         return None
-    arguments = signature.arguments
+    arguments = signature.parameters
     if len(sizes) != len(arguments):
         names = ", ".join(argument.name for argument in arguments) or "none"
         return (
@@ -381,6 +423,8 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
 
 
 def _bytes(argument: Argument) -> int:
+    if argument.tile is not None:
+        return _TENSOR_MAP_BYTES
     if is_struct(argument.dtype):
         return struct_of(argument.dtype).size
     return scalar_type(argument.dtype).bytes if argument.dims is None else _POINTER_BYTES

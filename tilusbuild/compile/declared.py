@@ -142,7 +142,7 @@ def problem(recipe: Recipe, log: str) -> str | None:
     found = {(kind, int(number)): (got, want) for kind, number, got, want in _FOUND.findall(log)}
     line = _line(recipe)
     place = f"source.cu:{line}: error: " if line else ""
-    arguments = recipe.signature.arguments
+    arguments = recipe.signature.valued
     if ("count", 0) in found:
         got, want = found["count", 0]
         names = ", ".join(argument.name for argument in arguments)
@@ -195,7 +195,7 @@ def _line(recipe: Recipe) -> int | None:
 
 
 def _wanted(recipe: Recipe) -> list[str]:
-    types = [_c_type(argument) for argument in recipe.signature.arguments]
+    types = [_c_type(argument) for argument in recipe.signature.valued]
     return [*types, "void *"] if recipe.pipeline.launcher.passes_stream else types
 
 
@@ -203,7 +203,7 @@ def _structs(recipe: Recipe) -> str:
     """Return a type of the size of each struct: what it consists of is asserted in the source."""
     sizes = {
         struct_of(argument.dtype).size
-        for argument in recipe.signature.arguments
+        for argument in recipe.signature.valued
         if is_struct(argument.dtype)
     }
     return "".join(f"\nstruct tl_struct_{n} {{ char bytes[{n}]; }};" for n in sorted(sizes))

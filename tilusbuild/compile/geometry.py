@@ -11,7 +11,7 @@ from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.signature import Signature
+from tilusbuild.signature import Signature, Tile
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
 _PLACES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")
@@ -40,7 +40,7 @@ def geometry(recipe: Recipe) -> Geometry:
     """
     if recipe.launch is None:
         raise ValueError("the kernel pipeline needs a launch")
-    places = _places(recipe.launch)
+    places = _places(recipe.launch, recipe.signature)
     key = _shape(recipe, places)
     shape = _shapes.get(key)
     if shape is not None and (constants := _values(recipe, places, *shape)) is not None:
@@ -63,17 +63,35 @@ def geometry(recipe: Recipe) -> Geometry:
 _Places = dict[str, Expr | None]
 
 
-def _places(launch: Launch) -> _Places:
+def launch_places(launch: Launch) -> tuple[str, ...]:
+    """Return the names of a launch's own numbers, which are those of the first slots."""
+    return (*_PLACES, *_ATTRIBUTES) if launch.has_attributes else _PLACES
+
+
+def map_places(name: str, tile: Tile) -> dict[str, Expr | None]:
+    """Return the numbers of a tensor map by name: the boxes, the strides, and three widths."""
+    steps = tile.element_strides or (None,) * len(tile.box)
+    return {
+        **{f"{name}.box.{axis}": size for axis, size in enumerate(tile.box)},
+        **{f"{name}.element-strides.{axis}": step for axis, step in enumerate(steps)},
+        f"{name}.interleave": tile.interleave,
+        f"{name}.swizzle": tile.swizzle,
+        f"{name}.l2-promotion": tile.l2_promotion,
+    }
+
+
+def _places(launch: Launch, signature: Signature) -> _Places:
     """Return the numbers by name, in the order of their slots; None is what `_NOTHING` says."""
     for sizes in (launch.grid, launch.block):
         if not 1 <= len(sizes) <= 3:
             raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
     values = [*_three(launch.grid), *_three(launch.block), launch.smem]
-    names: tuple[str, ...] = _PLACES
     if launch.has_attributes:
         values += [*_three(launch.cluster), launch.cooperative, launch.pdl, launch.carve_out]
-        names += _ATTRIBUTES
-    return dict(zip(names, values, strict=True))
+    places = dict(zip(launch_places(launch), values, strict=True))
+    for name, tile in signature.tensor_maps:
+        places |= map_places(name, tile)
+    return places
 
 
 def _three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
@@ -174,7 +192,7 @@ def numbers_in_c(signature: Signature) -> dict[str, str]:
     """Return the arguments that an expression may use, by name, as C."""
     return {
         argument.name: f"number[{index}]"
-        for index, argument in enumerate(signature.arguments)
+        for index, argument in enumerate(signature.valued)
         if argument.dims is None
         and argument.dtype in ("i8", "i16", "i32", "i64", "u8", "u16", "u32")
     }

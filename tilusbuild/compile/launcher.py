@@ -12,7 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 
-from tilusbuild.compile.geometry import INT64_LIMITS, geometry, numbers_in_c
+from tilusbuild.compile.geometry import (
+    INT64_LIMITS,
+    geometry,
+    launch_places,
+    map_places,
+    numbers_in_c,
+)
 from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
@@ -65,7 +71,8 @@ def launcher_source(recipe: Recipe) -> str:
     """Return the launcher as one C file that includes only the C library's headers."""
     kind = recipe.pipeline.launcher
     launch = geometry(recipe) if kind.starts_kernel else None
-    texts = tuple(zip(launch.texts, launch.sources, strict=True)) if launch else ()
+    own = launch_places(recipe.launch) if launch and recipe.launch else ()
+    texts = tuple(zip(launch.texts, launch.sources, strict=True))[: len(own)] if launch else ()
     more = launch is not None and recipe.launch is not None and recipe.launch.has_attributes
     named = is_looked_up(recipe)
     return _source(kind, plain_name(recipe.symbol), recipe.signature, texts, named, more)
@@ -82,17 +89,20 @@ def _source(
 ) -> str:
     """Return the launcher's C from all that it depends on."""
     _check(kind, symbol, signature)
-    arguments = signature.arguments
+    arguments = signature.valued
     dims = _Dims(signature)
     features = _features(arguments)
+    if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
+        features |= {_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])}
     own_launch = kind.passes_stream and symbol == "launch"
     parts = [
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
         f"#define TL_ARGUMENTS {len(arguments)}\n",
         "#define TL_CUDA 1\n" if kind.cuda else "",
-        _part("values.c"),
+        _with_features("values.c", features),
         c_prelude(),
-        _tables(symbol, arguments, dims),
+        _tables(symbol, arguments, dims, features),
+        _parameters(signature, len(geometry_texts)) if _PARAMETERS in features else "",
         _with_features("checks.c", features),
         _expressions(dims),
         _SYMBOL if has_cpp_name else "",
@@ -129,6 +139,8 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
 """What only the launchers of some arguments have a part for."""
 _ATTRIBUTES = "TL_ATTRIBUTES"
 """The same, where a launch has attributes."""
+_PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
+"""The same, where a kernel's parameters are not the arguments' values, and where some are maps."""
 
 
 def _features(arguments: Iterable[Argument]) -> frozenset[str]:
@@ -145,7 +157,7 @@ def _with_features(name: str, features: frozenset[str]) -> str:
     )
 
     def chosen(found: re.Match[str]) -> str:
-        if found[1] not in (*_FEATURES, _ATTRIBUTES):
+        if found[1] not in (*_FEATURES, _ATTRIBUTES, _PARAMETERS, _MAPS):
             return found[0]
         return found[2] if found[1] in features else found[3] or ""
 
@@ -164,7 +176,7 @@ def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:
             f'the function cannot be called "{symbol}" on {kind.part}: '
             "lib.so exports a function of that name"
         )
-    for argument in signature.arguments:
+    for argument in signature.valued:
         if argument.dims is not None and len(argument.dims) > _MAX_RANK:
             raise ValueError(f"{argument.name} has more than {_MAX_RANK} dimensions")
 
@@ -174,7 +186,7 @@ class _Dims:
 
     def __init__(self, signature: Signature) -> None:
         self._numbers = numbers_in_c(signature)
-        self._index = {argument.name: i for i, argument in enumerate(signature.arguments)}
+        self._index = {argument.name: i for i, argument in enumerate(signature.valued)}
         self.rows: list[str] = []
         self.expressions: list[tuple[str, str]] = []
 
@@ -206,7 +218,9 @@ _STRUCT = DataType("struct", "struct", 255, 0, "const void *", "", "", "")
 """A struct in the table of arguments. It is passed to the launcher by its address."""
 
 
-def _tables(symbol: str, arguments: Sequence[Argument], dims: _Dims) -> str:
+def _tables(
+    symbol: str, arguments: Sequence[Argument], dims: _Dims, features: frozenset[str]
+) -> str:
     rows = []
     for argument in arguments:
         kind = _STRUCT if is_struct(argument.dtype) else scalar_type(argument.dtype)
@@ -231,19 +245,58 @@ def _tables(symbol: str, arguments: Sequence[Argument], dims: _Dims) -> str:
             "static const tl_dim tl_dims[] = {",
             *([f"  {{{row}}}," for row in dims.rows] or [empty]),
             "};",
-            *_table("int16_t", "tl_strides", strides, -1),
+            *_table("int16_t", "tl_strides", strides, None if _MAPS in features else -1),
             *_table("uint8_t", "tl_optional", optional, 0),
-            *_table("uint16_t", "tl_struct_bytes", structs, 0),
+            *_table("uint16_t", "tl_struct_bytes", structs, None if _PARAMETERS in features else 0),
             "",
         ]
     )
 
 
-def _table(kind: str, name: str, values: Sequence[int], nothing: int) -> list[str]:
+def _table(kind: str, name: str, values: Sequence[int], nothing: int | None) -> list[str]:
     """Return a table of a number for each argument; none where all say nothing."""
     if all(value == nothing for value in values):
         return []
-    return [f"static const {kind} {name}[] = {{{', '.join(map(str, values))}}};"]
+    return [f"static const {kind} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
+
+
+def _parameters(signature: Signature, slot: int) -> str:
+    """Return what each of the kernel's parameters is, and the tensor maps, whose numbers begin at
+    a slot of `tilus_constants`."""
+    index = {argument.name: number for number, argument in enumerate(signature.valued)}
+    rows = []
+    for number, (name, tile) in enumerate(signature.tensor_maps):
+        tensor = signature.valued[index[tile.tensor]]
+        index[name] = -1 - number
+        size = scalar_type(tensor.dtype).bytes
+        kind = _MAP_TYPES.get(tensor.dtype, 0)
+        numbers = (index[tile.tensor], kind, size, int(tile.nan), slot)
+        rows.append(f"  {{{_c_string(name)}, {', '.join(map(str, numbers))}}},")
+        slot += len(map_places(name, tile))
+    wanted = [index[argument.name] for argument in signature.parameters]
+    return "\n".join(
+        [
+            f"enum {{ TL_PARAMETER_COUNT = {len(wanted)}, TL_MAP_COUNT = {len(rows)} }};",
+            *_table("int16_t", "tl_parameters", wanted, None),
+            *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
+            "",
+        ]
+    )
+
+
+_MAP_TYPES = {
+    "u16": 1,
+    "i16": 1,
+    "u32": 2,
+    "i32": 3,
+    "u64": 4,
+    "i64": 5,
+    "f16": 6,
+    "f32": 7,
+    "f64": 8,
+    "bf16": 9,
+}
+"""CUtensorMapDataType of cuda.h; all types of one byte are UINT8."""
 
 
 def _range(argument: Argument) -> tuple[int, int]:

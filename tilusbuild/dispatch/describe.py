@@ -69,7 +69,7 @@ def script_json(
             "machine": platform.machine(),
         },
         "params": dict(instance.params),
-        "arguments": [_argument(argument) for argument in script_instance.signature.arguments],
+        "arguments": [_argument(argument) for argument in script_instance.signature.valued],
         "parameters": list(instance.parameters),
         "schedules": {n: [values[n] for values in schedules] for n in instance.parameters},
         "programs": list(instance.programs),

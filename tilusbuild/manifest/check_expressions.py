@@ -19,7 +19,7 @@ from tilusbuild.manifest.methods import argument_of, expression
 from tilusbuild.manifest.names import COSTS, linked_names
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.valued_flags import in_place
-from tilusbuild.runtime.dtypes import FLOATS, POINTER
+from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import (
     Argument,
@@ -103,9 +103,21 @@ def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
         yield _Place(("prune", key), limit, _STATIC)
     for source in in_place(script.kernel or ""):
         yield _Place(("kernel",), source, _STATIC)
+    for name, arg in script.args.items():
+        yield from _map_places(name, arg)
     for table in (script.launch, override.launch):
         yield from _launch_places(table)
     yield from _dispatch_places(script.dispatch)
+
+
+def _map_places(name: str, arg: Arg) -> Iterator[_Place]:
+    if arg.tensor_map is None:
+        return
+    for key in ("box", "element_strides"):
+        for number, source in enumerate(getattr(arg, key) or ()):
+            yield _Place(("args", name, key.replace("_", "-"), number), source, _STATIC)
+    for key in ("interleave", "swizzle", "l2_promotion"):
+        yield _Place(("args", name, key.replace("_", "-")), getattr(arg, key), _STATIC)
 
 
 def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
@@ -175,7 +187,7 @@ def _may_be_integer(type_text: str) -> bool:
     return not (argument.is_tensor or argument.dtype in _NO_INTEGERS or is_struct(argument.dtype))
 
 
-_NO_INTEGERS = FLOATS | {"bool", POINTER}
+_NO_INTEGERS = FLOATS | {"bool", POINTER, TENSOR_MAP}
 
 
 def check_expression(

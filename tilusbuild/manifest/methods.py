@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 from tilusbuild.expr import Expr, Value, parse
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.sources import SOURCE, SOURCES, scripts_of, searched
-from tilusbuild.signature import Argument, Signature, parse_argument, signature
+from tilusbuild.runtime.dtypes import TENSOR_MAP
+from tilusbuild.signature import (
+    Argument,
+    Signature,
+    SignatureError,
+    Tile,
+    parse_argument,
+    signature,
+)
 from tilusbuild.space.model import Parameter, Row
 
 if TYPE_CHECKING:
@@ -127,6 +135,38 @@ def signature_of(script: ScriptSection) -> Signature:
 
 def argument_of(name: str, arg: Arg) -> Argument:
     """Return an argument by itself. Raises `SignatureError`."""
+    if arg.tensor_map is not None:
+        return _tensor_map(name, arg, arg.tensor_map)
+    for key, default in _OF_A_MAP.items():
+        if getattr(arg, key) != default:
+            what = f'"{key.replace("_", "-")}" is for tensor maps'
+            raise SignatureError(what, argument=name, hint=_MAP_HINT)
+    return _plain_argument(name, arg)
+
+
+_WIDTHS = ("swizzle", "interleave", "l2_promotion")
+_OF_A_MAP = {"box": None, "element_strides": None, **dict.fromkeys(_WIDTHS, 0), "oob_fill": "zero"}
+_MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
+
+
+def _tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
+    others = (arg.out, arg.bounds, arg.align, arg.optional, arg.strides, arg.type != TENSOR_MAP)
+    if any(others) or arg.box is None:
+        what = "has a box" if arg.box is None else "has no type and nothing of a tensor"
+        raise SignatureError(f"a tensor map {what}", argument=name, hint=_MAP_HINT)
+    tile = Tile(
+        tensor,
+        tuple(expression(source) for source in arg.box),
+        tuple(expression(source) for source in arg.element_strides or ()),
+        expression(arg.interleave),
+        expression(arg.swizzle),
+        expression(arg.l2_promotion),
+        nan=arg.oob_fill == "nan",
+    )
+    return Argument(name, TENSOR_MAP, None, tile=tile, is_parameter=arg.parameter)
+
+
+def _plain_argument(name: str, arg: Arg) -> Argument:
     return parse_argument(
         name,
         arg.type,
@@ -135,6 +175,7 @@ def argument_of(name: str, arg: Arg) -> Argument:
         align=arg.align,
         optional=arg.optional,
         strides=arg.strides,
+        is_parameter=arg.parameter,
     )
 
 

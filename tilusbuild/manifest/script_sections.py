@@ -21,6 +21,7 @@ from tilusbuild.manifest.table import (
     kind_of,
     shorthand,
 )
+from tilusbuild.runtime.dtypes import TENSOR_MAP
 
 
 def _rule(value: object) -> object:
@@ -240,10 +241,47 @@ class Arg(ManifestTable):
         "that it must have, or an `i32` or `i64` argument that is read off it.",
         examples=[["row", 1]],
     )
+    parameter: bool = Field(
+        True,
+        description="`false`: the kernel does not take it. It is checked, and launch, shapes and "
+        "tensor maps use it. The functions of `cpu` targets and of `entry` take it all the same.",
+    )
+    tensor_map: Text | None = Field(
+        None,
+        description="The tensor that this parameter, a `const __grid_constant__ CUtensorMap`, is a "
+        "map of. The launcher makes it, and no caller passes it; `type` is left out. For sm_90 and "
+        "later; the functions of `cpu` targets do not take it.",
+        examples=["a"],
+    )
+    box: tuple[ExprSource, ...] | None = Field(
+        None,
+        description="Of a tensor map: the elements of a copy, in the tensor's order of dimensions. "
+        "Expressions over constants, as in the following ones.",
+        examples=[["block_m", "block_k"]],
+    )
+    element_strides: tuple[ExprSource, ...] | None = Field(
+        None, description="Of a tensor map: its traversal strides.", examples=[[1, 2]]
+    )
+    swizzle: ExprSource = Field(
+        0,
+        description="Of a tensor map: the bytes of the swizzle, 0, 32, 64 or 128.",
+        examples=[128, "block_k * 2"],
+    )
+    interleave: ExprSource = Field(
+        0, description="Of a tensor map: the bytes of the interleaved layout, 0, 16 or 32."
+    )
+    l2_promotion: ExprSource = Field(
+        0, description="Of a tensor map: the bytes that L2 fetches, 0, 64, 128 or 256."
+    )
+    oob_fill: Literal["zero", "nan"] = Field(
+        "zero", description="Of a tensor map: what elements outside of the tensor read as."
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _shorthand(cls, value: object) -> object:
+        if isinstance(value, dict) and "tensor-map" in value:
+            value = {"type": TENSOR_MAP, **value}
         if not isinstance(value, (str, dict)):
             raise fault(
                 f"must be a type or a table, not {kind_of(value)}",
@@ -255,7 +293,9 @@ class Arg(ManifestTable):
     def __get_pydantic_json_schema__(
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return or_shorthand(cls, core, handler, {"type": "string", "minLength": 1})
+        made = or_shorthand(cls, core, handler, {"type": "string", "minLength": 1})
+        text, table = made["anyOf"]
+        return {**made, "anyOf": [text, table, {**table, "required": ["tensor-map"]}]}
 
 
 class _InPackage(ManifestTable):

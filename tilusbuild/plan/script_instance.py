@@ -453,8 +453,15 @@ class ScriptInstance:
 
     def _resolved_signature(self) -> Signature:
         try:
-            return resolve(signature_of(self._owner), self.params)
+            found = resolve(signature_of(self._owner), self.params)
         except SignatureError as error:
             keys = ("script", self.script, "args", *([error.argument] if error.argument else []))
             place = self._manifest.place(*keys)
             raise InputError(Diagnostic(error.message, place, error.hint)) from None
+        # What surrounds an expression is known here, and what a schedule says is not.
+        bound = (
+            argument if tile is None else replace(argument, tile=tile.substitute(self._around))
+            for argument in found.arguments
+            for tile in (argument.tile,)
+        )
+        return Signature(tuple(bound))

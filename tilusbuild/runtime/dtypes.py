@@ -69,6 +69,8 @@ DTYPES = {
 }
 """Every element type, by its name in a manifest."""
 
+TENSOR_MAP = "CUtensorMap"
+"""The type of a tensor map, which has no value in a call."""
 POINTER = "void*"
 """The type of an opaque pointer: a scalar whose value is an address, or None for null."""
 _POINTER = DataType(POINTER, "pointer", 3, 64, "void *", "void *", "", "P")

@@ -82,7 +82,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
                 f'"{argument.name}" is {what}: run and tune call with dense arrays and numbers',
                 hint="call it from Python, as tilusbuild.load gives it",
             )
-    given = [a.name for a in signature.arguments if not a.is_tensor]
+    given = [a.name for a in signature.valued if not a.is_tensor]
     for name in sizes:
         if name not in given:
             raise input_error(

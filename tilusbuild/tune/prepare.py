@@ -130,7 +130,7 @@ def prepare_case(
         want = call_reference(check.function, signature, wide)
     os.makedirs(directory)
     arguments = []
-    for declared in signature.arguments:
+    for declared in signature.valued:
         value = made.get(declared.name, sizes.get(declared.name))
         if not declared.is_tensor:
             arguments.append(

@@ -32,6 +32,10 @@ typedef struct {
 } tl_launch_config;
 
 #endif
+#ifdef TL_TENSOR_MAPS
+typedef struct { _Alignas(64) unsigned char bytes[128]; } tl_map; /* cuda.h: CUtensorMap */
+
+#endif
 typedef struct {
   tl_result (*init)(unsigned flags);
   tl_result (*error_name)(tl_result error, const char **text);
@@ -58,10 +62,18 @@ typedef struct {
   tl_result (*launch)(void *kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                       unsigned shared, void *stream, void **parameters, void **extra);
 #endif
+#ifdef TL_TENSOR_MAPS
+  tl_result (*encode)(tl_map *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
+                      const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                      int swizzle, int promotion, int fill);
+#endif
 } tl_driver_functions;
 
 static const struct { const char *name; size_t place; } tl_driver_names[] = {
 #define TL_DRIVER(field, name) {name, offsetof(tl_driver_functions, field)}
+#ifdef TL_TENSOR_MAPS
+  TL_DRIVER(encode, "cuTensorMapEncodeTiled"),
+#endif
   TL_DRIVER(init, "cuInit"),
   TL_DRIVER(error_name, "cuGetErrorName"),
   TL_DRIVER(error_string, "cuGetErrorString"),
@@ -346,9 +358,84 @@ static int tl_first_pointer_device(const tl_call *call) {
   return -1;
 }
 
+#ifdef TL_TENSOR_MAPS
+enum { TL_MAP_RANK = 5 };
+typedef struct { void *address; uint64_t size[TL_MAP_RANK], stride[TL_MAP_RANK]; } tl_mapped;
+
+/* The memory of a map, the innermost dimension first; strides are bytes. */
+static int tl_map_memory(const tl_call *call, const tl_map_of *of, tl_mapped *found) {
+  const tl_argument *tensor = &tl_arguments[of->tensor];
+  int64_t dense = of->bytes;
+  memset(found, 0, sizeof *found);
+  found->address = call->value[of->tensor].pointer;
+  for (int axis = tensor->rank - 1, at = 0; axis >= 0; axis--, at++) {
+    const tl_dim *dim = &tl_dims[tensor->first_dim + axis];
+    int64_t size = dim->value, stride = dense;
+    if (dim->kind == TL_DIM_ARGUMENT) size = call->number[dim->value];
+    if (dim->kind == TL_DIM_EXPRESSION && tl_dimension((int)dim->value, call->number, &size)) return -1;
+    if (tl_strides[of->tensor] >= 0) {
+      dim = &tl_dims[tl_strides[of->tensor] + axis];
+      stride = (dim->kind == TL_DIM_ARGUMENT ? call->number[dim->value] : dim->value) * of->bytes;
+    }
+    if (size < 1)
+      return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has no elements", of->name,
+                     tensor->name, axis);
+    if (size == 1) stride = (dense + 15) / 16 * 16; /* nobody goes along it: any multiple will do */
+    else if (at ? stride < 0 || stride % 16 : stride != of->bytes)
+      return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has a stride of %lld bytes, which "
+                     "must be %s", of->name, tensor->name, axis, (long long)stride,
+                     at ? "a multiple of 16" : "an element's");
+    found->size[at] = (uint64_t)size;
+    found->stride[at] = (uint64_t)stride;
+    dense *= size;
+  }
+  if ((uintptr_t)found->address % 16)
+    return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": its address is no multiple of 16 bytes",
+                   of->name, tensor->name);
+  return 0;
+}
+
+/* Makes a tensor map, or takes the one that this thread made last of the same memory: a map is its
+   numbers, encoded, and holds nothing of the memory. */
+static int tl_encode(const tl_call *call, int which, tl_map *map) {
+  static __thread struct { tl_mapped memory; tl_map map; int made; } last[TL_MAP_COUNT + 1];
+  const tl_map_of *of = &tl_maps[which];
+  const int rank = tl_arguments[of->tensor].rank;
+  const int64_t *slot = &tilus_constants[of->slot], *width = slot + 2 * rank;
+  uint32_t box[TL_MAP_RANK], steps[TL_MAP_RANK];
+  tl_mapped memory;
+  if (tl_map_memory(call, of, &memory)) return -1;
+  if (!last[which].made || memcmp(&memory, &last[which].memory, sizeof memory)) {
+    for (int at = 0; at < rank; at++) {
+      box[at] = (uint32_t)slot[rank - 1 - at];
+      steps[at] = (uint32_t)slot[2 * rank - 1 - at];
+    }
+    last[which].made = 0;
+    tl_result error = tl_driver.encode(
+        &last[which].map, of->type, (uint32_t)rank, memory.address, memory.size, memory.stride + 1, box, steps,
+        (int)width[0] / 16, width[1] == 128 ? 3 : (int)width[1] / 32, width[2] == 256 ? 3 : (int)width[2] / 64,
+        of->nan);
+    if (error)
+      return tl_driver_failed(error, "there can be no tensor map \"%s\" of \"%s\"", of->name,
+                              tl_arguments[of->tensor].name);
+    last[which].memory = memory;
+    last[which].made = 1;
+  }
+  *map = last[which].map;
+  return 0;
+}
+
+#endif
 static int tl_start(tl_call *call, void *stream, int stream_given) {
   int64_t g[TL_GEOMETRY];
+#ifdef TL_PARAMETERS
+  void *parameters[TL_PARAMETER_COUNT + 1];
+#else
   void *parameters[TL_ARGUMENTS + 1];
+#endif
+#ifdef TL_TENSOR_MAPS
+  tl_map maps[TL_MAP_COUNT + 1];
+#endif
   int error, ordinal = 0, pushed;
   if ((error = tl_geometry(call->number, g))) return error;
   if ((error = tl_check_geometry(call, g))) return error > 0 ? 0 : error;
@@ -363,10 +450,22 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
     *(void **)&current = tl_ffi_function("TVMFFIEnvGetStream");
     if (current) stream = current(TL_ON_CUDA, ordinal);
   }
+#ifdef TL_PARAMETERS
+  for (int i = 0; i < TL_PARAMETER_COUNT; i++) {
+    int from = tl_parameters[i];
+    if (from >= 0) parameters[i] = tl_struct_bytes[from] ? call->value[from].pointer : &call->value[from];
+  }
+#else
   for (int i = 0; i < TL_ARGUMENTS; i++) parameters[i] = &call->value[i];
-#ifdef TL_STRUCT
-  for (int i = 0; i < TL_ARGUMENTS; i++)
-    if (tl_struct_bytes[i]) parameters[i] = call->value[i].pointer;
+#endif
+#ifdef TL_TENSOR_MAPS
+  for (int i = 0; i < TL_PARAMETER_COUNT && !error; i++) {
+    int which = -1 - tl_parameters[i];
+    if (which < 0) continue;
+    error = tl_encode(call, which, &maps[which]);
+    parameters[i] = &maps[which];
+  }
+  if (error) { /* nothing is launched */ } else
 #endif
 #ifdef TL_ATTRIBUTES
   if (!(error = tl_prepare(ordinal, g[TL_SHARED])) && !(error = tl_prepare_attributes(ordinal, g)))

@@ -61,5 +61,13 @@ typedef struct {
   int64_t low, high;  /* of an integer scalar, inclusive */
 } tl_argument;
 
+#ifdef TL_TENSOR_MAPS
+typedef struct {
+  const char *name;
+  uint8_t tensor, type, bytes, nan; /* CUtensorMapDataType, bytes of an element */
+  uint16_t slot;                    /* of tilus_constants: where its numbers begin */
+} tl_map_of;
+
+#endif
 enum { TL_DIM_ARGUMENT, TL_DIM_LITERAL, TL_DIM_EXPRESSION };
 typedef struct { int kind; int64_t value; const char *text; } tl_dim;
