@@ -34,11 +34,17 @@ import json, os, sys
 started = []
 sys.addaudithook(lambda event, _: event in ("os.posix_spawn", "os.fork", "subprocess.Popen")
                  and started.append(event))
+import dataclasses
+eager, standard = [], dataclasses._process_class
+def process_class(cls, *words):
+    eager.append(f"{cls.__module__}.{cls.__qualname__}")
+    return standard(cls, *words)
+dataclasses._process_class = process_class
 from tilusbuild.manifest import memo
 memo._A_MINUTE = 0  # our own code may have been edited just now
 from tilusbuild.cli.main import main
 status = main(["build", "--json"])
-print(json.dumps([status, sorted(sys.modules), started]))
+print(json.dumps([status, sorted(sys.modules), started, eager]))
 """
 
 NOT_NEEDED = [
@@ -55,13 +61,14 @@ NOT_NEEDED = [
 """What checks a manifest, enumerates, compiles, dispatches, loads, shows, packages, watches."""
 
 
-def build(directory: Path) -> tuple[dict[str, object], set[str], list[str]]:
-    """The summary of a build in a process of its own, what it imported, what it started."""
+def build(directory: Path) -> tuple[dict[str, object], set[str], list[str], list[str]]:
+    """The summary of a build in a process of its own, what it imported, what it started, and which
+    classes had all their methods made when they were imported."""
     command = [sys.executable, "-c", BUILD]
     ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
     *_, summary, last = ran.stdout.splitlines()
-    _, modules, started = json.loads(last)
-    return json.loads(summary), set(modules), started
+    _, modules, started, eager = json.loads(last)
+    return json.loads(summary), set(modules), started, eager
 
 
 @pytest.fixture
@@ -78,7 +85,8 @@ def built(tmp_path: Path) -> Path:
 
 def test_an_edit_that_changes_no_source(built: Path) -> None:
     (built / "scale.cu.j2").write_text("{# a comment #}" + TEMPLATE)
-    summary, modules, started = build(built)
+    summary, modules, started, eager = build(built)
     assert (summary["programs"], summary["compiled"]) == (1, 0)
     assert modules.isdisjoint(NOT_NEEDED), sorted(modules.intersection(NOT_NEEDED))
     assert started == ["os.fork"]  # of the process that renders
+    assert eager == []  # tilusbuild/lazy_dataclass.py
