@@ -60,6 +60,7 @@ _CARRIED_RUNTIME = (
 _CARRIED = (
     "__init__.py",
     "errors.py",
+    "lazy_dataclass.py",
     "process",
     "state/__init__.py",
     "state/directories.py",
