@@ -3,14 +3,17 @@
 Three small kernels, each with headers that cost more than it does: CuTe's, CUB's, and those of half
 precision. tilusbuild makes libraries, with and without precompiled headers (which need the
 sandbox), and the libraries must be the same bytes; ninja with `nvcc -cubin` makes device code of
-the sources that tilusbuild rendered, and stops there.
+the sources that tilusbuild rendered, and stops there. With CUTLASS's headers here, then the
+default schedule of `examples/cutlass`: how long, how large, and how much memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,8 @@ import _projects
 from _bench import Arm, process
 from cold import ONE_PASS, emptied, peer
 from nvrtc import found
+
+from tilusbuild.binary import extract_cubins
 
 _MANIFEST = """\
 edition = 1
@@ -133,20 +138,55 @@ def measure(directory: Path, kind: Kind, programs: int, rounds: int) -> dict[str
     ]
     arms[1].once(keep=False)
     texts = [path.read_text() for path in sorted(plain.glob(".cache/programs/*/module/source.cu"))]
-    include = []
-    if spec := importlib.util.find_spec("cutlass_library"):
-        include = [f"-I{os.path.dirname(spec.origin or '')}/source/include"]
-    arms.append(ninja(directory / "ninja", texts, include))
+    arms.append(ninja(directory / "ninja", texts, included()))
     _bench.alternate(arms, rounds, warm_up=False)
     assert libraries(ours) == libraries(plain), "precompiled headers changed bytes"
     return _bench.report(f"{kind.name}, {programs} programs, the same bytes", arms, per=programs)
+
+
+def cutlass(directory: Path, rounds: int) -> dict[str, object]:
+    """One whole kernel, whose templates cost more than its parsing."""
+    project = directory / "project"
+    shutil.copytree(_bench.ROOT / "examples/cutlass", project)
+    manifest = (project / "tilus.toml").read_text()
+    text = manifest.replace(
+        "[build]\n", '[build]\ncache-dir = ".cache"\nflags = ["-default-device"]\n'
+    )
+    _projects.write(project / "tilus.toml", text)
+    words = ("--device-compiler", "nvrtc", "--level", "0", "-t", "sm_90a")
+    process((*_bench.TILUSBUILD, "plan", *words), project)
+    ours = Arm(
+        "NVRTC",
+        lambda: process((*_bench.TILUSBUILD, "build", "--json", *words), project),
+        lambda: len(libraries(project)) == 1,
+        lambda: emptied(*(project / ".cache" / name for name in ("programs", "scripts"))),
+    )
+    process((*_bench.TILUSBUILD, "render", *words[2:], "-o", str(directory / "rendered")), project)
+    texts = [path.read_text() for path in directory.glob("rendered/**/*.cu")]
+    arms = [ours, ninja(directory / "ninja", texts, included())]
+    _bench.alternate(arms, rounds, warm_up=False)
+    (library,) = project.glob(".cache/programs/*/module/lib.so")
+    (cubin,) = directory.glob("ninja/out/*.cubin")
+    made = extract_cubins(library.read_bytes())[0].data
+    print(f"  cubin: {len(made)} bytes through NVRTC, {cubin.stat().st_size} of nvcc -cubin")
+    events = [json.loads(line) for line in ours.runs[-1].out.splitlines() if line[:1] == "{"]
+    peak = max(event["peak_rss"] for event in events if event["event"] == "finished")
+    theirs = max(ran.peak_rss for ran in arms[1].runs)
+    print(f"  peak memory: {peak >> 20} MiB through NVRTC, {theirs >> 20} MiB of nvcc -cubin")
+    return _bench.report("linear of examples/cutlass, 1 program", arms, unit=1.0)
+
+
+def included() -> list[str]:
+    """The option that names CUTLASS's headers to nvcc, if they are here."""
+    spec = importlib.util.find_spec("cutlass_library")
+    return [f"-I{os.path.dirname(spec.origin or '')}/source/include"] if spec else []
 
 
 def main() -> None:
     asked = _bench.arguments(__doc__, rounds=3, programs=16)
     if found() is None:
         return
-    kinds = [HALF, CUB, *([CUTE] if importlib.util.find_spec("cutlass_library") else [])]
+    kinds = [HALF, CUB, *([CUTE] if included() else [])]
     if asked.small:
         kinds = [HALF]
     programs, rounds = (2, 1) if asked.small else (asked.programs, asked.rounds)
@@ -154,6 +194,9 @@ def main() -> None:
     for kind in kinds:
         with _bench.workshop() as directory:
             results.append(measure(directory, kind, programs, rounds))
+    if included() and not asked.small:
+        with _bench.workshop() as directory:
+            results.append(cutlass(directory, rounds))
     _bench.finish(asked, results)
 
 

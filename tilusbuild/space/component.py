@@ -69,7 +69,7 @@ class FreeComponent:
 
     def levels(self) -> list[Level]:
         rows = np.arange(self.count, dtype=row_type(self.count))
-        return [Level(np.array([0, self.count]), rows)]
+        return [Level(np.array([0, self.count], dtype=np.int32), rows)]
 
 
 class JoinedComponent:
@@ -114,12 +114,19 @@ class JoinedComponent:
 
     def levels(self) -> list[Level]:
         found: list[Level] = []
-        starts = np.arange(self.count)  # of each prefix, its first point; at last, of each point
+        kind = np.int32 if max(self.count, *(int(k[-1]) for k in self._keys)) < 2**31 else np.int64
+        # Of each prefix, its first point; at last, of each point.
+        starts = np.arange(self.count, dtype=kind)
         for position in reversed(self.members):
             key, radix, size = self._place[position]
-            shorter, digit = np.divmod(key[starts] // radix, size)
-            first = np.flatnonzero(np.concatenate([[True], shorter[1:] != shorter[:-1]]))
-            found.append(Level(np.append(first, len(starts)), digit.astype(row_type(size))))
+            shorter = key[starts].astype(kind)
+            shorter //= radix
+            digit = (shorter % size).astype(row_type(size))
+            shorter //= size
+            begins = np.concatenate([[True], shorter[1:] != shorter[:-1], [True]])
+            first = np.flatnonzero(begins).astype(kind)
+            found.append(Level(first, digit))
+            first = first[:-1]
             starts = starts[first]
         return found[::-1]
 

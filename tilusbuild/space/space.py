@@ -391,7 +391,7 @@ class Space:
             if node is None:  # all of them are below the one root
                 node = np.zeros(size, dtype=np.uint8)
             counts = np.diff(level.first)[node]
-            ends = np.cumsum(counts)
+            ends = np.cumsum(counts, dtype=kind)
             child = np.arange(ends[-1], dtype=kind)
             child += np.repeat((level.first[node] - (ends - counts)).astype(kind), counts)
             if len(child) > size:
