@@ -83,3 +83,13 @@ def held(origin: tuple[Path, dict[str, bytes]], server: HttpCache) -> HttpCache:
     """A server that has all programs."""
     server.held.update(origin[1])
     return server
+
+
+@pytest.fixture
+def executed(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """executed(timeout=…, **double) is an executor before a double, ready to run."""
+    pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+    from support.executed import executors
+
+    with executors(tmp_path) as make:
+        yield make

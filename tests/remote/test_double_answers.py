@@ -1,0 +1,195 @@
+"""Answers to remote actions, honest and not: what comes in, and lies in every field."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+
+import grpc
+
+from support.executed import Executed
+from support.farm_double import COMPLETED, EXECUTING, QUEUED, operation
+from tilusbuild.process.base import Command
+from tilusbuild.remote import reapi_pb2 as reapi
+
+SMALL = b"word " * 1000
+
+
+@pytest.mark.parametrize("how", [{}, {"inlines": True}, {"zstd": True}])
+def test_outputs_come_in_whatever_way(
+    how: dict[str, bool], executed: Callable[..., Executed]
+) -> None:
+    there = executed(output=SMALL, **how)
+    done = there.run(("out", "log"))
+    assert done is not None
+    assert (done.status, done.output) == (0, b"said\n")
+    assert done.elsewhere is not None
+    assert (there.directory / "out").read_bytes() == (there.directory / "log").read_bytes() == SMALL
+    assert ("BatchReadBlobs" in there.double.names()) != ("inlines" in how)
+
+
+def test_where_an_action_is_is_told(executed: Callable[..., Executed]) -> None:
+    there = executed()
+    told: list[tuple[str, str]] = []
+
+    def said(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        name = "w-7\x1b[2J\n" + "x" * 1000
+        yield operation(QUEUED)
+        yield operation(EXECUTING, worker=name)
+        result = there.double.result(request)
+        result.execution_metadata.CopyFrom(
+            reapi.ExecutedActionMetadata(
+                worker=name,
+                queued_timestamp={"seconds": 1000},
+                worker_start_timestamp={"seconds": 1000, "nanos": 1_000_000},
+                execution_start_timestamp={"seconds": 2000},
+                execution_completed_timestamp={"seconds": 2007},
+            )
+        )
+        answer = reapi.ExecuteResponse(result=result, cached_result=bool(told[3:]))
+        yield operation(COMPLETED, answer)
+
+    there.double.instead["Execute"] = said
+    command = Command(("true",), str(there.directory), {}, 30.0, outputs=("out",))
+
+    def tell(place: str, worker: str) -> None:
+        told.append((place, worker))
+
+    done = there.executor.run(command, threading.Event(), tell)
+    shown = ("w-7[2J" + "x" * 1000)[:98]  # of what is shown of a hundred characters
+    assert told == [("sent", ""), ("queued", ""), ("executing", shown)]
+    assert done is not None
+    assert done.elsewhere is not None
+    assert (done.elsewhere.worker, done.elsewhere.remembered, done.seconds) == (shown, False, 7.0)
+    # A server cannot say that an action was queued for longer than it took.
+    assert done.elsewhere.queued == 0
+    done = there.executor.run(command, threading.Event(), tell)
+    assert done is not None
+    assert done.elsewhere is not None
+    assert done.elsewhere.remembered
+    executed_there = there.executor.executed
+    assert (executed_there.commands, executed_there.remembered) == (3, 1)
+    assert executed_there.outputs > 0
+
+
+Change = Callable[[reapi.ExecuteResponse], object]
+
+
+def other(**how: Any) -> Change:
+    """A change of the first output."""
+
+    def change(answer: reapi.ExecuteResponse) -> None:
+        file = answer.result.output_files[0]
+        for name, value in how.items():
+            target = file if name in ("path", "contents") else file.digest
+            setattr(target, name, value)
+
+    return change
+
+
+LIES: dict[str, Change] = {
+    "digest": other(hash="1" * 64),
+    "no digest": other(hash="../../../etc/passwd"),
+    "size": other(size_bytes=3),
+    "negative size": other(size_bytes=-1),
+    "enormous size": other(size_bytes=1 << 60),
+    "inlined": other(contents=b"another one", hash="2" * 64),
+    "output missing": lambda answer: answer.result.ClearField("output_files"),
+    "other path": other(path="../out"),
+    "stdout": lambda answer: answer.result.MergeFrom(
+        reapi.ActionResult(stdout_raw=b"", stderr_digest={"hash": "3" * 64, "size_bytes": 4})
+    ),
+    "exit status": lambda answer: setattr(answer.result, "exit_code", -11),
+    "killed": lambda answer: setattr(answer.result, "exit_code", 137),
+    "not found": lambda answer: setattr(answer.result, "exit_code", 127),
+    "silent failure": lambda answer: answer.result.CopyFrom(reapi.ActionResult(exit_code=1)),
+    "no result": lambda answer: answer.ClearField("result"),
+    "status": lambda answer: answer.status.MergeFrom(reapi.Status(code=13, message="no")),
+    "inputs": lambda answer: answer.status.MergeFrom(reapi.Status(code=9, message="missing")),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_no_answer(name: str, executed: Callable[..., Executed]) -> None:
+    there = executed()
+
+    def lie(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        answer = reapi.ExecuteResponse(result=there.double.result(request))
+        LIES[name](answer)
+        yield operation(COMPLETED, answer)
+
+    there.double.instead["Execute"] = lie
+    (there.directory / "out").unlink(missing_ok=True)
+    assert there.run() is None
+    assert len(there.warnings) <= 1
+    assert not (there.directory / "out").exists()
+    assert not (there.directory.parent / "out").exists()
+
+
+WRONG_OPERATIONS: dict[str, Any] = {
+    "another type": operation(COMPLETED, done=True, response=reapi.Any(type_url="a/b.Other")),
+    "no answer": reapi.Operation(name="operations/1", done=True),
+    "an error": operation(COMPLETED, done=True, error=reapi.Status(code=7, message="not you")),
+    "no message": b"\xff" * 20,
+    "no answer's bytes": operation(
+        COMPLETED, done=True, response=reapi.Any(type_url="a/b.ExecuteResponse", value=b"\xff")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPERATIONS)
+def test_an_operation_that_is_none(name: str, executed: Callable[..., Executed]) -> None:
+    there = executed()
+    there.double.instead["Execute"] = lambda *asked: iter([WRONG_OPERATIONS[name]])
+    assert there.run() is None
+    assert len(there.warnings) == 1
+
+
+def test_more_outputs_than_were_asked_for_are_left_alone(
+    executed: Callable[..., Executed],
+) -> None:
+    there = executed()
+
+    def more(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        result = there.double.result(request)
+        for path in ("more", "../more", "/tmp/more-of-tilusbuild"):
+            result.output_files.add(path=path, digest=there.double.keep(b"more"))
+        yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
+
+    there.double.instead["Execute"] = more
+    assert there.run() is not None
+    assert sorted(path.name for path in there.directory.iterdir()) == ["out"]
+
+
+@pytest.mark.parametrize("by", ["response", "stream", "operation"])
+def test_inputs_that_are_gone_are_sent_once_more(
+    by: str, executed: Callable[..., Executed]
+) -> None:
+    """Servers say it in three ways."""
+    there = executed()
+
+    def gone(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        action = reapi.Action.FromString(there.double.held.get(request.action_digest.hash, b""))
+        if action.command_digest.hash in there.double.held:
+            yield from honest
+        elif by == "stream":
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "missing blobs")
+        elif by == "response":
+            yield operation(COMPLETED, reapi.ExecuteResponse(status={"code": 5}))
+        else:
+            yield operation(COMPLETED, done=True, error=reapi.Status(code=9))
+
+    there.double.instead["Execute"] = gone
+    for _ in range(2):
+        assert there.run() is not None
+        there.double.held.clear()
+    assert there.warnings == []
+    # What cannot be had at all is the server's fault, and said in its words.
+    there.double.instead["Execute"] = grpc.StatusCode.FAILED_PRECONDITION
+    assert there.run() is None
+    assert ["as told" in each for each in there.warnings] == [True]

@@ -1,0 +1,159 @@
+"""The streams of remote actions: lost, silent, queued and cancelled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+
+import grpc
+
+from support.executed import Executed
+from support.farm_double import COMPLETED, EXECUTING, QUEUED, operation
+from support.processes import wait_until
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.elsewhere import Places, SharingRunner, untold
+from tilusbuild.remote import reapi_pb2 as reapi
+
+
+class Nobody:
+    """A runner that runs nothing."""
+
+    def run(self, command: Command) -> CompletedCommand:
+        raise AssertionError("nothing is to run here")
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_an_action_that_no_worker_takes_is_given_up(executed: Callable[..., Executed]) -> None:
+    there = executed(timeout=1.0)
+
+    def queued(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        yield operation(QUEUED)
+        there.double.ended.wait(30)
+
+    there.double.instead["Execute"] = queued
+    assert there.run() is None
+    assert len(there.warnings) == 1
+    assert "no worker took a compile in time; this build compiles here" in there.warnings[0]
+    assert there.double.cancelled == ["operations/1"]
+    assert there.run() is None
+    assert there.double.names().count("Execute") == 1
+
+
+def test_a_server_that_says_nothing_is_given_up(executed: Callable[..., Executed]) -> None:
+    there = executed(timeout=1.0)
+    there.double.instead["Execute"] = lambda *asked: iter(
+        [b""] if there.double.ended.wait(30) else []
+    )
+    assert there.run() is None
+    assert ["no answer in time" in each for each in there.warnings] == [True]
+
+
+def test_a_lost_stream_is_taken_up_again(executed: Callable[..., Executed]) -> None:
+    there = executed()
+    asked: list[Any] = []
+
+    def breaks(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        asked.append(request)
+        yield operation(EXECUTING)
+        context.abort(grpc.StatusCode.INTERNAL, "in mid-stream")
+
+    def waits(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        if there.double.names().count("WaitExecution") < 3:
+            yield from breaks(asked[0], context, honest)
+        result = there.double.result(asked[0])
+        yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
+
+    there.double.instead |= {"Execute": breaks, "WaitExecution": waits}
+    assert there.run() is not None
+    assert there.double.names().count("Execute") == 1
+    assert there.double.names().count("WaitExecution") == 3
+    assert there.warnings == []
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_streams_that_never_say_more_are_given_up(
+    ends: str, executed: Callable[..., Executed]
+) -> None:
+    there = executed()
+
+    def stops(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        yield operation(EXECUTING)
+        if ends == "badly":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "again")
+
+    there.double.instead |= {"Execute": stops, "WaitExecution": stops}
+    assert there.run() is None
+    assert len(there.warnings) == 1
+    assert there.double.names().count("WaitExecution") < 10
+    assert there.double.cancelled == ["operations/1"]
+
+
+def test_what_is_cancelled_here_is_cancelled_there(executed: Callable[..., Executed]) -> None:
+    there, cancelled = executed(), threading.Event()
+
+    def waits(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        yield operation(EXECUTING)
+        there.double.ended.wait(30)
+
+    there.double.instead["Execute"] = waits
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(there.run, ("out",), cancelled)
+        wait_until(lambda: there.heard == 1)
+        cancelled.set()
+        there.executor.cancel(cancelled)
+        with pytest.raises(CancelledError):
+            running.result()
+    assert there.double.cancelled == ["operations/1"]
+    assert there.warnings == []
+
+
+def test_one_of_two_that_run_there_is_cancelled(executed: Callable[..., Executed]) -> None:
+    """As a save under `watch` cancels the programs that it made stale, and no other."""
+    there, go_on = executed(jobs=2), threading.Event()
+    names = iter(["operations/1", "operations/2"])
+
+    def waits(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        yield operation(EXECUTING, name=next(names))
+        go_on.wait(30)
+        result = there.double.result(request)
+        yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
+
+    there.double.instead["Execute"] = waits
+    runners = [SharingRunner(Nobody(), there.executor, Places(lambda: 0), untold) for _ in range(2)]
+    command = Command(("true",), str(there.directory), {}, outputs=("out",))
+    with ThreadPoolExecutor(2) as threads:
+        running = []
+        for number, runner in enumerate(runners):
+            running.append(threads.submit(runner.run, command))
+            wait_until(lambda: there.heard == number + 1)  # noqa: B023 - asked at once
+        assert not there.executor.ready()  # of `jobs`
+        runners[0].cancel()
+        with pytest.raises(CancelledError):
+            running[0].result()
+        assert there.double.cancelled == ["operations/1"]
+        go_on.set()
+        assert running[1].result().elsewhere
+    assert there.executor.ready()
+
+
+def test_an_action_has_the_time_of_its_command(executed: Callable[..., Executed]) -> None:
+    there = executed()
+    there.run()
+    (request,) = [each for name, each in there.double.calls if name == "Execute"]
+    action = reapi.Action.FromString(there.double.held[request.action_digest.hash])
+    assert action.timeout.seconds == 1
+    there.double.instead["Execute"] = lambda *asked: iter(
+        [operation(COMPLETED, reapi.ExecuteResponse(status={"code": 4}))]
+    )
+    done = there.run()
+    assert done is not None
+    assert done.timed_out

@@ -1,0 +1,146 @@
+"""Builds of which workers compile a part: the same bytes, and all is cancelled there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+
+from support.casd import Casd, worker
+from support.processes import wait_until
+from support.project import NewProject, Project
+from support.trees import published
+
+SLOW = "#include <iostream>\n#include <map>\n"
+"""What takes a compiler long enough for workers to be proved before all is compiled."""
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
+    server = Casd(tmp_path_factory.mktemp("farm"), *worker())
+    yield server
+    server.kill()
+
+
+def project(new_user: NewProject, address: str, **remote: str) -> Project:
+    """A project of which nearly all has to go elsewhere: there is one place here."""
+    user = new_user("off", EXECUTOR=address, JOBS="4", **remote)
+    user.edit("tilus.toml", "[1, 2]", "[1, 12]")
+    user.edit("kernels/scale.cu.j2", "{# y = a * x #}", SLOW)
+    return user
+
+
+def build(user: Project) -> tuple[dict[str, Any], list[str]]:
+    ran = user.run("build", "--json", "-j1")
+    return ran.summary, [each["message"] for each in ran.events if each["event"] == "warning"]
+
+
+@pytest.mark.slow
+def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: NewProject) -> None:
+    here, there = project(new_user, "off"), project(new_user, farm.address)
+    build(here)
+    ran = there.run("build", "--json", "-j1", "--trace", "t.json")
+    assert [each for each in ran.events if each["event"] == "warning"] == []
+    remote = ran.summary["remote"]
+    assert remote["executed"] >= 1
+    assert remote["executor"] == farm.address
+    assert min(remote[name] for name in ("executed_seconds", "inputs_bytes", "outputs_bytes")) > 0
+    assert published(here.cache) == published(there.cache)
+    # What other machines did is told, drawn and remembered.
+    theirs = {each["hash"] for each in ran.events if each.get("worker") == farm.address}
+    assert len(theirs) == remote["executed"]
+    placed = [each for each in ran.events if each["event"] == "placed"]
+    assert {each["hash"] for each in placed if each["place"] == "sent"} >= theirs
+    assert all(each["address"] == farm.address for each in placed if each["place"] == "sent")
+    slices = json.loads((there.directory / "t.json").read_text())["traceEvents"]
+    programs = [each for each in slices if each.get("cat") == "program"]
+    rows = {each["args"]["program"]: each["tid"] for each in programs}
+    lanes = {each["tid"]: each["args"]["name"] for each in slices if each["name"] == "thread_name"}
+    elsewhere = {program for program, row in rows.items() if lanes[row].startswith("elsewhere ")}
+    assert elsewhere == theirs
+    explained = {each["hash"]: each["reasons"] for each in there.run("explain", "--json").events}
+    assert {program for program, why in explained.items() if farm.address in why[0]} == theirs
+    costs = [each for each in there.run("report", "--json").events if each["event"] == "program"]
+    assert {each["hash"] for each in costs if farm.address in each["origin"]} == theirs
+
+
+LONG = """\
+template <int N> constexpr int summed() {
+  int sum = N;
+  for (int i = 0; i < 100; ++i)
+    for (int j = 0; j < 40000; ++j) sum ^= j;
+  return sum;
+}
+""" + "".join(f"static_assert(summed<{number}>() != {number + 1});\n" for number in range(0, 80, 2))
+"""What takes a compiler a minute, as each sum takes it a second."""
+
+
+def compilers(process: int) -> int:
+    """How many compilers run below a process."""
+    below: dict[int, list[tuple[int, str]]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            before, _, after = path.read_text().rpartition(")")
+            parent = int(after.split()[1])
+            below.setdefault(parent, []).append((int(path.parent.name), before.partition("(")[2]))
+    found, waiting = 0, [process]
+    while waiting:
+        for number, name in below.get(waiting.pop(), []):
+            waiting.append(number)
+            found += name == "cc1plus"
+    return found
+
+
+def test_an_interrupt_ends_what_runs_there(new_user: NewProject, tmp_path: Path) -> None:
+    farm = Casd(tmp_path / "many", *worker(jobs=8))
+    user = new_user("off", EXECUTOR=farm.address, JOBS="8")
+    user.edit("tilus.toml", "[1, 2]", "[1, 20]")
+    user.edit("kernels/scale.cu.j2", "{# y = a * x #}", LONG)
+    process = user.start("build", "--json", "-j1")
+    wait_until(lambda: compilers(farm.process.pid) == 8 or process.poll() is not None, 120)
+    process.send_signal(2)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    # Not at the end of a minute: they were cancelled.
+    wait_until(lambda: compilers(farm.process.pid) == 0, 20)
+    farm.kill()
+
+
+def test_an_edit_under_watch_ends_what_is_not_wanted_there(
+    new_user: NewProject, tmp_path: Path
+) -> None:
+    farm = Casd(tmp_path / "many", *worker(jobs=8))
+    user = new_user("off", EXECUTOR=farm.address, JOBS="8")
+    user.edit("tilus.toml", "[1, 2]", "[1, 20]")
+    user.edit("kernels/scale.cu.j2", "{# y = a * x #}", f"/*>*/{LONG}/*<*/")
+    process = user.start("watch", "--json", "-j1")
+    wait_until(lambda: compilers(farm.process.pid) == 8 or process.poll() is not None, 120)
+    user.edit("kernels/scale.cu.j2", f"/*>*/{LONG}/*<*/", "#include <map>")
+    # Not at the end of a minute; what is wanted now goes there, and ends soon.
+    wait_until(lambda: compilers(farm.process.pid) == 0 or process.poll() is not None, 20)
+    found: list[dict[str, Any]] = []
+    assert process.stdout is not None
+    while not found or found[-1]["event"] != "summary":
+        found.append(json.loads(process.stdout.readline()))
+    process.send_signal(2)
+    process.communicate(timeout=60)
+    farm.kill()
+    assert found[-1]["exit_status"] == 0
+    started = {each["hash"] for each in found if each["event"] == "started"}
+    dropped = {each["hash"] for each in found if each["event"] == "dropped"}
+    sent = {each["hash"] for each in found if each.get("place") == "sent"}
+    assert len(dropped & sent) == 8
+    assert len(started - dropped) == found[-1]["programs"]
+
+
+def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
+    user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
+    summary, said = build(user)
+    assert (summary["attempts"], summary["exit_status"]) == (2, 0)
+    assert len(said) <= 1

@@ -1,0 +1,62 @@
+"""An executor of remote actions whose workers are proved, before a double."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.farm_double import FarmDouble, farm_double
+from support.processes import wait_until
+from tilusbuild.process.base import Command, CompletedCommand
+from tilusbuild.process.elsewhere import untold
+from tilusbuild.remote.execute import RemoteExecutor
+from tilusbuild.remote.settings import RemoteSettings
+
+
+@dataclass
+class Executed:
+    """An executor whose workers are proved, before a double."""
+
+    double: FarmDouble
+    executor: RemoteExecutor
+    directory: Path
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def heard(self) -> int:
+        """How many actions the server has said something of."""
+        return sum(each.heard for each in [*self.executor._running.values()])
+
+    def run(
+        self, outputs: tuple[str, ...] = ("out",), cancelled: threading.Event | None = None
+    ) -> CompletedCommand | None:
+        command = Command(("true",), str(self.directory), {}, 1.0, outputs=outputs)
+        return self.executor.run(command, cancelled or threading.Event(), untold)
+
+
+@contextmanager
+def executors(tmp_path: Path) -> Iterator[Callable[..., Executed]]:
+    """What it yields, called with (timeout=…, **double), is ready to run."""
+    opened: list[Any] = []
+
+    def make(timeout: float = 20.0, jobs: int = 64, **how: Any) -> Executed:
+        opened.append(farm_double(**how))
+        double, address = opened[-1].__enter__()
+        warned: list[str] = []
+        settings = RemoteSettings(address, "test", timeout=timeout, jobs=jobs)
+        executor = RemoteExecutor(settings, lambda there: None, warned.append)
+        opened.append(executor)
+        (tmp_path / "work").mkdir(exist_ok=True)
+        made = Executed(double, executor, tmp_path / "work", warned)
+        made.run()
+        wait_until(lambda: executor._proved is not None)
+        double.calls.clear()
+        return made
+
+    yield make
+    for each in reversed(opened):
+        each.close() if isinstance(each, RemoteExecutor) else each.__exit__(None, None, None)
