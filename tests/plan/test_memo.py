@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tilusbuild.plan.memo import InputsKey, KnownPrograms, packed, unpacked
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.render.renderer import Renderer, Rendering
+from tilusbuild.space import Schedule, Schedules
 
 MANIFEST = """\
 edition = 1
@@ -119,6 +120,22 @@ def test_nothing_is_rendered_when_nothing_changed(shop: Workshop) -> None:
     assert shop.plan() == shop.plan(memo=False)
     shop.plan()
     assert shop.rendered == []
+
+
+def test_a_plan_that_is_known_makes_one_schedule_for_each_program(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Schedule] = []
+    make = Schedules._made
+
+    def counting(self: Schedules, start: int, stop: int) -> Iterator[Schedule]:
+        for schedule in make(self, start, stop):
+            made.append(schedule)
+            yield schedule
+
+    monkeypatch.setattr(Schedules, "_made", counting)
+    plan = shop.plan()
+    assert len(made) == sum(len(each.programs) for each in plan.instances) == 5
 
 
 def test_an_edit_of_a_template_renders_its_own_script_only(shop: Workshop) -> None:

@@ -30,7 +30,7 @@ from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.outside import Outside
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import instance_name, program_name
-from tilusbuild.space import SAMPLE_BUDGET, Schedule
+from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
@@ -179,10 +179,10 @@ class Planner:
     def _instance(
         self,
         script_instance: ScriptInstance,
-        schedules: Sequence[Schedule],
+        schedules: Schedules,
         default: Schedule | None,
     ) -> PlannedInstance:
-        numbers = tuple(schedule.index for schedule in schedules)
+        numbers = tuple(schedules.indices)
         if self.memo is None or isinstance(script_instance, LinkInstance):
             programs = tuple(each.hash for each in script_instance.render_all(schedules))
         else:
