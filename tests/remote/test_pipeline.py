@@ -189,6 +189,15 @@ def test_what_is_odd_ends_in_words_or_in_bytes_to_compare(reply: bytes) -> None:
         assert all(len(found[blob]) <= blob.size + 1 for blob in found)
 
 
+def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncont"
+    always = serving(lambda number, data: (reply, True))
+    with always as served, backend(served.port) as remote:
+        for wanted in (BLOBS, BLOBS[:1]):
+            with pytest.raises(RemoteTroubleError, match=r"cut|reset"):
+                remote.blobs(wanted)
+
+
 def test_silence_is_waited_for_once() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,

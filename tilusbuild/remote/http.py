@@ -44,7 +44,7 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 class HttpBackend:
     """The server of an `http://` or `https://` address."""
 
-    batch = 16
+    batch = 8
     width = 8
 
     def __init__(self, settings: RemoteSettings) -> None:
@@ -222,6 +222,8 @@ class HttpBackend:
             # Each read may take its time and bring a byte.
             if time.monotonic() > until:
                 raise TimeoutError
+        if left > 0 and response.length:
+            raise ConnectionResetError("the connection was cut")  # says nothing of the content
         if not response.isclosed() and response.length == 0:
             response.close()
         return b"".join(pieces)
