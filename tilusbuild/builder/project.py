@@ -298,7 +298,7 @@ def _runtime(
     cuda = toolchain.cuda
     if target.kind != "cuda" or cuda is None or cuda.cudart:
         return
-    keys = manifest.where_cudart_is_shared(script)
+    keys = _where_cudart_is_shared(manifest, script)
     if keys is None:
         return
     yield Diagnostic(
@@ -306,6 +306,18 @@ def _runtime(
         manifest.place_of_value(*keys),
         'install it, or link a copy into each library: cudart = "static"',
     )
+
+
+def _where_cudart_is_shared(manifest: Manifest, script: str) -> tuple[str, ...] | None:
+    """Return the keys that link a script's host code, or a library, with the shared CUDA runtime;
+    None where nothing does."""
+    if script in manifest.libraries:
+        shared = manifest.libraries[script].cudart == "shared"
+        return ("library", script, "cudart") if shared else None
+    owner = manifest.scripts[script]
+    if owner.entry is None or manifest.cudart_for(script) != "shared":
+        return None
+    return ("toolchain", "cudart") if owner.cudart is None else ("script", script, "cudart")
 
 
 def _flags(

@@ -470,17 +470,6 @@ class ManifestMethods(TableMethods):
         """How a script's host code gets the CUDA runtime: "static" or "shared"."""
         return self.scripts[script].cudart or self.toolchain.cudart
 
-    def where_cudart_is_shared(self, script: str) -> tuple[str, ...] | None:
-        """Return the keys that link a script's host code, or a library, with the shared CUDA
-        runtime; None where nothing does."""
-        if script in self.libraries:
-            shared = self.libraries[script].cudart == "shared"
-            return ("library", script, "cudart") if shared else None
-        owner = self.scripts[script]
-        if owner.entry is None or self.cudart_for(script) != "shared":
-            return None
-        return ("toolchain", "cudart") if owner.cudart is None else ("script", script, "cudart")
-
     def library_of(self, script: str) -> str | None:
         """The library that a script is, or is an object of."""
         return script if script in self.libraries else self.scripts[script].library

@@ -1,0 +1,199 @@
+"""Arguments joined to a signature: which are dimensions and strides, whether each name in a shape
+is known, and the constants put in their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import ExprError
+from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
+from tilusbuild.runtime.structs import is_struct
+from tilusbuild.signature.model import Argument, Dim, Signature, SignatureError, Tile
+from tilusbuild.signature.parsing import check_argument
+
+_DIMENSION_TYPES = ("i32", "i64")
+
+
+def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) -> Signature:
+    """Join arguments, and find those that are dimensions.
+
+    `constants` are the names that `resolve` will later know: a shape may use them, and a string
+    among them may be a dtype. Raises `SignatureError` whose `argument` says which one is wrong.
+    """
+    declared = tuple(arguments)
+    by_name: dict[str, Argument] = {}
+    for argument in declared:
+        if argument.name in by_name:
+            raise SignatureError("declared twice", argument=argument.name)
+        if argument.name in constants:
+            raise SignatureError(
+                "is both an argument and a constant: rename one", argument=argument.name
+            )
+        by_name[argument.name] = argument
+        _check_dtype(argument, constants)
+    bare = {dim for argument in declared for dim in argument.dims or () if isinstance(dim, str)}
+    strides = _strides(declared, by_name, bare)
+    marked = tuple(
+        replace(
+            argument,
+            is_stride=argument.name in strides,
+            is_dimension=argument.dims is None
+            and argument.name in bare
+            and argument.dtype in _DIMENSION_TYPES,
+        )
+        for argument in declared
+    )
+    for argument in marked:
+        for dim in argument.dims or ():
+            _check_dim(argument, dim, by_name, constants)
+        if argument.tile is not None:
+            _check_tile(argument, argument.tile, by_name)
+    return Signature(marked)
+
+
+def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument]) -> None:
+    tensor = by_name.get(tile.tensor)
+    if tensor is None or tensor.dims is None or tensor.optional:
+        raise SignatureError(
+            f'"{tile.tensor}" is no tensor that is always there: there can be no map of it',
+            argument=argument.name,
+            hint=did_you_mean(tile.tensor, [n for n, a in by_name.items() if a.dims]),
+        )
+    rank = len(tensor.dims)
+    if not 1 <= rank <= 5:
+        raise SignatureError(
+            f'"{tile.tensor}" has {rank} dimensions; a tensor map has 1 to 5',
+            argument=argument.name,
+        )
+    for what, sizes in (("box", tile.box), ("element-strides", tile.element_strides)):
+        if len(sizes) != rank and (sizes or what == "box"):
+            raise SignatureError(
+                f'{what} has {len(sizes)} sizes; "{tile.tensor}" has {rank} dimensions',
+                argument=argument.name,
+            )
+    if not argument.is_parameter:
+        raise SignatureError("a tensor map is made for the kernel", argument=argument.name)
+
+
+def _strides(
+    declared: Sequence[Argument], by_name: Mapping[str, Argument], bare: Collection[Dim]
+) -> frozenset[str]:
+    """Return the arguments that are read off strides. Raises `SignatureError`."""
+    found: set[str] = set()
+    always = {dim for argument in declared if not argument.optional for dim in argument.dims or ()}
+    for argument in declared:
+        for stride in argument.strides or ():
+            other = by_name.get(stride) if isinstance(stride, str) else None
+            if isinstance(stride, int):
+                continue
+            if other is None or other.dims is not None or other.dtype not in _DIMENSION_TYPES:
+                raise SignatureError(
+                    f'stride "{stride}" is not an i32 or i64 argument',
+                    argument=argument.name,
+                    hint=f'declare it among the arguments: {stride} = "i64"',
+                )
+            if stride in found or stride in bare:
+                raise SignatureError(
+                    f'stride "{stride}" is read off more than one place', argument=argument.name
+                )
+            found.add(stride)
+        for dim in argument.dims or ():
+            if argument.optional and isinstance(dim, str) and dim in by_name and dim not in always:
+                raise SignatureError(
+                    f'dimension "{dim}" is read off no tensor that is always there',
+                    argument=argument.name,
+                )
+    return frozenset(found)
+
+
+def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
+    if argument.dtype in (*DTYPES, POINTER, *constants) or is_struct(argument.dtype):
+        return
+    if argument.tile is not None:
+        return
+    raise SignatureError(
+        f'"{argument.dtype}" is neither a dtype nor a constant of the script',
+        1,
+        argument=argument.name,
+        hint=did_you_mean(argument.dtype, [*DTYPES, *constants]),
+    )
+
+
+def _check_dim(
+    argument: Argument, dim: Dim, by_name: Mapping[str, Argument], constants: Collection[str]
+) -> None:
+    names = {dim} if isinstance(dim, str) else set() if isinstance(dim, int) else set(dim.names)
+    for name in sorted(names - set(constants)):
+        other = by_name.get(name)
+        if other is None:
+            if "." in name:
+                raise SignatureError(
+                    f"a shape cannot depend on {name}: it is the caller's", argument=argument.name
+                )
+            scalars = [a.name for a in by_name.values() if a.dims is None]
+            raise SignatureError(
+                f'dimension "{name}" is neither an argument nor a constant of the script',
+                argument=argument.name,
+                hint=did_you_mean(name, [*scalars, *constants])
+                or f'declare it among the arguments: {name} = "i32"',
+            )
+        if other.dims is not None or integer_limits(other.dtype) is None:
+            raise SignatureError(
+                f'dimension "{name}" is {other.type_text()}: a dimension is an integer argument',
+                argument=argument.name,
+            )
+        if isinstance(dim, str) and other.dtype not in _DIMENSION_TYPES:
+            raise SignatureError(
+                f'dimension "{name}" is {other.dtype}: declare it as i32 or i64',
+                argument=argument.name,
+            )
+
+
+def resolve(declared: Signature, constants: Mapping[str, bool | int | float | str]) -> Signature:
+    """Return the signature with every constant in it replaced by its value: dtypes known, shapes
+    over arguments only. Raises `SignatureError`."""
+    resolved = []
+    for argument in declared.arguments:
+        dtype: object = argument.dtype
+        other = is_struct(argument.dtype) or argument.tile is not None
+        if argument.dtype not in (*DTYPES, POINTER) and not other:
+            dtype = constants.get(argument.dtype)
+            if not isinstance(dtype, str) or dtype not in DTYPES:
+                raise SignatureError(
+                    f"constant {argument.dtype} is {dtype!r}, which is not a dtype",
+                    argument=argument.name,
+                    hint=did_you_mean(str(dtype), DTYPES),
+                )
+        dims = argument.dims
+        if dims is not None:
+            dims = tuple(_resolve_dim(argument.name, dim, constants) for dim in dims)
+        known = replace(argument, dtype=str(dtype), dims=dims)
+        check_argument(known)
+        resolved.append(known)
+    return signature(resolved)
+
+
+def _resolve_dim(argument: str, dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:
+    value: object
+    if isinstance(dim, int):
+        return dim
+    if isinstance(dim, str):
+        if dim not in constants:
+            return dim
+        said, value = dim, constants[dim]
+    else:
+        said = dim.source
+        try:
+            known = {name: constants[name] for name in dim.names if name in constants}
+            rest = dim.substitute(known)
+            if rest.names:
+                return rest
+            value = rest.evaluate({})
+        except ExprError as error:
+            raise SignatureError(f"dimension {said}: {error.message}", argument=argument) from None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SignatureError(f"dimension {said} is {value!r}, not a count", argument=argument)
+    return value

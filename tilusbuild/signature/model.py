@@ -1,0 +1,176 @@
+"""A signature as values: arguments in the kernel's order, their shapes and tensor maps, each with
+the one line of `program.txt` that states it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilusbuild.expr import Expr, parse
+from tilusbuild.lazy_dataclass import dataclass
+
+Dim = str | int | Expr
+"""A dimension in a shape: a bare name, a literal, or an expression over names."""
+
+
+class SignatureError(Exception):
+    """An argument's text is wrong. `column` counts from 1 within that text; `argument` names it."""
+
+    def __init__(
+        self,
+        message: str,
+        column: int | None = None,
+        *,
+        argument: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.column = column
+        self.argument = argument
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a tensor map is of: boxes of a tensor, as the tensor memory accelerator copies them. The
+    expressions are over constants; a width in bytes is 0 where there is none."""
+
+    tensor: str
+    box: tuple[Expr, ...]
+    """Elements, in the tensor's order of dimensions."""
+    element_strides: tuple[Expr, ...] = ()
+    """() is 1 in every dimension."""
+    interleave: Expr = parse(0)
+    swizzle: Expr = parse(0)
+    l2_promotion: Expr = parse(0)
+    nan: bool = False
+    """Whether what is out of bounds reads as NaN; else it is zero."""
+
+    def substitute(self, known: Mapping[str, bool | int | float | str]) -> Tile:
+        """Return it with these names replaced by their values."""
+        return Tile(
+            self.tensor,
+            tuple(size.substitute(known) for size in self.box),
+            tuple(step.substitute(known) for step in self.element_strides),
+            self.interleave.substitute(known),
+            self.swizzle.substitute(known),
+            self.l2_promotion.substitute(known),
+            self.nan,
+        )
+
+    def text(self) -> str:
+        """Return the canonical text."""
+        words = [f"of {self.tensor} box {', '.join(e.canonical for e in self.box)}"]
+        if self.element_strides:
+            words.append(f"strides {', '.join(e.canonical for e in self.element_strides)}")
+        widths = (
+            ("interleave", self.interleave),
+            ("swizzle", self.swizzle),
+            ("l2-promotion", self.l2_promotion),
+        )
+        words += [f"{name} {width.canonical}" for name, width in widths if width.constant != 0]
+        return " ".join([*words, *(["nan"] if self.nan else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the kernel. `dims` is None for a scalar; `()` is a tensor of one element."""
+
+    name: str
+    dtype: str
+    dims: tuple[Dim, ...] | None
+    out: bool = False
+    low: int | None = None
+    high: int | None = None
+    is_dimension: bool = False
+    align: int | None = None
+    """Bytes that a tensor's address must be a multiple of; None asks for the element's size."""
+    optional: bool = False
+    """Whether a tensor may be None: its pointer is null then."""
+    strides: tuple[str | int, ...] | None = None
+    """Of a tensor that need not be contiguous: what its strides are, in elements."""
+    is_stride: bool = False
+    """Whether it is read off a tensor's strides."""
+    tile: Tile | None = None
+    """Of a tensor map, which the launcher makes."""
+    is_parameter: bool = True
+    """Whether the kernel takes it, and not the launcher alone."""
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether a caller passes it: it is not read off a tensor."""
+        return not (self.is_dimension or self.is_stride or self.tile is not None)
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.dims is not None
+
+    def type_text(self) -> str:
+        """Return the type as a manifest would spell it: `f16*[m, k]`."""
+        if self.dims is None:
+            return self.dtype
+        return f"{self.dtype}*[{', '.join(_dim_text(dim) for dim in self.dims)}]"
+
+    def text(self) -> str:
+        """Return one line that states the whole argument, for `program.txt`."""
+        words = [f"{self.name}: {'out ' if self.out else ''}{self.type_text()}"]
+        if self.is_dimension:
+            words.append("dimension")
+        if self.low is not None or self.high is not None:
+            low = "" if self.low is None else self.low
+            high = "" if self.high is None else self.high
+            words.append(f"range {low}..{high}")
+        if self.align is not None:
+            words.append(f"align {self.align}")
+        if self.optional:
+            words.append("optional")
+        if self.strides is not None:
+            words.append(f"strides {', '.join(map(str, self.strides))}")
+        if self.is_stride:
+            words.append("stride")
+        if self.tile is not None:
+            words.append(self.tile.text())
+        if not self.is_parameter:
+            words.append("not a parameter")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The arguments in the kernel's order; made by `signature` or `resolve`."""
+
+    arguments: tuple[Argument, ...]
+
+    @property
+    def callable_arguments(self) -> tuple[Argument, ...]:
+        """Return what a caller passes, in order: the arguments that no tensor says."""
+        return tuple(argument for argument in self.arguments if argument.is_passed)
+
+    @property
+    def valued(self) -> tuple[Argument, ...]:
+        """Return what a call has a value for: all but the tensor maps, which are made of them."""
+        return tuple(argument for argument in self.arguments if argument.tile is None)
+
+    @property
+    def tensor_maps(self) -> tuple[tuple[str, Tile], ...]:
+        """Return the tensor maps by the names of their arguments."""
+        return tuple((a.name, a.tile) for a in self.arguments if a.tile is not None)
+
+    @property
+    def parameters(self) -> tuple[Argument, ...]:
+        """Return what a kernel takes, in order."""
+        return tuple(argument for argument in self.arguments if argument.is_parameter)
+
+    @property
+    def dimensions(self) -> tuple[Argument, ...]:
+        """Return the arguments that are read off the tensors' shapes."""
+        return tuple(argument for argument in self.arguments if argument.is_dimension)
+
+    def text(self) -> str:
+        """Return the canonical text: a line for each argument, each ended by a newline."""
+        return "".join(argument.text() + "\n" for argument in self.arguments)
+
+
+def _dim_text(dim: Dim) -> str:
+    return dim.canonical if isinstance(dim, Expr) else str(dim)
