@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,12 @@ def test_a_pipe_that_does_not_block_gets_whole_lines(
     assert said[0]["event"] == "error"
     assert "y" * 1000000 in json.dumps(said)
     assert b"y" * 1000000 in b"".join(line for line in lines if not line.startswith(b"{"))
+
+
+def test_a_stream_that_python_takes_for_closed_is_written_to(tmp_path: Path) -> None:
+    """As when there was no descriptor left to ask about it."""
+    code = "import sys; sys.stderr = None; from tilusbuild.cli.main import main; main(['plan'])"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "no tilus.toml" in ended.stderr

@@ -69,12 +69,23 @@ def _open_streams() -> None:
     the next file that is opened would be what everybody else takes for stdout."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            handle = os.open(os.devnull, os.O_RDWR)
-            if handle != number:
-                os.dup2(handle, number)
-                os.close(handle)
+            if not _is_open(number):
+                handle = os.open(os.devnull, os.O_RDWR)
+                if handle != number:
+                    os.dup2(handle, number)
+                    os.close(handle)
             stream = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, stream)
+
+
+def _is_open(number: int) -> bool:
+    """Return whether a descriptor is open: Python takes one for closed that it could not ask
+    about."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _unforeseen(error: Exception, words: list[str]) -> int:
