@@ -145,3 +145,18 @@ def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
     summary, said = build(user)
     assert (summary["attempts"], summary["exit_status"]) == (2, 0)
     assert len(said) <= 1
+
+
+@pytest.mark.slow
+def test_what_is_measured_is_compiled_here(farm: Casd, new_user: NewProject) -> None:
+    """The server of the cache is also who executes: it would vouch for itself."""
+    first, second = (
+        project(new_user, farm.address, WRITE=write, VERIFY=verify)
+        for write, verify in (("1", "0"), ("0", "1"))
+    )
+    for user in (first, second):
+        user.environment["TILUSBUILD_REMOTE_CACHE"] = farm.address
+    assert build(first)[0]["remote"]["sent"] == len(first.programs)
+    remote = build(second)[0]["remote"]
+    assert remote["verified"] == len(second.programs)
+    assert remote.get("executed", 0) == 0

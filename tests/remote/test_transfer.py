@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 from support.farm_double import farm_double
 from support.http_cache import HttpCache
@@ -67,3 +69,21 @@ def test_doctor_asks_the_executor(new_user: NewProject) -> None:
         f"ok       remote executor: {address}, asked to execute: Remote Execution"
     )
     assert re.search(r"SHA256, .*, executes, a round trip in \d+\.\d ms$", line)
+
+
+def test_what_is_compiled_here_again_is_from_nowhere_else(
+    tmp_path: Path, new_user: NewProject
+) -> None:
+    """Also in a build without a remote."""
+    shared = f"file://{tmp_path / 'shared'}"
+    (tmp_path / "shared").mkdir()
+    new_user(shared, WRITE="1").build()
+    second = new_user(shared)
+    second.build()
+    assert f"fetched from {shared}" in second.run("explain").out
+    for path in second.programs.values():
+        shutil.rmtree(path)
+    second.environment["TILUSBUILD_REMOTE_CACHE"] = "off"
+    assert second.compiled() == 2
+    second.environment["TILUSBUILD_REMOTE_CACHE"] = shared
+    assert second.run("explain").out == "2 programs are up to date: compiled here\n"

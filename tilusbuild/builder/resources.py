@@ -415,11 +415,11 @@ def _beside(
     here = config.places
     tokens = TokensBeside(limits.tokens, settings.jobs)
     places = Places(lambda: min(here, 1 + tokens.here))
-    executor = remote.share(settings, toolchain, project.runner.scope())
+    remote.share(settings, toolchain, project.runner.scope())
     jobs = here + settings.jobs
 
     def shared(runner: Runner, job: Job) -> Runner:
-        return SharingRunner(runner, executor, places, remote.follow(job))
+        return SharingRunner(runner, remote.executor_for(job), places, remote.follow(job))
 
     return tokens, jobs, shared
 

@@ -27,6 +27,8 @@ LATENCY, LATENCY_REPORT = "latency", "report.txt"
 TUNED = "tune"
 """In `state`: what was measured, a directory for each script."""
 
+ORIGINS = "fetched"
+"""In `state`: which programs other machines made."""
 DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE, LOCKS)
 TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE, LOCK_FILE))
 """What is in a tree: all else is somebody else's."""

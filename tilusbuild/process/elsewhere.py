@@ -47,6 +47,20 @@ class Executor(Protocol):
         ...
 
 
+class NobodyElse:
+    """An executor that takes nothing: for a command that only this machine may run."""
+
+    def ready(self) -> bool:
+        return False
+
+    def run(
+        self, command: Command, cancelled: threading.Event, tell: Tell
+    ) -> CompletedCommand | None:
+        return None
+
+    def cancel(self, cancelled: threading.Event) -> None: ...
+
+
 class Places:
     """The right to compile here; `limit` says how many have it at once, and may change."""
 

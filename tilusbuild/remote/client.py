@@ -108,6 +108,10 @@ class RemoteCache:
             self._to_ask.put(batch)
         return {program for program, _ in named}
 
+    def measures(self, program: str) -> bool:
+        """Return whether a program is compiled to be compared with the remote's."""
+        return self._sample.holds(program)
+
     def built(self, program: str, seconds: float, /) -> None:
         self._compare(program)
         if not self._settings.write or self._stopped or self._sending.broken:

@@ -3,15 +3,18 @@ program is missing here, and nothing of a remote cache can end the build."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.engine import events
 from tilusbuild.engine.interfaces import Compiled, Job, Store
-from tilusbuild.process.elsewhere import HERE, WAITING, Tell
+from tilusbuild.process.elsewhere import HERE, WAITING, Executor, NobodyElse, Tell
 from tilusbuild.remote.settings import RemoteSettings, not_installed
 
 if TYPE_CHECKING:
@@ -65,12 +68,17 @@ class LazyRemote:
         return () if self._client is None else self._client.ask(jobs, tell)
 
     def built(self, job: Job, compiled: Compiled, /) -> None:
-        if self._client is not None or self.executor is not None:
+        if self._client is not None or self.executor is not None or self._others_made_some:
             self._known_origins().made(job.hash, compiled.elsewhere)
         # What was compiled was asked for before, so the client is there if there can be one. A
         # remote has programs that are called, and no parts of libraries.
         if self._client is not None and not job.is_part:
             self._client.built(job.hash, compiled.seconds)
+
+    @cached_property
+    def _others_made_some(self) -> bool:
+        """Whether other machines made something of this cache, also in earlier builds."""
+        return os.path.exists(os.path.join(self._cache.state_path, layout.ORIGINS))
 
     def _known_origins(self) -> Origins:
         if self._origins is None:
@@ -110,6 +118,12 @@ class LazyRemote:
 
         self.executor = LazyExecutor(settings, toolchain, runner, warn)
         return self.executor
+
+    def executor_for(self, job: Job) -> Executor:
+        """Return who else compiles a program: nobody, where it is to be compared with what the
+        cache has. Who answers there may also be who executes."""
+        measured = self._client is not None and self._client.measures(job.hash)
+        return NobodyElse() if measured or self.executor is None else self.executor
 
     def follow(self, job: Job) -> Tell:
         """Return what is told where a job's commands are."""

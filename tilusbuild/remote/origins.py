@@ -37,7 +37,7 @@ class Origins:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._file = StateFile(os.path.join(cache.state_path, "fetched"), "fetched")
+        self._file = StateFile(os.path.join(cache.state_path, layout.ORIGINS), layout.ORIGINS)
 
     def of(self, program: str) -> Origin | None:
         """Return where a program is from; None for one of which nothing but this machine is

@@ -2,8 +2,9 @@
 
 Which ones follows from the program's hash and a salt that each build draws: whoever changes an
 entry of the remote cannot know who will compile it. A program of the sample is not fetched. It is
-compiled as if it were missing, and its record's digests are compared with the entry that came of
-it: every program's bytes follow from its inputs, so there is nothing to judge.
+compiled as if it were missing, and by this machine's own tools even where others compile too; then
+its record's digests are compared with the entry that came of it: every program's bytes follow from
+its inputs, so there is nothing to judge.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Sample:
             return False
         self._records[program] = record
         return True
+
+    def holds(self, program: str) -> bool:
+        """Return whether a program is of the sample, and was not compared yet."""
+        return program in self._records
 
     def record(self, program: str) -> Record | None:
         """Take out the record of a program; None for one that is not of the sample."""
