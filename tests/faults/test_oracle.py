@@ -39,6 +39,13 @@ Python runtime state: core initialized
 Current thread 0x00007f19491efb80 (most recent call first):
   <no Python frame>
 """
+CANNOT_IMPORT = """\
+Could not import runpy module
+Traceback (most recent call last):
+  File "<frozen importlib._bootstrap>", line 1176, in _find_and_load
+  File "<frozen importlib._bootstrap_external>", line 1659, in _fill_cache
+OSError: [Errno 12] Cannot allocate memory: '/room/project'
+"""
 
 
 def columns(world: World, plant: Callable[[], object], ended: Ended = WELL) -> set[str]:
@@ -103,6 +110,7 @@ def test_processes_that_are_left_over(world: World) -> None:
     [
         (Ended(1, "", "Traceback (most recent call last):\n"), "traceback"),
         (Ended(70, "", "internal error: KeyError: 1\n"), "traceback"),
+        (Ended(1, "", f'{CANNOT_IMPORT}  File "tilusbuild/x.py", line 1\n'), "traceback"),
         (Ended(-9, "", "", hung=True), "stuck"),
         (Ended(3, "", "what?"), "status"),
         (Ended(-11, "", ""), "status"),
@@ -125,6 +133,7 @@ def test_how_a_command_ends(world: World, ended: Ended, column: str) -> None:
         Ended(1, '{"event": "summary", "exit_status": 1, "error": "no room"}\n', ""),
         Ended(1, "", CANNOT_BEGIN),
         Ended(1, "", CANNOT_FIND_ITSELF),
+        Ended(1, "", CANNOT_IMPORT),
     ],
 )
 def test_a_command_that_says_why(ended: Ended) -> None:

@@ -31,13 +31,9 @@ _STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*\.lock")
 users share and nobody may remove while another waits for it."""
 _NOT_STARTED = "error while loading shared libraries"
 """What ld.so says, with status 127, when Python itself could not be loaded: none of us ran."""
-_NOT_BEGUN = re.compile(
-    r"(Python path configuration:\n(  .*\n)+)?"
-    r"(Exception ignored .*:\nTraceback .*:\n(  File \"<frozen getpath>\", .*\n)+\w+: .*\n)?"
-    r"Fatal Python error: .*\n"
-    r"Python runtime state: (core |pre)initialized\n(.*\n)*  <no Python frame>\s*"
-)
-"""All that Python says, with status 1, when it cannot begin."""
+_FRAME = re.compile(r'^ *File "([^"]*)"', re.MULTILINE)
+_FIRST_FRAME = re.compile(r'Traceback \(most recent call last\):\n *File "<frozen ')
+_NO_FRAME = "<no Python frame>"
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
 
 
@@ -109,7 +105,7 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
     if ended.hung:
         yield Finding("stuck", f"never ended: {ended.err[-300:]}")
         return
-    if ended.status == 1 and not ended.out and _NOT_BEGUN.fullmatch(ended.err):
+    if ended.status == 1 and not ended.out and _has_not_begun(ended.err):
         return
     for trace in _TRACES:
         if trace in ended.err or trace in ended.out:
@@ -123,6 +119,16 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
         return
     elif ended.status > 0 and not (ended.err.strip() or _says_why(ended.out)):
         yield Finding("status", f"status {ended.status}{NO_WORD}")
+
+
+def _has_not_begun(err: str) -> bool:
+    """Return whether Python ended before it came to code of ours: all frames that it names are of
+    modules that are frozen into it."""
+    frames = _FRAME.findall(err)
+    if "internal error:" in err or not all(frame.startswith("<frozen ") for frame in frames):
+        return False
+    whole = len(_FIRST_FRAME.findall(err)) == err.count("Traceback")
+    return whole and (bool(frames) or _NO_FRAME in err)
 
 
 def _says_why(out: str) -> bool:
