@@ -85,7 +85,7 @@ def test_what_other_machines_compiled_has_a_line_of_its_own() -> None:
     )
     text = summary_text(summary(programs=3, compiled=3, remote=remote))
     assert text == (
-        "remote executor: 3 compiles of 1:15, 1 known there before, 2.00 MB sent, 3.0 kB fetched\n"
+        "remote executor: 3 compiles of 1:15, 1 known there before, 2.0 MB sent, 3.0 kB fetched\n"
         "3 programs: 3 compiled (1.50 s)\n"
     )
     both = replace(remote, hits=2, fetched_bytes=1000)

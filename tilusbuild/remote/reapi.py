@@ -59,6 +59,7 @@ class ReapiBackend:
         self._credentials = Credentials(settings)
         self._lock = threading.Lock()
         self._capabilities: reapi.ServerCapabilities | None = None
+        self._trouble: str | None = None
         self._limit = _MESSAGE - _MARGIN
         tool = reapi.ToolDetails(tool_name="tilusbuild", tool_version=__version__)
         about = reapi.RequestMetadata(tool_details=tool, tool_invocation_id=str(uuid.uuid4()))
@@ -204,27 +205,32 @@ class ReapiBackend:
         self._channel.close()
 
     def _checked(self) -> reapi.ServerCapabilities:
-        """Return what the server can do, asked once: the first connection has its own time."""
+        """Return what the server can do, asked once: the first connection has its own time. What
+        came of it instead is the answer to all: threads that wait here would each wait as long."""
         with self._lock:
+            if self._trouble is not None:
+                raise RemoteTroubleError(self._trouble, retry=False)
             if self._capabilities is None:
-                request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
-                name = f"{V2}.Capabilities/GetCapabilities"
-                seconds = self._settings.connect_timeout
-                try:
-                    data = self._end(self._start(name, request, seconds))
-                except RemoteTroubleError as error:
-                    # No answer now would be no answer again, and as late.
-                    raise RemoteTroubleError(str(error), retry=False) from None
-                found = parsed(reapi.ServerCapabilities, data)
-                cache = found.cache_capabilities
-                if _SHA256 not in cache.digest_functions:
-                    why = f"{self._settings.address} does not name content by SHA256"
-                    raise RemoteTroubleError(why, retry=False)
-                if 0 < cache.max_batch_total_size_bytes < _MESSAGE:
-                    most = cache.max_batch_total_size_bytes
-                    self._limit = max(most - min(_MARGIN, most // 4), _OVERHEAD * 2)
-                self._capabilities = found
+                self._capabilities = self._asked()
             return self._capabilities
+
+    def _asked(self) -> reapi.ServerCapabilities:
+        request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
+        name = f"{V2}.Capabilities/GetCapabilities"
+        try:
+            data = self._end(self._start(name, request, self._settings.connect_timeout))
+            found: reapi.ServerCapabilities = parsed(reapi.ServerCapabilities, data)
+            if _SHA256 not in found.cache_capabilities.digest_functions:
+                why = f"{self._settings.address} does not name content by SHA256"
+                raise RemoteTroubleError(why)
+        except RemoteTroubleError as error:
+            # No answer now would be no answer again, and as late.
+            self._trouble = str(error)
+            raise RemoteTroubleError(self._trouble, retry=False) from None
+        most = found.cache_capabilities.max_batch_total_size_bytes
+        if 0 < most < _MESSAGE:
+            self._limit = max(most - min(_MARGIN, most // 4), _OVERHEAD * 2)
+        return found
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
         headers = [(name.lower(), value) for name, value in self._credentials.headers().items()]
