@@ -31,6 +31,10 @@ CASES = [
     ("{{ none }}", 1, None, "the value is none", None),
     ("{{ cdiv }}", 1, None, "only text and numbers can be written", None),
     ("{{ 1e308 * 10 }}", 1, None, "the value is inf", None),
+    # Nothing that may appear later: `ignore missing` is not for these.
+    ("\n{% include '' ignore missing %}", 2, None, "is not a path relative to the project", None),
+    ("{% include '../x' ignore missing %}", 1, 13, "leads out of the project", None),
+    ("{% include ['/x', 'lib/gone.j2'] %}", 1, 14, "is not a path relative to the", None),
     ('{% include "lib/gon.j2" %}', 1, None, 'no template "lib/gon.j2"', '"lib/gone.j2"'),
 ]
 

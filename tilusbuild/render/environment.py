@@ -21,6 +21,7 @@ from jinja2 import (
     BytecodeCache,
     StrictUndefined,
     Template,
+    TemplateError,
     TemplateNotFound,
     TemplateSyntaxError,
     Undefined,
@@ -76,12 +77,18 @@ class Style:
 OURS = Style()
 
 
-class BadTemplateError(TemplateNotFound):
-    """A template cannot be used; the message is the reason."""
+class BadTemplateError(TemplateError):
+    """A template cannot be used; the message is the reason. It is not missing: `ignore missing` is
+    for what may appear."""
 
     def __init__(self, name: str, message: str, line: int | None = None) -> None:
-        super().__init__(name, message)
+        super().__init__(message)
+        self.name = name
         self.bad_line = line
+
+
+NOT_USABLE = (TemplateNotFound, BadTemplateError)
+"""What reading a template raises."""
 
 
 class ProjectLoader(BaseLoader):

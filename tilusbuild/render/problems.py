@@ -20,6 +20,7 @@ from tilusbuild.errors import InputError, Place, did_you_mean, input_error
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.cuda import RaisedError
 from tilusbuild.render.environment import (
+    NOT_USABLE,
     SHARED_NAMES,
     SHIPPED,
     BadTemplateError,
@@ -118,7 +119,7 @@ def _place(line: TemplateLine, word: str | None, loader: ProjectLoader) -> Place
 def _lines(loader: ProjectLoader, template: str) -> list[str]:
     try:
         return loader.text(template).split("\n")
-    except TemplateNotFound:
+    except NOT_USABLE:
         return []
 
 

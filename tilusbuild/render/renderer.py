@@ -19,13 +19,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from jinja2 import BytecodeCache, TemplateError, TemplateNotFound, meta
+from jinja2 import BytecodeCache, TemplateError, meta
 from jinja2.bccache import Bucket
 
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.environment import (
     MAX_CHARACTERS,
+    NOT_USABLE,
     OURS,
     Environment,
     LimitExceededError,
@@ -125,7 +126,7 @@ class Renderer:
         """Return a file of the project as it is. Raises `InputError`."""
         try:
             return Rendering(self._loader.text(name), (name,), ())
-        except TemplateNotFound as error:
+        except NOT_USABLE as error:
             raise self._explained(error, name, {}) from None
 
     def _rendering(self, text: str, used: Iterable[str]) -> Rendering:
@@ -136,7 +137,7 @@ class Renderer:
         """Return the file of a template. Raises `InputError` for a name outside the project."""
         try:
             return self._loader.path(template)
-        except TemplateNotFound as error:
+        except NOT_USABLE as error:
             raise self._explained(error, template, {}) from None
 
     @property
@@ -152,7 +153,7 @@ class Renderer:
         """Return the sha256 of a template's text; "" if it does not exist."""
         try:
             return sha256_text(self._loader.text(template))
-        except TemplateNotFound:
+        except NOT_USABLE:
             return ""
 
     def line_map(self, template: str, context: Mapping[str, Any], text: str) -> LineMap:
@@ -186,7 +187,7 @@ class Renderer:
             name = queue.pop()
             try:
                 tree = self._environment.parse(self._loader.text(name), name)
-            except TemplateNotFound as error:
+            except NOT_USABLE as error:
                 if name == template:
                     raise self._explained(error, template, {}) from None
                 continue
@@ -204,7 +205,7 @@ class Renderer:
     def _exists(self, name: str) -> bool:
         try:
             self._loader.text(name)
-        except TemplateNotFound:
+        except NOT_USABLE:
             return False
         return True
 
