@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ _TINY = "2m"
 """Of a file system that is full soon."""
 
 
-class Server:
+class Server(ABC):
     """A server that can be killed and started again with what it holds below `directory`."""
 
     scheme = ""
@@ -46,11 +47,13 @@ class Server:
         self.port = free_port()
         self.start()
 
+    @abstractmethod
     def words(self) -> list[str]:
-        raise NotImplementedError
+        """Return the command that starts it."""
 
+    @abstractmethod
     def blobs(self) -> list[Path]:
-        raise NotImplementedError
+        """Return the files of the blobs that it holds."""
 
     def start(self) -> None:
         null = subprocess.DEVNULL

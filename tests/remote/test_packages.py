@@ -9,20 +9,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.casd import Casd
 from support.marks import Marks, built, copied
-from support.nginx import serving
 from support.project import Project
+from support.stores import address
 from support.trees import published
 
 pytest.importorskip("google.protobuf", reason="needs tilusbuild[remote]")
 
-__all__ = ["built", "copied"]
+__all__ = ["address", "built", "copied"]
 
 LOAD = """\
 import sys
@@ -33,19 +31,6 @@ y = numpy.zeros(5, numpy.float32)
 kernel(numpy.ones(5, numpy.float32), y)
 print(y[0])
 """
-
-
-@pytest.fixture(params=["casd", "nginx", "file"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "file":
-        yield f"file://{tmp_path}/store"
-    elif request.param == "nginx":
-        with serving(tmp_path / "nginx") as where:
-            yield where
-    else:
-        casd = Casd(tmp_path / "casd")
-        yield casd.address
-        casd.kill()
 
 
 @pytest.fixture

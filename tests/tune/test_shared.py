@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.casd import Casd
-from support.nginx import serving
 from support.recorded_bench import Recorded, make_case, make_work
+from support.stores import address
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.tune.bench.race import Decision, campaign
 from tilusbuild.tune.bench.session import Budget, SampleLog, TuningSession
@@ -21,23 +20,12 @@ from tilusbuild.tune.shared import SharedResults
 
 pytest.importorskip("google.protobuf", reason="needs tilusbuild[remote]")
 
+__all__ = ["address"]
+
 New = Callable[..., Any]
 
 WORK = make_work(tile=[1, 2, 3, 4])
 DEVICE = {"kind": "cpu", "name": "a cpu", "arch": "cpu", "driver": 0, "caches": ["32K"]}
-
-
-@pytest.fixture(params=["casd", "nginx", "file"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "file":
-        yield f"file://{tmp_path}/store"
-    elif request.param == "nginx":
-        with serving(tmp_path / "nginx") as where:
-            yield where
-    else:
-        casd = Casd(tmp_path / "casd")
-        yield casd.address
-        casd.kill()
 
 
 def by_tile(program: Candidate) -> float | str:

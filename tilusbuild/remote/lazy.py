@@ -110,14 +110,13 @@ class LazyRemote:
             outputs_bytes=done.outputs,
         )
 
-    def share(self, settings: RemoteSettings, toolchain: Toolchain, runner: Runner) -> LazyExecutor:
-        """Return who else compiles; its troubles are told as this one's are."""
+    def share(self, settings: RemoteSettings, toolchain: Toolchain, runner: Runner) -> None:
+        """Have programs compiled elsewhere, too; troubles are told as those of the cache are."""
 
         def warn(why: str) -> None:
             self._tell(events.Warned(f"remote execution: {why}"))
 
         self.executor = LazyExecutor(settings, toolchain, runner, warn)
-        return self.executor
 
     def executor_for(self, job: Job) -> Executor:
         """Return who else compiles a program: nobody, where it is to be compared with what the

@@ -20,7 +20,7 @@ from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.blobs import BlobReader, Contents
 from tilusbuild.remote.choose import open_backend
 from tilusbuild.remote.guard import BrokenError, Guard
-from tilusbuild.remote.record import Blob, RecordError, blob_for, blob_of, key_of
+from tilusbuild.remote.record import Blob, RecordError, blob_for, blob_of, digest_of, key_of
 from tilusbuild.remote.settings import RemoteSettings
 
 if TYPE_CHECKING:
@@ -94,15 +94,17 @@ class Objects:
         named = {name: blob_for(data) for name, data in files.items()}
         own = {blob: files[name] for name, blob in named.items()}
         waiting: dict[Blob, bytes] = {}
+        size = 0
         for blob in self._call(lambda: self._backend.missing({*others, *own})):
             waiting[blob] = own[blob] if blob in own else others[blob]()
-            if sum(each.size for each in waiting) > _SENT_TOGETHER:
+            size += blob.size
+            if size > _SENT_TOGETHER:
                 self._send(waiting)
+                size = 0
         self._send(waiting)
         result = reapi.ActionResult()
         for name, blob in sorted(named.items()):
-            digest = reapi.Digest(hash=blob.digest, size_bytes=blob.size)
-            result.output_files.add(path=name, digest=digest)
+            result.output_files.add(path=name, digest=digest_of(blob))
         record = result.SerializeToString(deterministic=True)
         self._call(lambda: self._backend.send_result(key_of(*words), record))
 

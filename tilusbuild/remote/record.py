@@ -86,7 +86,7 @@ def key_of(*words: str) -> Blob:
     """Return the digest of the Action that stands for what is kept under these words."""
     command = reapi.Command(arguments=["tilusbuild", *words])
     action = reapi.Action(
-        command_digest=_digest(blob_for(command.SerializeToString(deterministic=True))),
+        command_digest=digest_of(blob_for(command.SerializeToString(deterministic=True))),
         input_root_digest=reapi.Digest(hash=sha256_bytes(b"")),
     )
     return blob_for(action.SerializeToString(deterministic=True))
@@ -97,11 +97,11 @@ def encode(record: Record) -> reapi.ActionResult:
     result = reapi.ActionResult()
     for name, blob in sorted(record.files.items()):
         result.output_files.add(
-            path=name, digest=_digest(blob), is_executable=name == layout.COMPILE_SH
+            path=name, digest=digest_of(blob), is_executable=name == layout.COMPILE_SH
         )
     for name, blob in sorted(record.directories.items()):
         path = f"{layout.INCLUDE}/{name}"
-        result.output_directories.add(path=path, tree_digest=_digest(blob))
+        result.output_directories.add(path=path, tree_digest=digest_of(blob))
     whole = int(record.seconds)
     result.execution_metadata.execution_start_timestamp.seconds = 0
     completed = result.execution_metadata.execution_completed_timestamp
@@ -177,14 +177,14 @@ def tree_of(directory: str) -> tuple[bytes, Sources]:
         blob = blob_for(read_bytes(path))
         sources[blob] = path
         parent, base = os.path.split(name)
-        _with_parents(contents, parent).files.add(name=base, digest=_digest(blob))
+        _with_parents(contents, parent).files.add(name=base, digest=digest_of(blob))
     children = []
     # A directory's digest is of its subdirectories' digests: the deepest first.
     for name in sorted(filter(None, contents), key=lambda each: -each.count("/")):
         data = _sorted(contents[name]).SerializeToString(deterministic=True)
         parent, base = os.path.split(name)
         sources[blob_for(data)] = data
-        contents[parent].directories.add(name=base, digest=_digest(blob_for(data)))
+        contents[parent].directories.add(name=base, digest=digest_of(blob_for(data)))
         children.append(contents[name])
     tree = reapi.Tree(root=_sorted(contents[""]), children=children)
     return tree.SerializeToString(deterministic=True), sources
@@ -249,5 +249,5 @@ def blob_of(digest: reapi.Digest) -> Blob:
     return Blob(digest.hash, digest.size_bytes)
 
 
-def _digest(blob: Blob) -> reapi.Digest:
+def digest_of(blob: Blob) -> reapi.Digest:
     return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
