@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.casd import Casd, worker
 from support.http_cache import HttpCache, http_cache
 from support.project import Project, needs_cxx
 from support.remote_client import Asked, ask_for
@@ -22,6 +23,14 @@ NewUser = Callable[..., Project]
 def server() -> Iterator[HttpCache]:
     with http_cache() as cache:
         yield cache
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
+    """A server that executes."""
+    casd = Casd(tmp_path_factory.mktemp("farm"), *worker())
+    yield casd
+    casd.kill()
 
 
 @pytest.fixture

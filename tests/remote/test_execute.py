@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 
-from support.casd import Casd, worker
+from support.casd import SLOW, Casd, worker
 from support.http_cache import Faults, line_to
 from support.processes import Marker, wait_until
 from support.project import needs_cxx
@@ -31,16 +31,6 @@ from tilusbuild.remote.probe import probe
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.remote.toolkit import toolkit
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
-
-SLOW = "#include <iostream>\n#include <map>\n"
-"""What takes a compiler long enough for workers to be proved before all is compiled."""
-
-
-@pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
-    server = Casd(tmp_path_factory.mktemp("farm"), *worker())
-    yield server
-    server.kill()
 
 
 @dataclass

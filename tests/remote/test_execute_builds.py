@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,10 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 
-from support.casd import Casd, worker
+from support.casd import SLOW, Casd, worker
 from support.processes import wait_until
 from support.project import NewProject, Project
 from support.trees import published
-
-SLOW = "#include <iostream>\n#include <map>\n"
-"""What takes a compiler long enough for workers to be proved before all is compiled."""
-
-
-@pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
-    server = Casd(tmp_path_factory.mktemp("farm"), *worker())
-    yield server
-    server.kill()
 
 
 def project(new_user: NewProject, address: str, **remote: str) -> Project:

@@ -14,6 +14,9 @@ import pytest
 
 from support.processes import wait_until
 
+SLOW = "#include <iostream>\n#include <map>\n"
+"""What takes a compiler long enough for workers to be proved before all is compiled."""
+
 _ROOT = Path(__file__).parents[2]
 _PATH = f"{_ROOT}/.remote{os.pathsep}{os.environ['PATH']}"
 CASD = shutil.which("buildbox-casd", path=_PATH)

@@ -250,4 +250,5 @@ def blob_of(digest: reapi.Digest) -> Blob:
 
 
 def digest_of(blob: Blob) -> reapi.Digest:
+    """Return the message that names a blob."""
     return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
