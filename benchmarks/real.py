@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 
 from _bench import Arm, machine, ratio
-from _real import entry_size, flashinfer, llama_cpp, marlin, torch_headers, world
+from _real import deep_gemm, entry_size, flashinfer, llama_cpp, marlin, torch_headers, world
 from _real.project import Measured, Project, measure
 
 _PROJECTS: dict[str, Callable[[int | None], Project]] = {
@@ -24,6 +24,7 @@ _PROJECTS: dict[str, Callable[[int | None], Project]] = {
     "flashinfer-prefill": lambda _: flashinfer.prepare("single_prefill"),
     "marlin-unit": lambda count: marlin.prepare(count, grouped=True),
     "marlin": lambda count: marlin.prepare(count, grouped=False),
+    "deep-gemm": deep_gemm.prepare,
 }
 
 _ROWS: dict[str, Callable[[int], None]] = {

@@ -131,5 +131,5 @@ def rebuild_set(project: Project, cache: Path) -> tuple[int, int]:
     if match is None:
         raise WorkNotDoneError(f"what plan said was not understood: {said}")
     links = len(re.findall(r"(?m)^\[library\.", (project.tree / "tilus.toml").read_text()))
-    compiles = sum(" -c " in line for line in edges.splitlines())
+    compiles = len(re.findall(r"(?m)^.* (?:-c|--cubin) ", edges))
     return max(0, int(match[1]) - links), compiles

@@ -113,6 +113,10 @@ PURE_GPU += [
     "-Xcudafe --diag_suppress=177",
     "-default-device",
 ]
+PURE_GPU += [
+    "--ptxas-options=--register-usage-level=10",
+    "-Xptxas -regUsageLevel=3,--dont-merge-basicblocks",
+]
 PURE_GPU += ["-ftz=true", "--split-compile=0", "-Xfatbin -compress-all", "--restrict", "-dopt on"]
 PURE_CPU = [
     "-O2",

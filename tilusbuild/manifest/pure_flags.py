@@ -114,6 +114,12 @@ _PTXAS = re.compile(
     | --?(allow-expensive-optimizations|ftz|cloning|prec-(div|sqrt))=[a-z0-9]+
     | --?(maxrregcount|func-maxrregcount|device-function-maxrregcount|split-compile)=[0-9]+
     | --?(Ofc|Ofast-compile)=[a-z0-9]+ | --?(uumn|extensible-whole-program|ewp)
+    | --?(register-usage-level|regUsageLevel|minnctapersm|maxntid)=[0-9]+
+    | --?(device-stack-protector)=(true|false) | --?(optimize-float-atomics|opt-fp-atomics)
+    | --?(dont-merge-basicblocks|no-bb-merge|return-at-end|ret-end|override-directive-values)
+    | --?(make-errors-visible-at-exit|legacy-bar-warp-wide-behavior)
+    | --?(suppress-(async-bulk-multicast-advisory|double-demote)-warning)
+    | --?(suppress-sparse-mma-advisory-info|g(no)?-(tensor-memory|tmem)-access-check)
     """,
     re.VERBOSE,
 )
