@@ -12,46 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.one_library import FILES, HEAD, MANIFEST, archive
 from support.processes import wait_until
 from support.project import NewProject, Project, needs_cxx
-
-HEAD = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.{target}]
-arch = "{arch}"
-"""
-MANIFEST = (
-    HEAD.format(target="cpu", arch="cpu")
-    + """
-[library.backend]
-sources = ["src/**/*.cpp", "src/*.c"]
-output = "out/{target}/libbackend.so"
-LIBRARY
-[script.scale]
-template = "scale.cpp.j2"
-library = "backend"
-space = { n = [2, 3] }
-"""
-)
-FILES = {
-    "scale.cpp.j2": '#include "src/scale.h"\ntemplate <> int scale<{{ n }}>(int x) '
-    "{ return {{ n }} * x; }\n",
-    "src/scale.h": "#pragma once\ntemplate <int N> int scale(int x);\n",
-    "src/main.cpp": '#include "scale.h"\nextern "C" int c_part(int);\nint host_part(int);\n'
-    'extern "C" int run(int x) { return scale<2>(x) + 10 * scale<3>(x) + c_part(x) + '
-    "host_part(x); }\n"
-    'extern "C" const char *where() { return __FILE__; }\n',
-    "src/deep/part.cpp": '#include "part.h"\nnamespace { int twice(int n) { return TIMES * n; } }\n'
-    "int host_part(int n) { return 1000 * twice(n); }\n",
-    "src/deep/part.h": "#define TIMES 2\n",
-    "src/c.c": "int c_part(int new) { return 100 * new; }\n",
-}
-
 
 LAYOUTS = ("tilus", "tilelang", "hidet")
 
@@ -152,15 +115,6 @@ def test_what_nothing_defines_is_said_once_and_may_be_allowed(new_project: NewPr
         ["nm", "-DC", product(project)], capture_output=True, text=True, check=True
     ).stdout
     assert "U host_part(int)" in symbols
-
-
-def archive(directory: Path, value: int) -> None:
-    directory.mkdir(exist_ok=True)
-    (directory / "x.cpp").write_text(f"int host_part(int n) {{ return n * {value}; }}\n")
-    compiler = ["g++", "-c", "-fPIC", "x.cpp", "-o", "x.o"]
-    subprocess.run(compiler, cwd=directory, check=True)
-    (directory / "libpart.a").unlink(missing_ok=True)
-    subprocess.run(["ar", "rcsD", "libpart.a", "x.o"], cwd=directory, check=True)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from support.fake_engine import FakeCompiler, FakeEntry, FakeJob, FakeStore, Listener, failed
+from support.fake_engine import FakeCompiler, FakeEntry, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import RemoteSummary, Warned
 from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job
-from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
 from tilusbuild.status import Status
 
 HIT = ProgramAnswer(Compiled(Status.BUILT), cached=True, remote=True)
@@ -119,3 +119,76 @@ def test_a_dry_run_asks_nobody() -> None:
     remote = FakeRemote(lambda job: "hit")
     run(remote, dry_run=True)
     assert remote.asked == []
+
+
+def library(**kwargs: Any) -> list[FakeJob]:
+    """Two objects, and what is made of them."""
+    objects = [FakeJob(f"object {index}", index=index, is_part=True) for index in range(2)]
+    needs = tuple(each.hash for each in objects)
+    return [FakeJob("link", script="link", needs=needs, is_part=True, **kwargs), *objects]
+
+
+def build_library(remote: FakeRemote, jobs: list[FakeJob], compiler: FakeCompiler) -> Any:
+    listener, store = Listener(), FakeStore()
+    build(jobs, store, compiler, listener, BuildConfig(jobs=2, remote=remote))
+    return listener.named("summary")[0]
+
+
+def test_what_needs_others_is_asked_for_when_they_are_there() -> None:
+    jobs = library()
+    remote = FakeRemote(lambda job: "hit" if job.text != "object 1" else "miss")
+    compiler = FakeCompiler()
+    summary = build_library(remote, jobs, compiler)
+    assert (summary.compiled, summary.cached) == (1, 2)
+    assert compiler.runs == {"object 1": 1}
+    assert remote.asked == [jobs[1].label, jobs[2].label, jobs[0].label]
+
+
+def test_what_needs_one_that_does_not_compile_is_asked_for_nowhere() -> None:
+    remote = FakeRemote(lambda job: "miss")
+    summary = build_library(remote, library(), FakeCompiler(lambda job: failed()))
+    assert (summary.failed, summary.skipped) == (2, 1)
+    assert len(remote.asked) == 2
+
+
+def test_what_is_kept_here_is_asked_for_nowhere() -> None:
+    jobs = library(kept_here="it is linked by name")
+    remote = FakeRemote(lambda job: "hit")
+    compiler = FakeCompiler()
+    build_library(remote, jobs, compiler)
+    assert compiler.runs == {"link": 1}
+    assert remote.asked == [jobs[1].label, jobs[2].label]
+
+
+class WrongRemote(FakeRemote):
+    """Takes back what it gave when it is asked for what is made of it."""
+
+    def __init__(self, store: FakeStore) -> None:
+        super().__init__(lambda job: None)
+        self.doubted = True
+        self._store = store
+
+    def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
+        self.asked += [job.label for job in jobs]
+        for job in jobs:
+            if job.needs:
+                for need in job.needs:
+                    self._store.entries.pop(need, None)
+                tell(RemoteWithdrawn())
+            elif len(self.asked) <= 2:
+                self._store.entries[job.hash] = FakeEntry(Status.BUILT, {})
+            tell(RemoteAnswered(job.hash, None if job.needs or len(self.asked) > 2 else HIT))
+        return {job.hash for job in jobs}
+
+
+def test_what_was_asked_for_waits_for_what_is_taken_back() -> None:
+    store, listener = FakeStore(), Listener()
+
+    def outcome(job: Any) -> Compiled:
+        assert all(store.lookup(need) for need in job.needs), "what it is made of is there"
+        return built()
+
+    compiler = FakeCompiler(outcome)
+    build(library(), store, compiler, listener, BuildConfig(jobs=2, remote=WrongRemote(store)))
+    assert compiler.runs == {"object 0": 1, "object 1": 1, "link": 1}
+    assert listener.named("summary")[0].exit_status == 0

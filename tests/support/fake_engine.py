@@ -38,6 +38,7 @@ class FakeJob:
     is_default: bool = False
     is_part: bool = False
     needs: tuple[str, ...] = ()
+    kept_here: str = ""
     unit: str = ""
     touched: str | None = None
     """What `changed_input` says."""

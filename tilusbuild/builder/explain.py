@@ -200,6 +200,8 @@ def explain_plan(
         )
         if stays is not None and not one.up_to_date:
             one = replace(one, reasons=(*one.reasons, f"compiled on this machine: {stays}"))
+        if remote and job.kept_here and not one.up_to_date:
+            one = replace(one, reasons=(*one.reasons, f"not in the remote cache: {job.kept_here}"))
         found.append(one)
     return found
 

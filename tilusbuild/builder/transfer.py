@@ -42,7 +42,7 @@ def transfer(
     # Nothing else waits for it, and nobody compiles a sample.
     chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
     told: SimpleQueue[Any] = SimpleQueue()
-    every = {job.hash: job for job in jobs(plan) if not job.is_part}
+    every = {job.hash: job for job in jobs(plan) if not job.kept_here}
     with BuildStore(project.cache) as store:
         try:
             client = RemoteCache(chosen, store, project.cache, told.put)

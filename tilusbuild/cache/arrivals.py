@@ -60,7 +60,9 @@ class Arrivals:
             for name, data in (*files.items(), (layout.META, meta)):
                 make_directories(self._tree, place, os.path.dirname(name), made)
                 path = os.path.join(place, name)
-                disk.write(path, data, 0o755 if name.endswith(".sh") else 0o644)
+                # As `Stage` leaves them: a library as linkers do.
+                runs = name.endswith(".sh") or name == layout.LIBRARY
+                disk.write(path, data, 0o755 if runs else 0o644)
                 self._files.append(path)
             self._directories += [os.path.join(place, n) for n in sorted(made, reverse=True)]
         self._made[program] = place

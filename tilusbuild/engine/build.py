@@ -275,15 +275,23 @@ class BuildLoop:
         built is skipped, and so is what needs that."""
         statuses = self.results.statuses
         waiting, self.held = self.held, []
+        free: list[Ticket] = []
         for ticket in waiting:
             needs = ticket.job.needs
             if any(need in self.tickets for need in needs):
                 self.held.append(ticket)
             elif all(statuses.get(need, Status.BUILT) == Status.BUILT for need in needs):
-                self.ready.add(ticket)
+                free.append(ticket)
             else:
                 self.to_compile -= 1
                 self._skip(ticket)
+        # Not before: the store never has a program without those that it was made of.
+        made_of_others = [each for each in free if each.job.needs and not each.asked]
+        if made_of_others and not self.config.dry_run:
+            self.asked.ask(made_of_others)
+        for ticket in free:
+            if ticket.state is BuildState.READY:
+                self.ready.add(ticket)
 
     def _drain(self) -> list[Ticket]:
         """Take out everything that waits."""
@@ -398,7 +406,9 @@ class BuildLoop:
 
     def _ready_after_all(self, ticket: Ticket) -> None:
         ticket.move(BuildState.READY)
-        self.ready.add(ticket)
+        # What it needs may have come from a remote that turned out to be wrong.
+        self.held.append(ticket)
+        self._release()
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
         if self.stopped.is_set():

@@ -76,6 +76,12 @@ class Job(Protocol):
         ...
 
     @property
+    def kept_here(self) -> str:
+        """Why no remote is asked for it or given it, in words: its hash does not cover all that it
+        is made of. "" for a program of which it does."""
+        ...
+
+    @property
     def unit(self) -> str:
         """What its first step is shared with: of the jobs with one, the first that is compiled has
         the others wait. "" for a job that shares nothing."""

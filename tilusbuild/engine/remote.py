@@ -116,8 +116,7 @@ class AskedTickets:
         new = [
             each
             for each in tickets
-            # A remote has programs that are called: it knows what their libraries must export.
-            if each.state is BuildState.READY and not each.asked and not each.job.is_part
+            if each.state is BuildState.READY and not (each.asked or each.job.kept_here)
         ]
         asked = self._remote.ask([each.job for each in new], self._tell)
         self._heard = self._clock()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from tilusbuild.compile import Link, Recipe
 from tilusbuild.errors import input_error
 from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
+from tilusbuild.manifest.pure_flags import impure
 from tilusbuild.manifest.sources import SOURCE
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import PlannedInstance
@@ -127,8 +128,26 @@ class LinkInstance(ScriptInstance):
         for name in cast("LinkScript", self._owner).libs:
             yield self._file(f"{PROJECT}/{name}", os.path.join(self._manifest.root, name))
 
+    @property
+    def kept_here(self) -> str:
+        cpu = self.target.kind == "cpu"
+        named = (name for name, place in self._places_of_libs() if place is None)
+        # The C and C++ libraries are in the fingerprint, by their headers.
+        foreign = [name for name in named if any(impure([f"-l{name}"], cpu=cpu))]
+        if not foreign:
+            return ""
+        which = "link-libs" if len(foreign) > 1 else "of link-libs"
+        return f"{', '.join(foreign)} {which} is taken from the system by its name, in no hash"
+
     def _own_libs(self) -> Iterator[Header]:
         """Yield those of `link-libs` that are in a directory of `link-dirs`."""
+        for _, place in self._places_of_libs():
+            if place is not None:
+                yield self._file(*place)
+
+    def _places_of_libs(self) -> Iterator[tuple[str, tuple[str, str] | None]]:
+        """Yield each of `link-libs` with its name and its path in a directory of `link-dirs`; None
+        for one that is in none of them."""
         owner = cast("LinkScript", self._owner).owner
         taken = {PROJECT: self._manifest.root}
         roots = [
@@ -141,12 +160,14 @@ class LinkInstance(ScriptInstance):
             for number, declared in enumerate(owner.link_dirs)
         ]
         for name in owner.link_libs:
+            place = None
             for root in roots:
                 self.inputs.add(root.path)
                 there = [f"lib{name}{suffix}" for suffix in (".so", ".a")]
                 if found := next((f for f in there if os.path.isfile(f"{root.path}/{f}")), None):
-                    yield self._file(f"{root.name}/{found}", f"{root.path}/{found}")
+                    place = f"{root.name}/{found}", f"{root.path}/{found}"
                     break
+            yield name, place
 
     def _file(self, name: str, path: str) -> Header:
         try:

@@ -294,6 +294,10 @@ class ProgramJob:
         return self.script_instance.needs
 
     @property
+    def kept_here(self) -> str:
+        return self.script_instance.kept_here
+
+    @property
     def unit(self) -> str:
         instance = self.script_instance
         return "" if instance.grouping is None else instance.unit_of(self.schedule)

@@ -175,6 +175,11 @@ class ScriptInstance:
         return ()
 
     @property
+    def kept_here(self) -> str:
+        """Why its programs are not shared with other machines, in words; "" where they are."""
+        return ""
+
+    @property
     def header_directories(self) -> list[str]:
         """The directories that the project's headers are searched in."""
         return [root.path for root in self._headers(self._owner.template).roots]

@@ -13,17 +13,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilusbuild.binary import BinaryError, parse_ptxas, read_archs, read_needs
+from tilusbuild.binary.elf import MAGIC
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import ADDED_KEYS, listed, meta_problem
+from tilusbuild.cache.entries import ADDED_KEYS, listed, meta_problem, product_of
+from tilusbuild.compile.checks import images_of
 from tilusbuild.compile.described import image_rows, kernel_rows
 from tilusbuild.compile.launcher import EXPORTS
+from tilusbuild.compile.pipelines import Pipeline, pipeline_named
 from tilusbuild.plan.identity import section_of
 from tilusbuild.remote.record import Blob, Record
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
-_KEYS = frozenset(("status", "reason", "images", "kernels", "dynamic_smem"))
+_KEYS = frozenset(("status", "reason", "images", "kernels", "dynamic_smem", "product"))
+_ARCHIVE = b"!<arch>\n"
 _LONGEST = 16 << 10
 """Characters of a reason."""
 
@@ -51,7 +55,11 @@ def checked_meta(program: str, record: Record, files: Mapping[str, bytes]) -> di
         raise ClaimError(f"{layout.META} lists other files than the record")
     if set(layout.mentioned_headers(files[layout.COMPILE_SH])) != record.directories.keys():
         raise ClaimError("the record has other directories than compile.sh")
-    for problem in (*_source(record, texts), *_code(meta, files)):
+    options = files[layout.OPTIONS_TXT].decode("utf-8", "surrogateescape")
+    pipeline = pipeline_named(section_of(options, "").get("pipeline", ""))
+    if pipeline is None:
+        raise ClaimError(f"{layout.OPTIONS_TXT} names no pipeline")
+    for problem in (*_source(record, texts, pipeline), *_code(meta, files, pipeline)):
         raise ClaimError(problem)
     return meta
 
@@ -70,15 +78,23 @@ def check_generated(
             raise ClaimError(f"{name} is not the one that options.txt names")
 
 
-def _source(record: Record, texts: bytes) -> Iterator[str]:
+def _source(record: Record, texts: bytes, pipeline: Pipeline) -> Iterator[str]:
+    if not pipeline.has_source:
+        if layout.SOURCE in record.files:
+            yield f"{layout.SOURCE} is in what is made of objects"
+        return
     source = section_of(texts.decode("utf-8", "surrogateescape"), "").get("source")
     held = record.files.get(layout.SOURCE)
     if held is None or source != f"sha256:{held.digest}":
         yield f"{layout.SOURCE} is not the one that {layout.PROGRAM_TXT} names"
 
 
-def _code(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterator[str]:
+def _code(meta: Mapping[str, Any], files: Mapping[str, bytes], pipeline: Pipeline) -> Iterator[str]:
     """Yield what meta.json says wrongly of the code."""
+    product = f"module/{pipeline.product}"
+    if product_of(meta) != product:
+        yield f"{layout.META} names another product than {product}"
+        return
     if not meta.keys() - ADDED_KEYS <= _KEYS:
         yield f"{layout.META} has unknown keys"
     reason, smem = meta.get("reason"), meta.get("dynamic_smem", 0)
@@ -90,17 +106,26 @@ def _code(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterator[str]:
     if meta.get("kernels") != kernels and (built or meta.get("kernels")):
         yield f"{layout.META} has other kernels than the compilers reported"
     if not built:
-        if meta.get("images") or layout.LIBRARY in files:
+        if meta.get("images") or product in files:
             yield f"{layout.META} has code, and says {meta['status']}"
         return
-    library = files[layout.LIBRARY]
-    try:
-        images = image_rows(read_archs(library))
-        missing = read_needs(library).missing(*EXPORTS)
-    except BinaryError as error:
-        yield f"{layout.LIBRARY} is not a library: {error}"
-        return
-    if meta.get("images") != images:
-        yield f"{layout.META} names other code than {layout.LIBRARY} holds"
-    if missing:
-        yield f"{layout.LIBRARY} does not export {', '.join(missing)}"
+    yield from _product(meta, product, files[product], pipeline)
+
+
+def _product(meta: Mapping[str, Any], name: str, made: bytes, pipeline: Pipeline) -> Iterator[str]:
+    """Yield what is wrong with what was made, `name`, and with what meta.json says of it."""
+    images = images_of(made)
+    if not pipeline.launcher.is_there:
+        if not made.startswith(_ARCHIVE if name.endswith(".a") else MAGIC):
+            yield f"{name} is not what its name says"
+    else:
+        try:
+            images = read_archs(made)
+            missing = read_needs(made).missing(*EXPORTS)
+        except BinaryError as error:
+            yield f"{name} is not a library: {error}"
+            return
+        if missing:
+            yield f"{name} does not export {', '.join(missing)}"
+    if meta.get("images") != image_rows(images):
+        yield f"{layout.META} names other code than {name} holds"

@@ -17,6 +17,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.arrivals import Arrivals
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.includes import include_problems
+from tilusbuild.compile.steps import OBJECT
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Compiled, Store
 from tilusbuild.remote.backend import Backend
@@ -35,9 +36,9 @@ from tilusbuild.status import RECORDED, Status
 
 _INLINE = (
     *(layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.COMPILE_SH),
-    *(layout.SOURCE, layout.LIBRARY, layout.LOG),
+    *(layout.SOURCE, layout.LIBRARY, layout.LOG, f"module/{OBJECT}"),
 )
-"""Files that a server may send along with the record: those of every program."""
+"""Files that a server may send along with the record: those of nearly every program."""
 _AT_ONCE = 64 << 20
 """Bytes of programs that are fetched together."""
 _TOGETHER = 16

@@ -70,9 +70,8 @@ class LazyRemote:
     def built(self, job: Job, compiled: Compiled, /) -> None:
         if self._client is not None or self.executor is not None or self._others_made_some:
             self._known_origins().made(job.hash, compiled.elsewhere)
-        # What was compiled was asked for before, so the client is there if there can be one. A
-        # remote has programs that are called, and no parts of libraries.
-        if self._client is not None and not job.is_part:
+        # What was compiled was asked for before, so the client is there if there can be one.
+        if self._client is not None and not job.kept_here:
             self._client.built(job.hash, compiled.seconds)
 
     @cached_property

@@ -23,4 +23,20 @@ def pipeline_for(target: str, form: str, device_compiler: str) -> Pipeline:
     raise LookupError(f"no pipeline compiles {what} for {target} with {device_compiler}")
 
 
-__all__ = ["CPU", "HOST", "KERNEL_NVCC", "KERNEL_NVRTC", "PIPELINES", "Pipeline", "pipeline_for"]
+def pipeline_named(name: str) -> Pipeline | None:
+    """Return a pipeline by its name in `options.txt`. Those that share one differ only in how they
+    compile, not in what they make."""
+    every = (*PIPELINES, *LIBRARY_PIPELINES.values())
+    return next((each for each in every if each.name == name), None)
+
+
+__all__ = [
+    "CPU",
+    "HOST",
+    "KERNEL_NVCC",
+    "KERNEL_NVRTC",
+    "PIPELINES",
+    "Pipeline",
+    "pipeline_for",
+    "pipeline_named",
+]

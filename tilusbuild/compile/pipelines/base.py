@@ -42,6 +42,8 @@ class Pipeline(ABC):
     launcher: ClassVar[LauncherKind]
     product: ClassVar[str] = PRODUCT
     """The file of `module/` that is made."""
+    has_source: ClassVar[bool] = True
+    """Whether a program has a source; else it is made of other programs."""
     host_code: ClassVar[bool] = True
     """Whether the compiler compiles host code too, and so searches the system's headers."""
     fixed_files: ClassVar[Mapping[str, str]] = {EXPORTS_MAP: EXPORTS_MAP_TEXT}

@@ -98,6 +98,7 @@ class ObjectCpu(Cpu):
 class LinkPipeline(Pipeline):
     """The common part of what links objects: there is no source, and no header."""
 
+    has_source = False
     fixed_files: ClassVar[Mapping[str, str]] = {}
 
     def generated(self, recipe: Recipe) -> Mapping[str, str]:

@@ -1,0 +1,246 @@
+"""Libraries of objects through a remote: every object and the link are fetched, checked, and the
+same bytes; what a hash does not cover stays."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+from support.http_cache import HttpCache
+from support.one_library import FILES, HEAD, MANIFEST, archive
+from support.poison import poison
+from support.project import NewProject, Project
+from support.stores import address
+from support.trees import published
+
+__all__ = ["address"]
+
+OUTPUT = "out/cpu/libbackend.so"
+
+
+def library(new_user: NewProject, address: str, keys: str = "", **remote: str) -> Project:
+    """The project of a library, for one more user."""
+    user = new_user(address, **remote)
+    return user.write_all({**FILES, "tilus.toml": MANIFEST.replace("LIBRARY\n", keys)})
+
+
+def same(one: Project, other: Project, output: str = OUTPUT) -> None:
+    """Assert that all is there twice, byte for byte and with the same modes."""
+    assert published(one.cache) == published(other.cache)
+    modes = [
+        {path.relative_to(each.cache): stat.S_IMODE(path.stat().st_mode) for path in found}
+        for each in (one, other)
+        if (found := [*each.cache.glob("programs/**/*")])
+    ]
+    assert modes[0] == modes[1]
+    made, there = (each.directory / output for each in (one, other))
+    assert made.read_bytes() == there.read_bytes()
+    assert made.stat().st_mode == there.stat().st_mode
+
+
+def product_of(user: Project, suffix: str) -> str:
+    """A program with this product."""
+    return next(name for name, path in user.programs.items() if list(path.glob(f"**/*{suffix}")))
+
+
+def test_what_one_user_builds_another_fetches(address: str, new_user: NewProject) -> None:
+    first, second = (library(new_user, address, WRITE=write) for write in "10")
+    assert first.build()["remote"]["sent"] == 6
+    summary = second.build()
+    assert (summary["attempts"], summary["cached"], summary["remote"]["hits"]) == (0, 6, 6)
+    alone = library(new_user, "off")
+    assert alone.build()["attempts"] == 6
+    same(second, alone)
+    second.run("cache", "verify")
+    second.run("verify", second.cache, "--rebuild")
+    assert second.build()["attempts"] == 0
+    # An edit compiles what it is in, and links; taken back, it compiles nothing.
+    second.edit("src/c.c", "100", "200")
+    assert second.compiled() == 2
+    second.edit("src/c.c", "200", "100")
+    assert second.compiled() == 0
+
+
+def test_a_static_library_and_vendored_objects_come_along(
+    address: str, new_user: NewProject
+) -> None:
+    users = [
+        library(new_user, address, 'kind = "static"\nobjects = ["vendor/x.o"]\n', WRITE=write)
+        for write in "10"
+    ]
+    for user in users:
+        user.edit("tilus.toml", "libbackend.so", "libbackend.a")
+        archive(user.directory / "vendor", 5)
+    assert users[0].build()["remote"]["sent"] == 6
+    assert users[1].build()["attempts"] == 0
+    same(*users, "out/cpu/libbackend.a")
+
+
+def test_sonames_that_the_process_has_are_no_reason_to_link_again(
+    server: HttpCache, new_user: NewProject
+) -> None:
+    keys = 'needed = ["libfarm.so.2"]\nlink-libs = ["part", "m"]\nlink-dirs = ["vendor"]\n'
+    users = [library(new_user, server.address, keys, WRITE=write) for write in "10"]
+    for user in users:
+        archive(user.directory / "vendor", 5)
+        (user.directory / "src/deep/part.cpp").unlink()
+    users[0].build()
+    assert users[1].build()["attempts"] == 0
+    same(*users)
+
+
+def test_what_is_linked_by_its_name_alone_is_linked_here(
+    server: HttpCache, new_user: NewProject
+) -> None:
+    users = [
+        library(new_user, server.address, 'link-libs = ["gcc_eh"]\n', WRITE=write) for write in "10"
+    ]
+    why = "gcc_eh of link-libs is taken from the system by its name, in no hash"
+    assert f"not in the remote cache: {why}" in users[0].run("explain").out
+    assert users[0].build()["remote"]["sent"] == 5
+    summary = users[1].build()
+    assert (summary["attempts"], summary["remote"]["hits"], summary["remote"]["misses"]) == (
+        1,
+        5,
+        0,
+    )
+    same(*users)
+    users[1].run("cache", "push")
+    assert len(server.names("ac")) == 5
+
+
+@pytest.mark.parametrize("suffix", ["object.o", "lib.so"])
+def test_a_blob_with_other_bytes_is_refused_by_name(
+    server: HttpCache, new_user: NewProject, suffix: str
+) -> None:
+    first, second = (library(new_user, server.address, WRITE="1") for _ in range(2))
+    first.build()
+    program = product_of(first, suffix)
+    whole = (first.programs[program] / "module" / suffix).read_bytes()
+    held = next(name for name, data in server.held.items() if data == whole)
+    server.held[held] = whole[:-1] + bytes([whole[-1] ^ 1])
+    ran = second.run("build", "--json")
+    said = [each["message"] for each in ran.events if each["event"] == "warning"]
+    assert ran.summary["attempts"] == ran.summary["remote"]["refused"] == 1
+    assert len(said) == 1
+    assert f"({program[:12]}): module/{suffix} has other bytes than its digest says" in said[0]
+    same(first, second)
+    assert server.held[held] == whole, "what was wrong was sent anew"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [("object.o", b"\x7fELF"), ("lib.so", b"\x7fELF"), ("lib.a", b"!<arch>")]
+)
+def test_what_is_no_object_is_refused(
+    server: HttpCache, new_user: NewProject, suffix: str, start: bytes
+) -> None:
+    keys = 'kind = "static"\n' if suffix == "lib.a" else ""
+    first, second = (library(new_user, server.address, keys, WRITE=write) for write in "10")
+    first.build()
+    program = product_of(first, suffix)
+    made = first.programs[program] / "module" / suffix
+    whole = made.read_bytes()
+    assert whole.startswith(start)
+    made.chmod(0o755)
+    made.write_bytes(b"#" + whole)
+    poison(server, first, program, f"module/{suffix}")
+    made.write_bytes(whole)
+    ran = second.run("build", "--json")
+    (said,) = [each["message"] for each in ran.events if each["event"] == "warning"]
+    assert f"module/{suffix} is not what its name says" in said
+    assert ran.summary["attempts"] == 1
+    assert published(first.cache) == published(second.cache)
+
+
+def test_a_measured_object_that_is_wrong_takes_all_back(
+    server: HttpCache, new_user: NewProject
+) -> None:
+    first, second = (
+        library(new_user, server.address, WRITE=write, VERIFY=verify)
+        for write, verify in (("1", "0"), ("0", "1"))
+    )
+    first.build()
+    poison(server, first, product_of(first, "object.o"), "module/object.o")
+    ran = second.run("build", "--json", status=1)
+    assert ran.summary["remote"]["wrong"] == 1
+    assert published(first.cache) == published(second.cache)
+
+
+def test_against_the_remote_a_poisoned_object_is_named(
+    server: HttpCache, new_user: NewProject
+) -> None:
+    user = library(new_user, server.address, WRITE="1")
+    user.build()
+    assert "6 programs the same, 0 not" in user.run("verify", "--against-remote").out
+    for suffix in ("object.o", "lib.so"):
+        poison(server, user, product_of(user, suffix), f"module/{suffix}")
+    said = user.run("verify", "--against-remote", status=1).out
+    for suffix in ("object.o", "lib.so"):
+        assert f"module/{suffix}, meta.json: the remote's is wrong: compiled again" in said
+
+
+def test_push_and_pull_take_objects_and_the_link(server: HttpCache, new_user: NewProject) -> None:
+    first, second = (library(new_user, server.address) for _ in range(2))
+    assert first.build()["remote"]["sent"] == 0
+    assert first.run("cache", "push", "--json").events[-1]["programs"] == 6
+    assert "6 programs, 6 to compile, 6 in the remote cache" in second.run("plan").out
+    assert "fetched 6 programs" in second.run("cache", "pull").out
+    assert second.build()["attempts"] == 0
+    same(first, second)
+
+
+def test_an_object_that_does_not_compile_is_a_result_and_no_link_is_asked_for(
+    server: HttpCache, new_user: NewProject
+) -> None:
+    users = [library(new_user, server.address, WRITE=write) for write in "10"]
+    for user in users:
+        user.edit("src/deep/part.cpp", "return 1000", "retrn 1000")
+    assert users[0].build(status=1)["remote"]["sent"] == 5
+    ran = users[1].run("build", "--json", status=1)
+    assert (ran.summary["attempts"], ran.summary["skipped"]) == (0, 1)
+    assert ran.summary["remote"]["misses"] == 0
+    assert published(users[0].cache) == published(users[1].cache)
+
+
+def test_a_link_that_fails_is_a_result(server: HttpCache, new_user: NewProject) -> None:
+    users = [library(new_user, server.address, WRITE=write) for write in "10"]
+    for user in users:
+        user.edit("src/c.c", "c_part", "another_part")
+    assert users[0].build(status=1)["remote"]["sent"] == 6
+    said = users[1].run("build", "--json", status=1)
+    assert said.summary["attempts"] == 0
+    assert "c_part" in str(said.summary["failures"])
+    assert published(users[0].cache) == published(users[1].cache)
+
+
+def test_a_remote_that_is_not_there_costs_one_warning(new_user: NewProject) -> None:
+    user = library(new_user, "http://127.0.0.1:1", WRITE="1", CONNECT_TIMEOUT="1s")
+    ran = user.run("build", "--json")
+    assert ran.summary["attempts"] == 6
+    assert len([each for each in ran.events if each["event"] == "warning"]) == 1
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("keys", ["", "rdc = true\n", 'cudart = "shared"\n'])
+def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: str) -> None:
+    text = HEAD.format(target="gpu", arch="sm_80") + (
+        f'[library.l]\nsources = ["src/*"]\noutput = "l.so"\n{keys}'
+    )
+    files = {
+        "src/a.cu": "extern __device__ float part(float);\n"
+        if "rdc" in keys
+        else "static __device__ float part(float x) { return 2 * x; }\n",
+        "src/b.cu": "__device__ float part(float x) { return 2 * x; }\n",
+    }
+    files["src/a.cu"] += (
+        "__global__ void a(float *x) { *x = part(*x); }\nvoid run(float *x) { a<<<1, 1>>>(x); }\n"
+    )
+    users = [new_user(server.address, WRITE=write) for write in "10"]
+    for user in users:
+        user.write_all({**files, "tilus.toml": text}).run("explain")
+    assert users[0].build()["remote"]["sent"] == 3
+    ran = users[1].run("build", "--json")
+    assert [each for each in ran.events if each["event"] == "warning"] == []
+    assert (ran.summary["attempts"], ran.summary["remote"]["hits"]) == (0, 3)
+    same(*users, "l.so")
