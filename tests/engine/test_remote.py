@@ -136,7 +136,7 @@ def build_library(remote: FakeRemote, jobs: list[FakeJob], compiler: FakeCompile
 
 def test_what_needs_others_is_asked_for_when_they_are_there() -> None:
     jobs = library()
-    remote = FakeRemote(lambda job: "hit" if job.text != "object 1" else "miss")
+    remote = FakeRemote(lambda job: "miss" if job.index else "hit")
     compiler = FakeCompiler()
     summary = build_library(remote, jobs, compiler)
     assert (summary.compiled, summary.cached) == (1, 2)

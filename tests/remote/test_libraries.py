@@ -74,7 +74,7 @@ def test_a_static_library_and_vendored_objects_come_along(
         archive(user.directory / "vendor", 5)
     assert users[0].build()["remote"]["sent"] == 6
     assert users[1].build()["attempts"] == 0
-    same(*users, "out/cpu/libbackend.a")
+    same(users[0], users[1], "out/cpu/libbackend.a")
 
 
 def test_sonames_that_the_process_has_are_no_reason_to_link_again(
@@ -87,7 +87,7 @@ def test_sonames_that_the_process_has_are_no_reason_to_link_again(
         (user.directory / "src/deep/part.cpp").unlink()
     users[0].build()
     assert users[1].build()["attempts"] == 0
-    same(*users)
+    same(users[0], users[1])
 
 
 def test_what_is_linked_by_its_name_alone_is_linked_here(
@@ -105,7 +105,7 @@ def test_what_is_linked_by_its_name_alone_is_linked_here(
         5,
         0,
     )
-    same(*users)
+    same(users[0], users[1])
     users[1].run("cache", "push")
     assert len(server.names("ac")) == 5
 
@@ -243,4 +243,4 @@ def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: 
     ran = users[1].run("build", "--json")
     assert [each for each in ran.events if each["event"] == "warning"] == []
     assert (ran.summary["attempts"], ran.summary["remote"]["hits"]) == (0, 3)
-    same(*users, "l.so")
+    same(users[0], users[1], "l.so")
