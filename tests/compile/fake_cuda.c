@@ -2,7 +2,9 @@
    each call to the file $FAKE_CUDA_JOURNAL. $FAKE_CUDA_DEVICES says how many devices there are,
    $FAKE_CUDA_FAIL="function=error" makes one function fail, $FAKE_CUDA_PARAMETERS="f32 ptr i32"
    says what the kernel's parameters are, $FAKE_CUDA_ARCHS="90 80" the compute capability of each
-   device, 8.9 without it. Built with -DOLD it is a driver of before CUDA 12. */
+   device, 8.9 without it. Memory whose address has a 7 above bit 40 is pinned, with more there pageable;
+   $FAKE_CUDA_VARIABLES="filter:36 scale:4" says what variables the code has, $FAKE_CUDA_CAPTURING=1 that
+   each stream is captured, $FAKE_CUDA_PAGEABLE=1 that devices read pageable memory. Built with -DOLD it is a driver of before CUDA 12. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -81,7 +83,8 @@ int cuDeviceGetName(char *name, int size, int device) {
 }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   int arch = capability(device);
-  *value = attribute == 97 ? 101376 : attribute == 75 ? arch / 10 : attribute == 76 ? arch % 10 : 0;
+  *value = attribute == 97 ? 101376 : attribute == 75 ? arch / 10 : attribute == 76 ? arch % 10
+           : attribute == 88 && getenv("FAKE_CUDA_PAGEABLE") ? 1 : 0;
   return 0;
 }
 int cuDevicePrimaryCtxRetain(context **made, int device) {
@@ -103,6 +106,10 @@ int cuCtxPopCurrent_v2(context **popped) {
   return 0;
 }
 int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) {
+  if (attribute == 2 && pointer >> 40 <= 7) {
+    *(int *)value = pointer >> 40 == 7 ? 1 : 2;
+    return 0;
+  }
   if (attribute != 9) return 1;
   *(int *)value = (int)(pointer >> 40); /* tests put the device into the address */
   return 0;
@@ -134,6 +141,39 @@ int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
   *kernel = (void *)0x2000;
   return 0;
 }
+int cuLibraryGetGlobal(uint64_t *address, size_t *bytes, void *library, const char *name) {
+  char variables[256];
+  const char *described = getenv("FAKE_CUDA_VARIABLES");
+  char *rest = variables, *each;
+  (void)library;
+  START("cuLibraryGetGlobal");
+  say("cuLibraryGetGlobal %s in %s mode=%d", name, where(), capture_mode);
+  snprintf(variables, sizeof variables, "%s", described ? described : "");
+  for (int i = 0; (each = strsep(&rest, " ")) && *each; i++) {
+    size_t length = strlen(name);
+    if (strncmp(each, name, length) || each[length] != ':') continue;
+    *address = 0xc000 + 0x100 * (uint64_t)i + 0x10 * (uint64_t)stack[depth - 1]->device;
+    *bytes = (size_t)atoi(each + length + 1);
+    return 0;
+  }
+  return 500;
+}
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+  char text[64] = "";
+  START("cuMemcpyAsync");
+  if (from >> 40 > 7) /* the host's, which can be read */
+    for (size_t i = 0; i < bytes && i < 16; i++) sprintf(text + 2 * i, "%02x", ((unsigned char *)from)[i]);
+  else snprintf(text, sizeof text, "%#llx", (unsigned long long)from);
+  say("copy %zu bytes %s to %#llx stream=%p", bytes, text, (unsigned long long)to, stream);
+  return 0;
+}
+int cuStreamIsCapturing(void *stream, int *status) {
+  (void)stream;
+  START("cuStreamIsCapturing");
+  *status = getenv("FAKE_CUDA_CAPTURING") != NULL;
+  return 0;
+}
+int cuStreamSynchronize(void *stream) { say("cuStreamSynchronize %p", stream); return 0; }
 int cuKernelGetFunction(void **function, void *kernel) {
   START("cuKernelGetFunction");
   say("cuKernelGetFunction in %s mode=%d", where(), capture_mode);

@@ -589,3 +589,181 @@ class TestTensorMaps:
     def test_maps_are_hoppers(self):
         problem = launch_problem(self.recipe(archs=("sm_80",)))
         assert problem == "tensor maps need sm_90 or later, which sm_80 is not"
+
+
+class TestConstants:
+    """`saxpy` takes `x` and `n`, and reads three variables."""
+
+    ARGUMENTS = types.MappingProxyType(
+        {
+            "filter": ("f32*[k]", {"constant": "d_filter"}),
+            "x": "f32*[n]",
+            "scale": ("f32", {"constant": "nn::scale"}),
+            "p": ("struct P { i32 a; u8 b }", {"constant": "p"}),
+            "n": "i32",
+            "k": ("i32", {"is_parameter": False}),
+        }
+    )
+    VARIABLES = types.MappingProxyType(
+        {
+            "FAKE_CUDA_PARAMETERS": "ptr i32",
+            "FAKE_CUDA_VARIABLES": "d_filter:36 _ZN2nn5scaleE:4 p:8",
+        }
+    )
+    FILTER = types.MappingProxyType({"dtype": "f32", "shape": [9], "data": 3 << 20})
+    LAUNCH = "launch in primary0 grid=4,1,1 block=256,1,1 shared=0 stream=(nil) parameters: "
+
+    def recipe(self, **changes):
+        return make_recipe(arguments=dict(self.ARGUMENTS), out=(), **changes)
+
+    def call(self, driver, library, filter_, *, environment=(), calls=1, **more):
+        call = {"packed": [dict(filter_), TENSOR, 2.5, "0100000002000000"], **more}
+        variables = {**self.VARIABLES, **dict(environment)}
+        return driver.call(library, *[call] * calls, environment=variables)
+
+    def test_are_copied_before_the_launch_and_are_no_parameters(self, driver, link):
+        answer = self.call(driver, link(self.recipe()), self.FILTER, calls=2)
+        assert answer.answers == [[0, ""]] * 2
+        copies = [
+            "copy 36 bytes 0x300000 to 0xc000 stream=(nil)",
+            "copy 4 bytes 00002040 to 0xc100 stream=(nil)",
+            "copy 8 bytes 0100000002000000 to 0xc200 stream=(nil)",
+            self.LAUNCH + "0x100000 1000",
+        ]
+        made = [line for line in driver.lines() if line.startswith(("copy", "launch"))]
+        assert made == copies * 2
+        assert all(line.endswith("mode=2") for line in driver.lines("cuLibraryGetGlobal"))
+        assert driver.lines("cuStreamSynchronize") == []
+
+    def test_go_with_tensor_maps_and_attributes(self, driver, link):
+        arguments = {
+            "x": ("bf16*[m, n]", {"is_parameter": False}),
+            "x_map": tile("64", "32"),
+            "scale": ("f32", {"constant": "scale"}),
+            "m": "i32",
+            "n": ("i32", {"is_parameter": False}),
+        }
+        library = link(make_recipe(arguments=arguments, out=(), grid=("m",), cluster=("2",)))
+        environment = {"FAKE_CUDA_PARAMETERS": "bytes4 i32", "FAKE_CUDA_VARIABLES": "scale:4"}
+        good = {"packed": [{"dtype": "bf16", "shape": [48, 200]}, 1.0]}
+        bad = {"packed": [{"dtype": "bf16", "shape": [48, 201]}, 1.0]}
+        answer = driver.call(library, good, bad, good, environment=environment)
+        assert [status for status, _ in answer.answers] == [0, -1, 0]
+        assert len(driver.lines("copy 4 bytes 0000803f")) == len(driver.lines("launch")) == 2
+
+    def test_are_those_of_the_context_that_is_current(self, driver, link):
+        on_1 = {"packed": [dict(self.FILTER), {**TENSOR, "device": 1}, 1.0, "00" * 8]}
+        host = {**self.FILTER, "device_kind": 1, "shape": [0]}
+        on_1["packed"][0] = host
+        two = {**self.VARIABLES, "FAKE_CUDA_DEVICES": "2"}
+        answer = driver.call(link(self.recipe()), on_1, environment=two)
+        assert answer.answers == [[0, ""]]
+        assert [line.split(" to ")[1] for line in driver.lines("copy")] == [
+            "0xc110 stream=(nil)",
+            "0xc210 stream=(nil)",
+        ]
+        assert driver.lines("cuLibraryGetGlobal d_filter") == [
+            "cuLibraryGetGlobal d_filter in primary1 mode=2"
+        ]
+
+    def test_another_thread_does_not_come_between_copy_and_launch(self, driver, link):
+        answer = self.call(driver, link(self.recipe()), self.FILTER, threads=16)
+        assert answer.answers == [[0, ""]] * 16
+        made = [line.split()[0] for line in driver.lines() if line[:4] in ("copy", "laun")]
+        assert made == ["copy", "copy", "copy", "launch"] * 16
+
+    def test_more_than_the_variable_holds(self, driver, link):
+        """What a fixed shape has is held against the code when it is compiled."""
+        library = link(self.recipe())
+        answer = self.call(driver, library, {**self.FILTER, "shape": [10]})
+        said = 'saxpy: argument "filter" has 40 bytes; the variable "d_filter" has 36'
+        assert answer.answers == [[-1, said]]
+        assert driver.lines("copy") == driver.lines("launch") == []
+        assert answer.current == "none"
+        assert self.call(driver, library, {**self.FILTER, "shape": [4]}).answers == [[0, ""]]
+        assert "copy 16 bytes" in driver.lines("copy")[0]
+
+    def test_a_variable_that_is_not_there(self, driver, link):
+        environment = {"FAKE_CUDA_VARIABLES": "d_filter:36 p:8"}
+        answer = self.call(driver, link(self.recipe()), self.FILTER, environment=environment)
+        ((status, text),) = answer.answers
+        assert status == -1
+        assert 'the variable "_ZN2nn5scaleE" for the argument "scale" was not found' in text
+        assert driver.lines("copy") == []
+
+    @pytest.mark.parametrize(
+        ("failing", "said"),
+        [
+            (
+                "cuMemcpyAsync=1",
+                '"filter" cannot be copied to the variable "d_filter"',
+            ),
+            ("cuStreamIsCapturing=906", "cuStreamIsCapturing: CUDA_ERROR_FAKE"),
+        ],
+    )
+    def test_a_driver_that_refuses(self, driver, link, failing, said):
+        library = link(self.recipe())
+        environment = {"FAKE_CUDA_FAIL": failing}
+        answer = self.call(driver, library, self.FILTER, environment=environment, calls=2)
+        assert [status for status, _ in answer.answers] == [-1, -1]  # and no lock is left
+        assert said in answer.answers[1][1]
+        assert driver.lines("launch") == []
+        assert answer.current == "none"
+
+    @pytest.mark.parametrize("kind", [1, 3])
+    def test_a_tensor_may_be_the_hosts(self, driver, link, kind):
+        pinned = {**self.FILTER, "data": (7 << 40) + 64, "device_kind": kind}
+        answer = self.call(driver, link(self.recipe()), pinned)
+        assert answer.answers == [[0, ""]]
+        assert "copy 36 bytes 0x70000000040 " in driver.lines("copy")[0]
+
+    def test_of_another_device_it_may_not_be(self, driver, link):
+        answer = self.call(driver, link(self.recipe()), {**self.FILTER, "device": 1})
+        assert '"x" (2nd): ' in answer.answers[0][1]
+        assert 'but "filter" is on cuda:1' in answer.answers[0][1]
+
+    def test_is_waited_for_where_the_device_reads_the_hosts_memory_itself(self, driver, link):
+        environment = {"FAKE_CUDA_PAGEABLE": "1"}
+        self.call(driver, link(self.recipe()), self.FILTER, environment=environment)
+        order = [line.split()[0] for line in driver.lines()]
+        assert order.index("cuStreamSynchronize") == order.index("launch") - 1
+
+    def test_of_the_host_none_goes_into_a_graph(self, driver, link):
+        """A replay would read what the caller has taken back."""
+        capturing = {"FAKE_CUDA_CAPTURING": "1"}
+        answer = self.call(driver, link(self.recipe()), self.FILTER, environment=capturing)
+        ((status, text),) = answer.answers
+        assert status == -1
+        assert text.startswith('saxpy: argument "scale" is in the host\'s memory, which the graph')
+        assert driver.lines("copy") == driver.lines("launch") == []
+        arguments = {k: self.ARGUMENTS[k] for k in ("filter", "x", "n", "k")}
+        library = link(make_recipe(arguments=arguments, out=()))
+        both = {**self.VARIABLES, **capturing}
+        call = {"packed": [dict(self.FILTER), TENSOR]}
+        assert driver.call(library, call, environment=both).answers == [[0, ""]]
+        assert len(driver.lines("copy")) == 1
+
+    def test_the_plain_function_takes_any_memory(self, driver, link):
+        arguments = {k: self.ARGUMENTS[k] for k in ("filter", "x", "n", "k")}
+        library = link(make_recipe(arguments=arguments, out=()))
+        x = (1 << 40) + 4096
+        call = {"plain": [(7 << 40) + 64, x, 1000, 9], "stream": 0x55}
+        answer = driver.call(
+            library, call, environment={**self.VARIABLES, "FAKE_CUDA_DEVICES": "2"}
+        )
+        assert answer.answers == [[0, ""]]
+        assert driver.lines("copy") == ["copy 36 bytes 0x70000000040 to 0xc010 stream=0x55"]
+        assert driver.lines("launch")[0].startswith("launch in primary1 ")
+
+    def test_dimensions_may_be_read_of_variables(self, driver, link):
+        arguments = {"x": "f32*[n]", "n": ("i32", {"constant": "n"})}
+        library = link(make_recipe(arguments=arguments, out=()))
+        environment = {"FAKE_CUDA_PARAMETERS": "ptr", "FAKE_CUDA_VARIABLES": "n:4"}
+        answer = driver.call(library, {"packed": [TENSOR]}, environment=environment)
+        assert answer.answers == [[0, ""]]
+        assert driver.lines("copy") == ["copy 4 bytes e8030000 to 0xc000 stream=(nil)"]
+
+    def test_the_functions_of_a_cpu_target_take_them(self):
+        cpu = make_recipe("cpu", arguments=dict(self.ARGUMENTS), out=())
+        plain = {k: v[0] if isinstance(v, tuple) else v for k, v in self.ARGUMENTS.items()}
+        assert launcher_source(cpu) == launcher_source(make_recipe("cpu", arguments=plain, out=()))

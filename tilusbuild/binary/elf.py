@@ -63,6 +63,10 @@ class Symbol:
         return self.info & 0xF == 2
 
     @property
+    def is_object(self) -> bool:
+        return self.info & 0xF == 1
+
+    @property
     def is_visible(self) -> bool:
         """Global or weak, and defined here."""
         return self.info >> 4 in (1, 2) and self.section != 0

@@ -422,6 +422,14 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
     return None
 
 
+def variable_sizes(cubin: bytes) -> dict[str, int]:
+    """Return the bytes of each variable of a cubin, by its symbol. Raises `BinaryError`."""
+    elf = open_cubin(cubin)
+    table = elf.named(".symtab")
+    symbols = elf.symbols(table) if table is not None else ()
+    return {each.name: each.size for each in symbols if each.is_object and each.section}
+
+
 def _bytes(argument: Argument) -> int:
     if argument.tile is not None:
         return _TENSOR_MAP_BYTES

@@ -6,10 +6,13 @@ what reads binaries.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from tilusbuild.arch import parse_arch
 from tilusbuild.binary import BinaryError, extract_cubins, parse_ptxas, read_cubin
 from tilusbuild.compile import checks
 from tilusbuild.compile.causes import StepError
+from tilusbuild.compile.constants import constants_problem
 from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.model import Findings, Recipe
 from tilusbuild.compile.steps import Step
@@ -30,6 +33,9 @@ def judge_code(
     try:
         cubins = extract_cubins(data)
         codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
+        # Of a program without constants the symbols are not read again.
+        has_constants = bool(recipe.signature.constants)
+        variables = [checks.variable_sizes(cubin.data) for cubin in cubins if has_constants]
         sizes = [checks.parameter_sizes(cubin.data, symbol) for cubin in cubins]
     except BinaryError as error:
         reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
@@ -49,11 +55,25 @@ def judge_code(
     found.usages = [
         (arch, kernel) for arch, kernels in codes for kernel in kernels if kernel.name == symbol
     ]
-    for parameters in sizes:
-        if problem := checks.parameter_problem(recipe.signature, parameters):
-            raise StepError(Cause.CHECK, problem)
+    if problem := _arguments_problem(recipe, sizes, variables):
+        raise StepError(Cause.CHECK, problem)
     if problem := checks.kernel_problem(recipe, found.usages):
         raise StepError(Cause.CHECK, problem)
     if exceeded := checks.prune_reason(recipe, symbol, found.usages, found.ptxas):
         raise StepError(Cause.LIMIT, exceeded)
     found.images = tuple(cubin.image for cubin in cubins)
+
+
+def _arguments_problem(
+    recipe: Recipe,
+    sizes: Iterable[tuple[int, ...] | None],
+    variables: Iterable[Mapping[str, int]],
+) -> str | None:
+    """Return how what a call passes differs from what the code takes, for any architecture."""
+    for parameters in sizes:
+        if problem := checks.parameter_problem(recipe.signature, parameters):
+            return problem
+    for each in variables:
+        if problem := constants_problem(recipe, each):
+            return problem
+    return None

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 
+from tilusbuild.compile.constants import unit_bytes, variable_symbol
 from tilusbuild.compile.geometry import (
     INT64_LIMITS,
     geometry,
@@ -92,6 +93,9 @@ def _source(
     arguments = signature.valued
     dims = _Dims(signature)
     features = _features(arguments)
+    constants = signature.constants if kind.starts_kernel else ()
+    if constants:
+        features |= {_CONSTANTS}
     if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
         features |= {_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])}
     own_launch = kind.passes_stream and symbol == "launch"
@@ -103,10 +107,12 @@ def _source(
         c_prelude(),
         _tables(symbol, arguments, dims, features),
         _parameters(signature, len(geometry_texts)) if _PARAMETERS in features else "",
+        _constants(arguments) if constants else "",
         _with_features("checks.c", features),
         _expressions(dims),
         _SYMBOL if has_cpp_name else "",
         _with_features(f"{kind.part}.c", features | ({_ATTRIBUTES} if has_attributes else set())),
+        _part("constants.c") if constants else "",
         _geometry_function(geometry_texts)
         if kind.starts_kernel
         else _template_call(kind, symbol, arguments),
@@ -141,6 +147,8 @@ _ATTRIBUTES = "TL_ATTRIBUTES"
 """The same, where a launch has attributes."""
 _PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
 """The same, where a kernel's parameters are not the arguments' values, and where some are maps."""
+_CONSTANTS = "TL_CONSTANTS"
+"""The same, where some arguments are copied to variables of the device code."""
 
 
 def _features(arguments: Iterable[Argument]) -> frozenset[str]:
@@ -157,7 +165,7 @@ def _with_features(name: str, features: frozenset[str]) -> str:
     )
 
     def chosen(found: re.Match[str]) -> str:
-        if found[1] not in (*_FEATURES, _ATTRIBUTES, _PARAMETERS, _MAPS):
+        if found[1] not in (*_FEATURES, _ATTRIBUTES, _PARAMETERS, _MAPS, _CONSTANTS):
             return found[0]
         return found[2] if found[1] in features else found[3] or ""
 
@@ -279,6 +287,25 @@ def _parameters(signature: Signature, slot: int) -> str:
             f"enum {{ TL_PARAMETER_COUNT = {len(wanted)}, TL_MAP_COUNT = {len(rows)} }};",
             *_table("int16_t", "tl_parameters", wanted, None),
             *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
+            "",
+        ]
+    )
+
+
+def _constants(arguments: Sequence[Argument]) -> str:
+    """Return which arguments are copied to variables, and to which."""
+    rows = [
+        f"  {{{_c_string(variable_symbol(argument.constant))}, {index}, {unit_bytes(argument)}}},"
+        for index, argument in enumerate(arguments)
+        if argument.constant
+    ]
+    return "\n".join(
+        [
+            f"enum {{ TL_CONSTANT_COUNT = {len(rows)} }};",
+            *_table("uint8_t", "tl_is_constant", [int(bool(a.constant)) for a in arguments], None),
+            "static const tl_constant_of tl_constants[] = {",
+            *rows,
+            "};",
             "",
         ]
     )

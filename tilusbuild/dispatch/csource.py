@@ -101,7 +101,7 @@ class _Writer:
             # stay as they are: a launcher's is part of its program's hash, and another text here
             # would make every dispatcher in every cache outdated.
             _part("open.c"),
-            _part("call.c"),
+            self._call(),
             self._functions(),
         ]
         return {"dispatch.c": "\n".join(parts), "dispatch.h": self._header()}
@@ -131,6 +131,20 @@ class _Writer:
         """Return the C expression that fails because a person's word means a refused program."""
         text = f"{what} means program {program}, which was {self.refused[program]}"
         return f'td_fail("%s", {_c_string(f"{self.script.name}: {text}")})'
+
+    def _call(self) -> str:
+        """Return the packed call, for which what is copied to variables says nothing of the device.
+        The text of a dispatcher without such arguments stays as it is."""
+        text = _part("call.c")
+        passed = [argument for argument in self.script.arguments if not argument.dimension]
+        if not any(argument.constant for argument in passed):
+            return text
+        table = ", ".join(str(int(argument.constant)) for argument in passed)
+        skipped = "if (!tensor) continue;"
+        if text.count(skipped) != 1:
+            raise NoDispatcherError("call.c looks for the device in another way")
+        text = text.replace(skipped, "if (!tensor || td_is_constant[i]) continue;")
+        return f"static const unsigned char td_is_constant[] = {{{table}}};\n{text}"
 
     def _tables(self) -> str:
         script = self.script

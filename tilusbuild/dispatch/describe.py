@@ -103,6 +103,7 @@ def _argument(argument: Argument) -> dict[str, Any]:
         "dimension": not argument.is_passed,
         "type": argument.type_text(),
         **({"optional": True} if argument.optional else {}),
+        **({"constant": True} if argument.constant else {}),
     }
 
 

@@ -211,6 +211,7 @@ def check_arguments(manifest: Manifest, script: str) -> None:
     for name, arg in manifest.scripts[script].args.items():
         other = arg.type.strip() == POINTER or is_struct(arg.type)
         other = other or arg.tensor_map is not None or not arg.parameter
+        other = other or bool(arg.constant)
         if arg.optional or arg.strides is not None or other:
             raise input_error(
                 f'"{name}" is no dense tensor and no number, which a KernelCache passes',

@@ -311,6 +311,12 @@ def _arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
     constants = [name for name in declared if name not in script.args]
     arguments = dict.fromkeys(checks.names_in(*path, "args"), _STAND_IN)
     for name, arg in script.args.items():
+        if arg.constant and script.entry is not None:
+            checks.error(
+                "with entry, the template's own function fills its constants",
+                checks.document.key(*path, "args", name, "constant"),
+                "it takes the argument, and copies it with cudaMemcpyToSymbolAsync on its stream",
+            )
         arguments[name] = _argument(checks, path, name, arg) or _STAND_IN
     for _ in script.args:
         error = _together(arguments, constants)

@@ -150,8 +150,8 @@ _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 
 
 def _tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
-    others = (arg.out, arg.bounds, arg.align, arg.optional, arg.strides, arg.type != TENSOR_MAP)
-    if any(others) or arg.box is None:
+    others = (arg.out, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
+    if any(others) or arg.type != TENSOR_MAP or arg.box is None:
         what = "has a box" if arg.box is None else "has no type and nothing of a tensor"
         raise SignatureError(f"a tensor map {what}", argument=name, hint=_MAP_HINT)
     tile = Tile(
@@ -176,6 +176,7 @@ def _plain_argument(name: str, arg: Arg) -> Argument:
         optional=arg.optional,
         strides=arg.strides,
         is_parameter=arg.parameter,
+        constant=name if arg.constant is True else arg.constant or "",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
@@ -203,6 +204,25 @@ class TuneSection(ManifestTable):
     )
 
 
+_VARIABLE = r"^(::)?[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*$"
+
+
+def _variable(value: object) -> object:
+    if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(_VARIABLE, value)):
+        return value
+    raise fault(
+        "must be true, or the name of a variable in the template",
+        'as in constant = "d_filter"',
+    )
+
+
+VariableName = Annotated[
+    bool | Text,
+    BeforeValidator(_variable),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": _VARIABLE}]}),
+]
+
+
 class Arg(ManifestTable):
     """One argument of the kernel: a tensor such as `f16*[m, k]`, or a scalar such as `i32`.
 
@@ -245,6 +265,13 @@ class Arg(ManifestTable):
         True,
         description="`false`: the kernel does not take it. It is checked, and launch, shapes and "
         "tensor maps use it. The functions of `cpu` targets and of `entry` take it all the same.",
+    )
+    constant: VariableName = Field(
+        False,
+        description="The `__constant__` (or `__device__`) variable that the argument is copied to "
+        "before each launch; `true` for the one with its name. It is no parameter of the kernel; "
+        "the functions of `cpu` targets take it all the same. A tensor may be on the host.",
+        examples=[True, "d_filter", "conv::filter"],
     )
     tensor_map: Text | None = Field(
         None,

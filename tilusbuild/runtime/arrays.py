@@ -147,9 +147,11 @@ def _not_handed_over(value: Any, error: Exception) -> str:
 
 
 def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
-    """Return the first tensor of a call, or None."""
+    """Return the first tensor of a call that says where it runs, or None."""
     for argument in passed(script):
-        if argument.dims is not None and arguments.get(argument.name) is not None:
+        if argument.dims is None or argument.constant:
+            continue
+        if arguments.get(argument.name) is not None:
             return arguments[argument.name]
     return None
 

@@ -58,7 +58,11 @@ class CallForm:
         )
         self._order = [sources.get(argument.name) for argument in self._passed]
         self._left_out = [i for i, source in enumerate(self._order) if source is None]
-        tensors = (i for i, a in enumerate(self._passed) if a.dims is not None and not a.optional)
+        tensors = (
+            i
+            for i, a in enumerate(self._passed)
+            if a.dims is not None and not a.optional and not a.constant
+        )
         self._like = next((i for i in tensors if self._order[i] is not None), None)
         self._structs = [
             (i, argument, struct_of(argument.dtype))

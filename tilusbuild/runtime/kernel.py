@@ -340,7 +340,9 @@ def _key_reader(script: Script, one_device: bool) -> Key:
     order = {argument.name: i for i, argument in enumerate(arrays.passed(script))}
     tensor = None
     for argument in arrays.passed(script):
-        if argument.dims is not None and tensor is None and not argument.optional:
+        if argument.dims is None or argument.optional or argument.constant:
+            continue
+        if tensor is None:
             tensor = order[argument.name]
     reads = [_read_of(script, order, name) for name in script.chosen_by]
     if one_device or tensor is None:

@@ -50,6 +50,9 @@ class ScriptArgument(NamedTuple):
     """As a manifest spells it: `f16*[m, k]`."""
     optional: bool = False
     """Whether None may be passed for the tensor."""
+    constant: bool = False
+    """Whether it is copied to a variable of the code: then it may be on the host, and says nothing
+    of the device."""
 
 
 class DispatchRule(NamedTuple):
@@ -239,6 +242,7 @@ def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgum
         dimension=value["dimension"] is True,
         type=_text(value["type"]),
         optional=value.get("optional") is True,
+        constant=value.get("constant") is True,
     )
 
 

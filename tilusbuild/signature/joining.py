@@ -25,6 +25,7 @@ def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) ->
     """
     declared = tuple(arguments)
     by_name: dict[str, Argument] = {}
+    filled: dict[str, str] = {}
     for argument in declared:
         if argument.name in by_name:
             raise SignatureError("declared twice", argument=argument.name)
@@ -34,6 +35,13 @@ def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) ->
             )
         by_name[argument.name] = argument
         _check_dtype(argument, constants)
+        if argument.constant in filled:
+            raise SignatureError(
+                f'"{argument.constant}" is filled by "{filled[argument.constant]}" already',
+                argument=argument.name,
+            )
+        if argument.constant:
+            filled[argument.constant] = argument.name
     bare = {dim for argument in declared for dim in argument.dims or () if isinstance(dim, str)}
     strides = _strides(declared, by_name, bare)
     marked = tuple(
@@ -56,7 +64,7 @@ def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) ->
 
 def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument]) -> None:
     tensor = by_name.get(tile.tensor)
-    if tensor is None or tensor.dims is None or tensor.optional:
+    if tensor is None or tensor.dims is None or tensor.optional or tensor.constant:
         raise SignatureError(
             f'"{tile.tensor}" is no tensor that is always there: there can be no map of it',
             argument=argument.name,

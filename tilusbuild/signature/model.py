@@ -96,6 +96,8 @@ class Argument:
     """Of a tensor map, which the launcher makes."""
     is_parameter: bool = True
     """Whether the kernel takes it, and not the launcher alone."""
+    constant: str = ""
+    """The variable of the device code that it is copied to before a launch; "" for none."""
 
     @property
     def is_passed(self) -> bool:
@@ -131,7 +133,9 @@ class Argument:
             words.append("stride")
         if self.tile is not None:
             words.append(self.tile.text())
-        if not self.is_parameter:
+        if self.constant:
+            words.append(f"constant {self.constant}")
+        elif not self.is_parameter:
             words.append("not a parameter")
         return " ".join(words)
 
@@ -156,6 +160,11 @@ class Signature:
     def tensor_maps(self) -> tuple[tuple[str, Tile], ...]:
         """Return the tensor maps by the names of their arguments."""
         return tuple((a.name, a.tile) for a in self.arguments if a.tile is not None)
+
+    @property
+    def constants(self) -> tuple[Argument, ...]:
+        """Return what is copied to variables of the device code, in order."""
+        return tuple(argument for argument in self.arguments if argument.constant)
 
     @property
     def parameters(self) -> tuple[Argument, ...]:

@@ -24,16 +24,20 @@ def parse_argument(
     optional: bool = False,
     strides: tuple[str | int, ...] | None = None,
     is_parameter: bool = True,
+    constant: str = "",
 ) -> Argument:
     """Read one argument's type. Raises `SignatureError` with the column within `text`.
 
-    `range` holds the least and the greatest value, both inclusive, of an integer scalar.
+    `range` holds the least and the greatest value, both inclusive, of an integer scalar. An
+    argument with a `constant` is no parameter.
     """
     if not _NAME.fullmatch(name):
         raise SignatureError(f'"{name}" is not a name: use letters, digits and _', argument=name)
+    is_parameter = is_parameter and not constant
     if is_struct(text):
         plain = not (out or range or align or optional or strides)
-        return replace(_struct(name, text, plain=plain), is_parameter=is_parameter)
+        made = _struct(name, text, plain=plain)
+        return replace(made, is_parameter=is_parameter, constant=constant)
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
     dtype = match["dtype"]
@@ -72,6 +76,7 @@ def parse_argument(
         optional=optional,
         strides=strides,
         is_parameter=is_parameter,
+        constant=constant,
     )
     if range is not None:
         argument = replace(argument, low=range[0], high=range[1])
@@ -156,6 +161,11 @@ def check_argument(argument: Argument) -> None:
             )
     elif argument.align is not None and (argument.align < 1 or argument.align.bit_count() != 1):
         raise SignatureError(f"align is {argument.align}, not a power of two", argument=name)
+    if argument.constant and (argument.out or argument.optional or argument.strides is not None):
+        what = "out" if argument.out else "optional" if argument.optional else "strides"
+        raise SignatureError(
+            f'"{what}" is not for a constant: all of it is copied before a launch', argument=name
+        )
     if argument.out and argument.optional:
         raise SignatureError("an output cannot be optional", argument=name)
     if argument.strides is not None and len(argument.strides) != len(argument.dims or ()):

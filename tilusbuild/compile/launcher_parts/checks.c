@@ -380,6 +380,9 @@ static int tl_check_expressions(tl_call *call, int index) {
 
 static int tl_check_device(tl_call *call, int index) {
   const tl_device device = call->tensor[index]->device;
+#ifdef TL_CONSTANTS
+  if (tl_is_constant[index] && (device.kind == TL_ON_CPU || device.kind == TL_ON_CUDA_HOST)) return 0;
+#endif
 #ifdef TL_CUDA
   if (device.kind == TL_ON_CUDA_MANAGED) return 0;
   /* Where there is no driver there is no tensor on a device: say what is really wrong. */

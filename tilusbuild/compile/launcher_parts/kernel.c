@@ -62,6 +62,12 @@ typedef struct {
   tl_result (*launch)(void *kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                       unsigned shared, void *stream, void **parameters, void **extra);
 #endif
+#ifdef TL_CONSTANTS
+  tl_result (*library_global)(uint64_t *address, size_t *bytes, void *library, const char *name);
+  tl_result (*copy)(uint64_t to, uint64_t from, size_t bytes, void *stream);
+  tl_result (*is_capturing)(void *stream, int *status);
+  tl_result (*synchronize)(void *stream);
+#endif
 #ifdef TL_TENSOR_MAPS
   tl_result (*encode)(tl_map *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
                       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
@@ -71,6 +77,12 @@ typedef struct {
 
 static const struct { const char *name; size_t place; } tl_driver_names[] = {
 #define TL_DRIVER(field, name) {name, offsetof(tl_driver_functions, field)}
+#ifdef TL_CONSTANTS
+  TL_DRIVER(library_global, "cuLibraryGetGlobal"),
+  TL_DRIVER(copy, "cuMemcpyAsync"),
+  TL_DRIVER(is_capturing, "cuStreamIsCapturing"),
+  TL_DRIVER(synchronize, "cuStreamSynchronize"),
+#endif
 #ifdef TL_TENSOR_MAPS
   TL_DRIVER(encode, "cuTensorMapEncodeTiled"),
 #endif
@@ -110,6 +122,9 @@ static pthread_mutex_t tl_lock = PTHREAD_MUTEX_INITIALIZER;
 static tl_driver_functions tl_driver; /* complete before tl_kernel is set */
 static int tl_driver_started;
 static void *tl_kernel;
+#ifdef TL_CONSTANTS
+static void *tl_library; /* set before tl_kernel is */
+#endif
 static tl_device_state tl_devices[TL_DEVICES];
 
 static int tl_driver_failed(tl_result error, const char *format, ...)
@@ -172,6 +187,9 @@ static int tl_load(void) {
     tl_driver.library_unload(library);
   }
   tl_driver.capture_mode(&mode);
+#ifdef TL_CONSTANTS
+  if (!error) tl_library = library;
+#endif
   if (!error) __atomic_store_n(&tl_kernel, kernel, __ATOMIC_RELEASE);
   return error;
 }
@@ -351,6 +369,9 @@ static int tl_check_geometry(const tl_call *call, const int64_t *g) {
 static int tl_first_pointer_device(const tl_call *call) {
   for (int i = 0; i < TL_ARGUMENTS; i++) {
     int device;
+#ifdef TL_CONSTANTS
+    if (tl_is_constant[i]) continue; /* it may be the host's */
+#endif
     if (tl_arguments[i].rank == TL_SCALAR || !call->value[i].pointer) continue;
     if (!tl_driver.pointer_attribute(&device, TL_POINTER_DEVICE, (uintptr_t)call->value[i].pointer))
       return device;
@@ -426,8 +447,15 @@ static int tl_encode(const tl_call *call, int which, tl_map *map) {
 }
 
 #endif
+#ifdef TL_CONSTANTS
+static int tl_fill(const tl_call *call, int ordinal, void *stream);
+
+#endif
 static int tl_start(tl_call *call, void *stream, int stream_given) {
   int64_t g[TL_GEOMETRY];
+#ifdef TL_CONSTANTS
+  static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
+#endif
 #ifdef TL_PARAMETERS
   void *parameters[TL_PARAMETER_COUNT + 1];
 #else
@@ -465,6 +493,14 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
     error = tl_encode(call, which, &maps[which]);
     parameters[i] = &maps[which];
   }
+#endif
+#ifdef TL_CONSTANTS
+  /* No other thread's copy may come between these and the launch that is to read them. */
+  pthread_mutex_lock(&filling);
+  if (!error && !(error = tl_prepare(ordinal, g[TL_SHARED]))) error = tl_fill(call, ordinal, stream);
+  if (error) { /* nothing is launched */ } else
+#endif
+#ifdef TL_TENSOR_MAPS
   if (error) { /* nothing is launched */ } else
 #endif
 #ifdef TL_ATTRIBUTES
@@ -481,6 +517,9 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
           "dynamic shared memory", (long long)g[0], (long long)g[1], (long long)g[2],
           (long long)g[3], (long long)g[4], (long long)g[5], (long long)g[TL_SHARED]);
   }
+#endif
+#ifdef TL_CONSTANTS
+  pthread_mutex_unlock(&filling);
 #endif
   if (pushed) {
     tl_context ours;

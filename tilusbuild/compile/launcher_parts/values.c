@@ -69,5 +69,12 @@ typedef struct {
 } tl_map_of;
 
 #endif
+#ifdef TL_CONSTANTS
+typedef struct {
+  const char *variable;     /* of the device code */
+  uint16_t argument, bytes; /* bytes of an element, of a scalar or a struct */
+} tl_constant_of;
+
+#endif
 enum { TL_DIM_ARGUMENT, TL_DIM_LITERAL, TL_DIM_EXPRESSION };
 typedef struct { int kind; int64_t value; const char *text; } tl_dim;

@@ -112,6 +112,8 @@ def assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
     """Return what ptxas is given besides the architecture; None where NVRTC's cubin is kept."""
     if not recipe.assembled or recipe.ptx or not _INCLUDES.search(recipe.source):
         return None
+    if recipe.signature.constants:  # the launcher fills them, whether a kernel reads them or not
+        return None
     found: list[str] = []
     words = iter(own_flags(recipe.flags))
     for word in words:
