@@ -9,6 +9,7 @@ from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, O
 from tilusbuild.errors import Diagnostic
 
 LINES = {"flags": ("-lineinfo",)}
+WRITES = {"flags": ("-O2", "-Xcompiler", "-fstack-usage")}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,10 @@ LINES = {"flags": ("-lineinfo",)}
         ("kernel", LINES, None),
         ("host", {}, None),
         ("host", LINES, "-lineinfo writes the times of headers"),
+        ("host", WRITES, "-Xcompiler -fstack-usage is taken with unsafe-flags"),
+        ("cpu", {"flags": ("-O2", "-funroll-loops")}, None),
+        ("cpu", {"flags": ("-fstack-usage",)}, "-fstack-usage is taken with unsafe-flags"),
+        ("kernel-nvrtc", {"flags": ("--made-up",)}, "--made-up is taken with unsafe-flags"),
         ("kernel-nvrtc", {}, None),
         ("kernel-nvrtc", LINES, "-lineinfo writes the times of headers"),
     ],

@@ -298,6 +298,23 @@ def test_no_more_run_here_than_there_are_places() -> None:
             waiting.result()
 
 
+def test_a_compile_that_stays_takes_a_place_and_says_so() -> None:
+    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=Elsewhere("grpc://x")))
+    told: list[tuple[str, str]] = []
+    with ThreadPoolExecutor(3) as threads:
+        runner = SharingRunner(
+            here, there, Places(lambda: 1), lambda place, worker: told.append((place, worker))
+        )
+        every = [threads.submit(runner.run, Command(("1",), "/", stays=True)) for _ in range(3)]
+        wait_until(lambda: len(here.ran) == 1 and told.count(("waiting", "")) == 2)
+        time.sleep(0.3)
+        assert len(here.ran) == 1
+        here.go_on.set()
+        assert [each.result().elsewhere for each in every] == [None] * 3
+    assert told.count(("here", "")) == 3
+    assert there.ran == []
+
+
 def proved(server: Casd, tools: Toolchain, runner: LocalRunner, *, sent: bool = False) -> Farmed:
     """An executor that has been before the real probe."""
     warned: list[str] = []

@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from support.casd import SLOW, Casd
 from support.http_cache import HttpCache
 from support.one_library import FILES, HEAD, MANIFEST, archive
 from support.poison import poison
@@ -219,6 +220,46 @@ def test_a_remote_that_is_not_there_costs_one_warning(new_user: NewProject) -> N
     ran = user.run("build", "--json")
     assert ran.summary["attempts"] == 6
     assert len([each for each in ran.events if each["event"] == "warning"]) == 1
+
+
+def many(new_user: NewProject, address: str) -> Project:
+    """A library of which nearly all objects have to go elsewhere: there is one place here."""
+    user = library(new_user, "off", EXECUTOR=address, JOBS="4")
+    user.edit("tilus.toml", "n = [2, 3]", f"n = {[*range(2, 12)]}")
+    user.edit("scale.cpp.j2", "#include", f"{SLOW}#include")
+    return user
+
+
+@pytest.mark.slow
+def test_objects_are_compiled_on_workers_and_linked_here(farm: Casd, new_user: NewProject) -> None:
+    here, there = many(new_user, "off"), many(new_user, farm.address)
+    here.build()
+    why = there.run("explain").out
+    assert "a link reads the objects and the system's libraries, which are here" in why
+    ran = there.run("build", "--json", "-j1")
+    assert [each for each in ran.events if each["event"] == "warning"] == []
+    same(here, there)
+    link = product_of(there, "lib.so")
+    placed = [each for each in ran.events if each["event"] == "placed"]
+    assert {each["place"] for each in placed if each["hash"] == link} - {"waiting"} == {"here"}
+    theirs = {each["hash"] for each in ran.events if each.get("worker") == farm.address}
+    assert len(theirs) == ran.summary["remote"]["executed"] >= 1
+    assert link not in theirs
+    assert all((there.programs[each] / "module/object.o").is_file() for each in theirs)
+
+
+@pytest.mark.slow
+def test_flags_that_no_hash_covers_are_compiled_here(farm: Casd, new_user: NewProject) -> None:
+    user = many(new_user, farm.address)
+    user.edit("tilus.toml", "[build]\n", "[build]\nunsafe-flags = true\n")
+    user.edit("tilus.toml", 'arch = "cpu"\n', 'arch = "cpu"\nflags = ["-fstack-usage"]\n')
+    why = user.run("explain", "scale").out
+    assert "compiled on this machine: -fstack-usage is taken with unsafe-flags" in why
+    ran = user.run("build", "scale", "--json", "-j1")
+    assert (ran.summary["remote"] or {}).get("executed", 0) == 0
+    placed = [each for each in ran.events if each["event"] == "placed"]
+    assert {each["place"] for each in placed} <= {"waiting", "here"}
+    assert len([each for each in placed if each["place"] == "here"]) == 10
 
 
 @pytest.mark.nvcc

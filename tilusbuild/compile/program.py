@@ -387,13 +387,17 @@ class Compile:
         """Run one step's command in the private directory. Raises `OSError` if it cannot start."""
         reads = self._reads()
         reads.forget()
-        made = self._portable(step, reads)
+        made = self.recipe.pipeline.made_elsewhere(step)
+        stays = bool(made) and self._stays()
+        if stays:
+            made = ()
         command = Command(
             reads.argv(step),
             self.work,
             {**self.tools.environment, **ENVIRONMENT, **reads.environment},
             self.timeout,
-            outputs=made,
+            outputs=(*made, *reads.lists(step)) if made else (),
+            stays=stays,
             on_worker=self.recipe.pipeline.on_worker(step, self.tools) if made else None,
             sandbox=reads.sandbox(step),
         )
@@ -403,13 +407,9 @@ class Compile:
         self.peak_rss = 0 if self.elsewhere else max(self.peak_rss, finished.peak_rss)
         return finished
 
-    def _portable(self, step: Step, reads: Reads) -> tuple[str, ...]:
-        """Return the files that a step makes, if another machine may run it."""
-        pipeline = self.recipe.pipeline
-        made = pipeline.made_elsewhere(step)
-        if not made or pipeline.stays_here(self.recipe, self.notes) is not None:
-            return ()
-        return (*made, *reads.lists(step))
+    def _stays(self) -> bool:
+        """Return whether no other machine may run what compiles."""
+        return self.recipe.pipeline.stays_here(self.recipe, self.notes) is not None
 
     def _reads(self) -> Reads:
         return Reads(self.tools, self.work, self.include_dir)

@@ -93,15 +93,15 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Event):
-    """How far a compile is that has `Started` and found no core free here, where other machines may
-    compile. Without one it runs here."""
+    """How far a compile is that has `Started` and found no core free here, or that must stay, where
+    other machines compile, too. Without one it runs here."""
 
     event: ClassVar[str] = "placed"
     hash: str
     label: str
     place: str
     """"waiting" for anybody to take it, "sent" to a server, "queued" there, "executing" there, or
-    "here" after all."""
+    "here" after all, or because it must be."""
     address: str
     """The server's; "" when it waits, or runs here."""
     worker: str = ""

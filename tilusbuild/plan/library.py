@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 from tilusbuild.compile import Link, Recipe
 from tilusbuild.errors import input_error
 from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
-from tilusbuild.manifest.pure_flags import impure
 from tilusbuild.manifest.sources import SOURCE
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import PlannedInstance
@@ -130,6 +129,8 @@ class LinkInstance(ScriptInstance):
 
     @property
     def kept_here(self) -> str:
+        from tilusbuild.manifest.pure_flags import impure
+
         cpu = self.target.kind == "cpu"
         named = (name for name, place in self._places_of_libs() if place is None)
         # The C and C++ libraries are in the fingerprint, by their headers.

@@ -59,6 +59,9 @@ class Command:
     outputs: tuple[str, ...] = ()
     """The files in `cwd` that it makes if it ends well, when it reads nothing but `cwd` and the
     tools: such a command may run on another machine. () is any other."""
+    stays: bool = False
+    """Whether it compiles and no other machine may run it: where others compile too, it takes one
+    of the places that there are for compiles here."""
     on_worker: OnWorker | None = None
     """What another machine runs in its place; None: the same words."""
     sandbox: Sandbox | None = None

@@ -1,7 +1,8 @@
 """The seam for compiles on other machines: this machine's places first, others beside them.
 
 A command that may run elsewhere takes one of the local places while there is one. Otherwise the
-executor gets it, as soon as that takes any; what it cannot do is done here, when a place is free.
+executor gets it, as soon as that takes any; what it cannot do is done here, when a place is free,
+and so is a compile that must stay.
 So an executor in trouble makes a build slower, never wrong, and starts no more compilers here than
 `-j` allows.
 """
@@ -18,7 +19,8 @@ from tilusbuild.process.base import CancelledError, Command, CompletedCommand, R
 
 WAITING, SENT, QUEUED, EXECUTING, HERE = "waiting", "sent", "queued", "executing", "here"
 """How far a command is that found no place here at once: it waits for anybody to take it; a server
-has it, which may know more; it waits for a worker; a worker runs it; it got a place here."""
+has it, which may know more; it waits for a worker; a worker runs it; it got a place here. One that
+must stay is waiting or here."""
 Tell: TypeAlias = Callable[[str, str], None]
 """Is told how far a command is, and on which worker where that is known."""
 _CHECK_EVERY = 0.1
@@ -99,12 +101,12 @@ class SharingRunner:
         self._cancelled = threading.Event()
 
     def run(self, command: Command) -> CompletedCommand:
-        if not command.outputs:
+        if not command.outputs and not command.stays:
             return self._inner.run(command)
         began = time.monotonic()
         tried = told = False
         while not self._places.try_take():
-            if not tried and self._executor.ready():
+            if not tried and not command.stays and self._executor.ready():
                 tried, waited = True, time.monotonic() - began
                 done = self._executor.run(command, self._cancelled, self._tell)
                 if done is not None:
@@ -119,7 +121,7 @@ class SharingRunner:
                 raise CancelledError
         waited = time.monotonic() - began
         try:
-            if tried or told:
+            if tried or told or command.stays:
                 self._tell(HERE, "")
             return replace(self._inner.run(command), waited=waited)
         finally:

@@ -121,8 +121,8 @@ class Pipeline(ABC):
         return None
 
     def made_elsewhere(self, step: Step) -> tuple[str, ...]:
-        """Return the files that a step makes, if it may be given to another machine: that which
-        compiles. The others take milliseconds."""
+        """Return the files that a step makes, if it is one that other machines may have where
+        `stays_here` allows it: that which compiles. The others take milliseconds."""
         reads = step.argv[0] in ("{nvcc}", "{cxx}") and SOURCE in step.argv
         return (step.output,) if reads else ()
 
@@ -131,7 +131,21 @@ class Pipeline(ABC):
         may. `notes` are those of the closure."""
         if self.copies_headers(recipe):
             return TIMES_OF_HEADERS
-        return None
+        return self.unsafe(recipe)
+
+    def unsafe(self, recipe: Recipe) -> str | None:
+        """Return the flag that may mean another thing on another machine, in words; None for
+        none."""
+        if not recipe.flags:
+            return None
+        # Imported only here: a manifest that was checked before needs none of it.
+        from tilusbuild.manifest.pure_flags import impure
+
+        cpu = self.compiler == "g++"
+        named = next((words for _, words in impure(recipe.flags, cpu=cpu)), None)
+        if named is None:
+            return None
+        return f"{named} is taken with unsafe-flags: what it reads, or means elsewhere, is in no hash"
 
     # What is checked, before a compile and after each of its steps
 

@@ -108,7 +108,10 @@ class LinkPipeline(Pipeline):
         return False
 
     def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
-        return "a link reads the objects that are here, and takes milliseconds"
+        return "a link reads the objects and the system's libraries, which are here"
+
+    def made_elsewhere(self, step: Step) -> tuple[str, ...]:
+        return (step.output,) if step.output == self.product else ()
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:
         """Write nothing: each object has its own."""

@@ -232,7 +232,7 @@ class KernelNvrtc(KernelPipeline):
         if notes:
             return "what it includes cannot be told, and NVRTC is held to its headers here only"
         # They are taken out of the code, but not how many bytes a time took there.
-        return TIMES_OF_HEADERS if has_line_info(recipe) else None
+        return TIMES_OF_HEADERS if has_line_info(recipe) else self.unsafe(recipe)
 
     def made_elsewhere(self, step: Step) -> tuple[str, ...]:
         if step.name == "assemble":
