@@ -1,9 +1,9 @@
 """Three users of one project, each with a path and a cache of their own, and a server between.
 
 The first builds and writes. The second compiles nothing, has every file byte for byte, and is
-compared with the first in processor time. Then every library in the server is exchanged for one
-with another last byte, as whoever may write could: the third refuses these by name, compiles them,
-and has the first's bytes all the same.
+compared with the first in processor time. Then every library and object in the server is exchanged
+for one with another last byte, as whoever may write could: the third refuses these by name,
+compiles them, and has the first's bytes all the same.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class User:
 
 
 def poison(server: Nginx) -> int:
-    """Give every library another last byte; return how many there are."""
+    """Give every library and object another last byte; return how many there are."""
     found = [path for path in server.blobs() if path.read_bytes()[:4] == b"\x7fELF"]
     for path in found:
         data = path.read_bytes()
@@ -88,6 +88,11 @@ def told(name: str, user: User, first: User) -> None:
         f"{user.cpu:10.1f} s{first.cpu / user.cpu:8.1f}x{user.wall:10.1f} s",
         flush=True,
     )
+
+
+def _outputs(user: User) -> list[Path]:
+    """What the project's libraries are written to."""
+    return [path for path in (user.directory / "build").glob("**/*") if path.is_file()]
 
 
 def need(true: bool, what: str) -> None:
@@ -107,7 +112,7 @@ def main() -> None:
             users = []
             for number in range(3):
                 own = directory / ("deep/" * number) / f"user-{number}"
-                ignored = shutil.ignore_patterns(".cache", "dist", "__pycache__")
+                ignored = shutil.ignore_patterns(".cache", "dist", "build", "__pycache__")
                 shutil.copytree(_bench.ROOT / "examples" / example, own, ignore=ignored)
                 users.append(User(own, f"http://127.0.0.1:{server.port}"))
             first, second, third = users
@@ -126,12 +131,17 @@ def main() -> None:
             poisoned = poison(server)
             third.environment["TILUSBUILD_REMOTE_PATIENCE"] = "100s"
             third.build(*which)
-            told(f"{poisoned} libraries poisoned", third, first)
-            need(third.summary["remote"]["hits"] == 0, "the third believed a poisoned library")
+            told(f"{poisoned} products poisoned", third, first)
+            need(third.summary["remote"]["hits"] == 0, "the third believed a poisoned product")
             need(published(third.cache) == whole, "the third has other bytes")
             for warning in third.warnings:
                 print(f"    {warning}")
-            need(any("module/lib.so has other bytes" in each for each in third.warnings), "no name")
+            named = [each for each in third.warnings if " has other bytes" in each]
+            need(
+                any("module/lib.so" in each or "module/object.o" in each for each in named), "name"
+            )
+            outputs = [{p.name: p.read_bytes() for p in _outputs(user)} for user in users]
+            need(outputs[0] == outputs[1] == outputs[2], "a product has other bytes")
         finally:
             server.kill()
         print(f"  {len(whole)} files of {programs} programs, byte for byte the same with all three")

@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 
 from support.command_line import TILUSBUILD
+from support.one_library import FILES, MANIFEST
 from support.project import NewProject, Project
 
+LIBRARY = {**FILES, "tilus.toml": MANIFEST.replace("LIBRARY\n", 'link-libs = ["gcc_eh"]\n')}
 _OF_THE_ALLOCATOR = {"brk", "mmap", "munmap", "madvise", "mremap", "futex"}
 
 
 def calls(project: Project, address: str | None = None) -> Counter[str]:
     """The system calls of a build that has nothing to do, by name."""
-    log = project.directory / "calls"
+    log = project.directory.parent / "calls"  # a new file beside a source may be a header
     if address is not None:
         project.environment["TILUSBUILD_REMOTE_CACHE"] = address
-    for _ in range(2):  # the first one writes its record
+    for _ in range(3):  # the first ones write its record
         project.run("build")
     words = ["strace", "-f", "-qq", "-o", str(log), *TILUSBUILD, "build"]
     variables = {**project.environment, "PYTHONHASHSEED": "0"}
@@ -34,9 +36,12 @@ def calls(project: Project, address: str | None = None) -> Counter[str]:
     return Counter(name for name in names if name not in _OF_THE_ALLOCATOR)
 
 
+@pytest.mark.parametrize("files", [{}, LIBRARY], ids=["kernels", "library"])
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_an_unreachable_remote_costs_no_call(new_user: NewProject, tmp_path: Path) -> None:
-    user = new_user(f"file://{tmp_path}/none")
+def test_an_unreachable_remote_costs_no_call(
+    new_user: NewProject, tmp_path: Path, files: dict[str, str]
+) -> None:
+    user = new_user(f"file://{tmp_path}/none").write_all(files)
     without = calls(user, "off")
     assert "socket" not in without
     # Of the network that is for examples: what is sent there comes nowhere.
