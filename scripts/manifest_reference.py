@@ -95,7 +95,7 @@ def _title(path: Path) -> str:
         return "The top level"
     if isinstance(path[-1], int):
         return f"Items of `{names[-1]}` in `[{'.'.join(names[:-1])}]`"
-    if names[-1] == NAME and len(names) > 2 and names[-2] != "override":
+    if names[-1] == NAME and len(names) > 2 and names[-2] not in ("override", "named"):
         return f"Entries of `[{'.'.join(names[:-1])}]`"
     return f"`[{'.'.join(names)}]`"
 

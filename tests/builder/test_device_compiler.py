@@ -257,7 +257,7 @@ def test_a_cpu_target_asks_for_neither(directory: Path, opened: Opened) -> None:
         MANIFEST.replace('"sm_90a"', '"cpu"').replace("launch", "#")
     )
     with opened(CUDA_HOME="/nowhere", PATH="/usr/bin:/bin") as project:
-        assert project.planner(PlanSelection()).toolchain.nvrtc is None
+        assert project.planner(PlanSelection()).toolchains[""].nvrtc is None
 
 
 def test_the_toolchain_plans_with_the_compiler_that_was_asked_for(opened: Opened) -> None:

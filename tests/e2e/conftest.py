@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.nvcc_journal import FakeCuda, make_toolkit
+from support.nvcc_journal import FakeCuda, as_release, make_toolkit
 from support.processes import Watched
 from support.project import NewProject, Project
 from support.scale import TEMPLATE, manifest
@@ -55,6 +55,13 @@ def fake_cuda(_fake_toolkit: Path, tmp_path: Path) -> FakeCuda:
     """A toolkit with an empty journal."""
     directory = shutil.copytree(_fake_toolkit, tmp_path / "toolkit")
     return FakeCuda(str(directory / "bin" / "nvcc"))
+
+
+@pytest.fixture
+def other_cuda(_fake_toolkit: Path, tmp_path: Path) -> FakeCuda:
+    """Another toolkit, of release 13.1, with a journal of its own."""
+    directory = shutil.copytree(_fake_toolkit, tmp_path / "other")
+    return FakeCuda(as_release(str(directory), "13.1.15"))
 
 
 @pytest.fixture

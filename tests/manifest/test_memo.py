@@ -47,7 +47,7 @@ def everything(manifest: Manifest) -> list[object]:
             said.append([script.derived_for(target), script.restrict_for(target)])
             said.append([script.launch_for(target), script.default_for(target)])
             said.append([manifest.flags_for(name, target), manifest.defines_for(name, target)])
-            said.append([manifest.targets[target].is_cpu, manifest.std_for(name)])
+            said.append([manifest.targets[target].is_cpu, manifest.std_for(name, target)])
             said.append([manifest.include_dirs_for(name), manifest.headers_for(name)])
             said.append(manifest.place_of_value(*manifest.written(name, target, "flags")))
         said.append([each.given for each in (script, script.launch, script.tune) if each])

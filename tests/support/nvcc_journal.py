@@ -51,6 +51,20 @@ def make_toolkit(directory: str) -> str:
     return nvcc
 
 
+def as_release(directory: str, version: str) -> str:
+    """Have a toolkit in a directory say that it is of another release, such as "13.1.15"; the path
+    of its nvcc."""
+    assert len(version) == len(VERSION)
+    old, new = (each.rpartition(".")[0].encode() for each in (VERSION, version))
+    for where, _, names in os.walk(directory):
+        for name in names:
+            with open(os.path.join(where, name), "r+b") as file:
+                data = file.read().replace(VERSION.encode(), version.encode()).replace(old, new)
+                file.seek(0)
+                file.write(data)
+    return os.path.join(directory, _NVCC)
+
+
 def make_host(directory: str) -> str:
     """Make g++, gcc, as and ld in a directory to put on PATH, which are quick to ask; returns it.
 

@@ -97,11 +97,9 @@ def build_planned(
     wanted: Iterable[ProgramJob] = jobs(plan) if only is None else only
     if part is not None:
         wanted = part.jobs(reporter)
-    instances = plan.script_instances
-    toolchain = instances[0].toolchain if instances else project.toolchain(cuda=False)
     if only is None and part is None and root is None:
         config = replace(config, notices=dropped_measurements(project, plan))
-    with open_builder(project, toolchain, config, seen=seen) as builder:
+    with open_builder(project, config, seen=seen) as builder:
         with closing(reporter), closing(builder.compiler), kept(project, builder.config):
             result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
             if _publishes(result, config) and only is None and part is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class Project:
         self._remembers = False
         """Whether the manifest is to be remembered."""
         self._options: Mapping[str, str | float | None] = {}
-        self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
+        self._toolchains: dict[tuple[str, bool, bool], Toolchain] = {}
 
     @classmethod
     def open(
@@ -194,19 +195,16 @@ class Project:
         chosen = self.settings.device_compiler
         return DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
 
-    def toolchain(self, *, cuda: bool, nvrtc: bool = False) -> Toolchain:
-        """Return the tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when
-        one is missing."""
-        key = cuda, nvrtc
+    def toolchain(self, name: str = "", *, cuda: bool, nvrtc: bool = False) -> Toolchain:
+        """Return the tools of this name ("": `[toolchain]`), with nvcc when `cuda` and NVRTC when
+        `nvrtc`. Raises `InputError` when one is missing."""
+        key = name, cuda, nvrtc
         if key not in self._toolchains:
-            declared = self.manifest.toolchain
-            request = ToolchainRequest(
-                nvcc=declared.nvcc,
+            request = replace(
+                requested(self.manifest, name),
                 needs_cuda=cuda,
                 needs_nvrtc=nvrtc,
                 device_compiler=self.device_compiler,
-                project_root=self.manifest.root,
-                place=self._place_of_nvcc(),
             )
             self._toolchains[key] = discover(request, self.environment, self.runner, self.digests)
         return self._toolchains[key]
@@ -221,16 +219,19 @@ class Project:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         selection = selection.with_objects(self.manifest)
         pairs = list(chosen_pairs(self.manifest, selection))
-        compilers: set[str] = set()
+        needed: dict[str, set[str]] = {}
         for script, target in pairs:
-            owner = self.manifest.scripts[script]
-            compiler = self.device_compiler.of(owner.device_compiler)
-            compilers.add(pipeline_for(target.kind, owner.form, compiler).compiler)
-        toolchain = self.toolchain(cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
-        if found := refusals(self.manifest, pairs, toolchain):
+            pipeline = _pipeline(self.manifest, script, target, self.device_compiler)
+            name = self.manifest.toolchain_of(script, target.name)
+            needed.setdefault(name, set()).add(pipeline.compiler)
+        toolchains = {
+            name: self.toolchain(name, cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
+            for name, compilers in needed.items()
+        }
+        if found := refusals(self.manifest, pairs, toolchains):
             raise InputError(*found)
         return Planner(
-            self.manifest, toolchain, self.renderer, self.digests, self.memo, self.counting
+            self.manifest, toolchains, self.renderer, self.digests, self.memo, self.counting
         )
 
     def launcher(self) -> tuple[str, ...]:
@@ -248,11 +249,6 @@ class Project:
             raise input_error(f"no program {declared[0]} on PATH", place=place)
         return (os.path.abspath(path), *declared[1:])
 
-    def _place_of_nvcc(self) -> Place | None:
-        if self.manifest.toolchain.nvcc is None:
-            return None
-        return self.manifest.place_of_value("toolchain", "nvcc")
-
 
 def _load(path: str) -> Manifest:
     # Imported only here: it takes longer than all else where the manifest is remembered.
@@ -264,20 +260,47 @@ def _load(path: str) -> Manifest:
 Keys = tuple[str | int, ...]
 
 
+def requested(manifest: Manifest, name: str) -> ToolchainRequest:
+    """Return what a manifest asks of the toolchain of this name."""
+    declared = manifest.toolchain_named(name)
+    return ToolchainRequest(
+        nvcc=declared.nvcc,
+        cxx=declared.cxx,
+        project_root=manifest.root,
+        name=name,
+        nvcc_key=".".join(manifest.key_of_toolchain(name, "nvcc")),
+        cxx_key=".".join(manifest.key_of_toolchain(name, "cxx")),
+        place=_place_of_tool(manifest, name, "nvcc"),
+        cxx_place=_place_of_tool(manifest, name, "cxx"),
+    )
+
+
+def _place_of_tool(manifest: Manifest, name: str, key: str) -> Place | None:
+    if getattr(manifest.toolchain_named(name), key) is not None:
+        return manifest.place_of_value(*manifest.key_of_toolchain(name, key))
+    return manifest.place("toolchain", "named", name) if name else None
+
+
+def _pipeline(
+    manifest: Manifest, script: str, target: Target, compiler: DeviceCompiler
+) -> Pipeline:
+    own = manifest.device_compiler_for(script, target.name)
+    return pipeline_for(target.kind, manifest.scripts[script].form, compiler.of(own))
+
+
 def refusals(
-    manifest: Manifest, pairs: Iterable[tuple[str, Target]], toolchain: Toolchain
+    manifest: Manifest, pairs: Iterable[tuple[str, Target]], toolchains: Mapping[str, Toolchain]
 ) -> list[Diagnostic]:
     """Return everything that the compilers refuse, once each, for pairs of a script's name and a
-    target."""
+    target; toolchains are by their names."""
     found: list[Diagnostic] = []
     for script, target in pairs:
-        owner = manifest.scripts[script]
-        compiler = toolchain.device_compiler.of(owner.device_compiler)
-        pipeline = pipeline_for(target.kind, owner.form, compiler)
+        toolchain = toolchains[manifest.toolchain_of(script, target.name)]
+        pipeline = _pipeline(manifest, script, target, toolchain.device_compiler)
         found += _tools(manifest, target, pipeline, toolchain)
         found += _runtime(manifest, script, target, toolchain)
         found += _flags(manifest, script, target.name, pipeline)
-        found += _standard(manifest, script, pipeline)
+        found += _standard(manifest, script, target.name, pipeline)
     return list(dict.fromkeys(found))
 
 
@@ -288,7 +311,8 @@ def _tools(
     try:
         pipeline.check_archs(toolchain, target.archs, target.ptx, place)
     except InputError as error:
-        yield from error.diagnostics
+        of = f"toolchain {toolchain.name}: " if toolchain.name else ""
+        yield from (replace(each, message=of + each.message) for each in error.diagnostics)
 
 
 def _runtime(
@@ -298,7 +322,7 @@ def _runtime(
     cuda = toolchain.cuda
     if target.kind != "cuda" or cuda is None or cuda.cudart:
         return
-    keys = _where_cudart_is_shared(manifest, script)
+    keys = _where_cudart_is_shared(manifest, script, target.name)
     if keys is None:
         return
     yield Diagnostic(
@@ -308,16 +332,18 @@ def _runtime(
     )
 
 
-def _where_cudart_is_shared(manifest: Manifest, script: str) -> tuple[str, ...] | None:
+def _where_cudart_is_shared(manifest: Manifest, script: str, target: str) -> tuple[str, ...] | None:
     """Return the keys that link a script's host code, or a library, with the shared CUDA runtime;
     None where nothing does."""
     if script in manifest.libraries:
         shared = manifest.libraries[script].cudart == "shared"
         return ("library", script, "cudart") if shared else None
     owner = manifest.scripts[script]
-    if owner.entry is None or manifest.cudart_for(script) != "shared":
+    if owner.entry is None or manifest.cudart_for(script, target) != "shared":
         return None
-    return ("toolchain", "cudart") if owner.cudart is None else ("script", script, "cudart")
+    if owner.cudart is not None:
+        return ("script", script, "cudart")
+    return manifest.key_of_toolchain(manifest.toolchain_of(script, target), "cudart")
 
 
 def _flags(
@@ -337,11 +363,15 @@ def _flags(
             yield Diagnostic(message, place, one.hint)
 
 
-def _standard(manifest: Manifest, script: str, pipeline: Pipeline) -> Iterator[Diagnostic]:
-    std = manifest.std_for(script)
+def _standard(
+    manifest: Manifest, script: str, target: str, pipeline: Pipeline
+) -> Iterator[Diagnostic]:
+    std = manifest.std_for(script, target)
     if pipeline.standards is not None and std not in pipeline.standards:
         own = manifest.scripts[script].std is not None
-        keys = ("script", script, "std") if own else ("toolchain", "std")
+        toolchain = manifest.toolchain_of(script, target)
+        of_tools = manifest.key_of_toolchain(toolchain, "std")
+        keys = ("script", script, "std") if own else of_tools
         place = manifest.place_of_value(*keys)
         known = ", ".join(pipeline.standards)
         yield Diagnostic(f"{pipeline.compiler} does not know {std}", place, f"it knows {known}")

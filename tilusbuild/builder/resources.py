@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.builder.compiler_times import CompilerTimes
 from tilusbuild.builder.project import Project
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tilusbuild.process.resident import ResidentPool
+    from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 
 
 _SEVERAL = 3
@@ -76,13 +77,20 @@ file in it was removed, added or replaced, and the library when it was written t
 these is a tenth of the time of a large build with nothing to do."""
 
 
+Shared: TypeAlias = Callable[[Runner, Job, Toolchain], Runner]
+"""Returns a runner of a job that also runs elsewhere, where the same tools are."""
+
+
+def _alone(runner: Runner, job: Job, toolchain: Toolchain) -> Runner:
+    return runner
+
+
 class ProgramCompiler:
-    """Compiles the programs of one plan with one toolchain."""
+    """Compiles the programs of one plan, each with its own toolchain."""
 
     def __init__(
         self,
         cache: Cache,
-        toolchain: Toolchain,
         runner: LocalRunner,
         *,
         timeout: float | None,
@@ -91,14 +99,13 @@ class ProgramCompiler:
         nice: int = 0,
         makeflags: str = "",
         timeline: Timeline,
-        shared: Callable[[Runner, Job], Runner] = lambda runner, job: runner,
+        shared: Shared = _alone,
     ) -> None:
         """`environment` is the prefix's; `makeflags` are for compilers with threads of their own;
-        `shared` returns a runner of a job that also runs elsewhere."""
+        `shared` says who else runs commands."""
         self._shared = shared
         self._timeline = timeline
         self._cache = cache
-        self._toolchain = toolchain
         self._runner = runner
         self._timeout = timeout
         self._prefix = prefix
@@ -113,16 +120,12 @@ class ProgramCompiler:
         """The programs of each script that are still to be compiled."""
         self._launchers = StepStore(os.path.join(cache.state_path, "launchers"))
         self._units = unit_store(os.path.join(cache.state_path, "units"))
-        nvrtc = toolchain.nvrtc
-        self._residents: ResidentPool | None = None
-        if nvrtc is not None and not prefix:
-            from tilusbuild.process import resident
-
-            self._residents = resident.ResidentPool(runner, nvrtc.command)
+        self._residents: dict[NvrtcLibrary, ResidentPool] = {}
+        self._opening = threading.Lock()
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
-        runner = self._running[id(job)] = self._scope(job)
+        runner = self._running[id(job)] = self._scope(job, work.toolchain)
         ran: list[str] = []
         units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
         try:
@@ -130,7 +133,7 @@ class ProgramCompiler:
         finally:
             del self._running[id(job)]
         try:
-            self._check_tools(outcome)
+            _check_tools(work.toolchain, outcome)
         except ToolsChangedError:
             units.drop()
             raise
@@ -159,33 +162,37 @@ class ProgramCompiler:
         self._expected[script] -= 1
         return self._expected[script] >= _SEVERAL * (len(self._running) + 1)
 
-    def _check_tools(self, outcome: CompileOutcome) -> None:
-        """Raise `ToolsChangedError` when the compile may have seen other tools than its hash names.
+    def _residents_of(self, nvrtc: NvrtcLibrary | None) -> ResidentPool | None:
+        """Return the processes that have a library loaded; None where none are kept."""
+        if nvrtc is None or self._prefix:
+            return None
+        from tilusbuild.process import resident
 
-        What a tool reported may come from a file that was half written; so may its crash.
-        """
-        whole = outcome.cause not in (None, Cause.CHECK, Cause.LIMIT)
-        if (path := self._toolchain.changed(whole=whole)) is not None:
-            raise ToolsChangedError(f"{path} changed while it was used; build again")
+        with self._opening:
+            if nvrtc not in self._residents:
+                self._residents[nvrtc] = resident.ResidentPool(self._runner, nvrtc.command)
+            return self._residents[nvrtc]
 
-    def _scope(self, job: Job) -> Runner:
+    def _scope(self, job: Job, toolchain: Toolchain) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone."""
         scope = self._runner.scope()
         runner: Runner = scope
         more_to_come = self._more_to_come(job.script)
-        if self._residents is not None:
+        if (residents := self._residents_of(toolchain.nvrtc)) is not None:
             from tilusbuild.toolchain.nvrtc_command import MORE
 
-            runner = self._residents.runner(scope, MORE if more_to_come else ())
+            runner = residents.runner(scope, MORE if more_to_come else ())
         if self._prefix or self._nice:
             runner = PrefixRunner(self._prefix, runner, self._nice, self._environment)
-        cuda = self._toolchain.cuda
+        cuda = toolchain.cuda
         if self._makeflags and not self._prefix and cuda and cuda.release >= FIRST_RELEASE:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
-        return self._shared(runner, job)
+        return self._shared(runner, job, toolchain)
 
-    def _timed(self, runner: Runner, ran: list[str], before: str = "") -> Runner:
-        nvrtc = self._toolchain.nvrtc
+    def _timed(
+        self, toolchain: Toolchain, runner: Runner, ran: list[str], before: str = ""
+    ) -> Runner:
+        nvrtc = toolchain.nvrtc
         names = {} if nvrtc is None else {nvrtc.command: "NVRTC"}
         return TimedRunner(runner, self._timeline, names, before, ran)
 
@@ -205,15 +212,15 @@ class ProgramCompiler:
         if isinstance(laid_out, CompileOutcome):
             return laid_out
         launcher, include = laid_out
-        for name, data in module_files(work.recipe, self._toolchain, launcher).items():
+        for name, data in module_files(work.recipe, work.toolchain, launcher).items():
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
         return compile_program(
             work.recipe,
-            self._toolchain,
+            work.toolchain,
             stage,
             include,
-            self._timed(runner, ran),
+            self._timed(work.toolchain, runner, ran),
             self._launchers,
             self._timeout,
             work.closure.notes,
@@ -246,9 +253,9 @@ class ProgramCompiler:
         if recipe.pipeline.script.ships_launcher:
             from tilusbuild.compile.program import launcher_object
 
-            timed = self._timed(runner, ran, f"{LAUNCHER}: ")
+            timed = self._timed(work.toolchain, runner, ran, f"{LAUNCHER}: ")
             answer = launcher_object(
-                recipe, self._toolchain, stage, timed, self._launchers, self._timeout
+                recipe, work.toolchain, stage, timed, self._launchers, self._timeout
             )
             if isinstance(answer, CompileOutcome):
                 return answer
@@ -271,8 +278,8 @@ class ProgramCompiler:
             return self._directories[digest]
 
     def cancel(self) -> None:
-        if self._residents is not None:
-            self._residents.drain()
+        for residents in list(self._residents.values()):
+            residents.drain()
         for scope in list(self._running.values()):
             scope.cancel()
         self._runner.cancel()
@@ -280,13 +287,23 @@ class ProgramCompiler:
     def close(self) -> None:
         """End the processes that were kept for the next program, and keep what was measured."""
         self._times.save()
-        if self._residents is not None:
-            self._residents.close()
+        for residents in self._residents.values():
+            residents.close()
 
     def cancel_job(self, job: Job) -> None:
         """Kill the compile that has this very object."""
         if (scope := self._running.get(id(job))) is not None:
             scope.cancel()
+
+
+def _check_tools(toolchain: Toolchain, outcome: CompileOutcome) -> None:
+    """Raise `ToolsChangedError` when a compile may have seen other tools than its hash names.
+
+    What a tool reported may come from a file that was half written; so may its crash.
+    """
+    whole = outcome.cause not in (None, Cause.CHECK, Cause.LIMIT)
+    if (path := toolchain.changed(whole=whole)) is not None:
+        raise ToolsChangedError(f"{path} changed while it was used; build again")
 
 
 class BuildStore:
@@ -400,26 +417,26 @@ def _unsafe(project: Project) -> Iterator[str]:
 
 def _beside(
     project: Project,
-    toolchain: Toolchain,
     remote: LazyRemote,
     limits: ResourceLimits,
     config: BuildConfig,
-) -> tuple[TokenSource, int | None, Callable[[Runner, Job], Runner]]:
+) -> tuple[TokenSource, int | None, Shared]:
     """Return the tokens and the jobs of a build, and who runs its commands: with an executor, there
     are more of them than this machine has places. Raises `InputError`."""
     settings = decide(project.manifest.remote, project.environment, "executor")
     if settings is None:
-        return limits.tokens, config.jobs, lambda runner, job: runner
+        return limits.tokens, config.jobs, _alone
     from tilusbuild.process.elsewhere import Places, SharingRunner
 
     here = config.places
     tokens = TokensBeside(limits.tokens, settings.jobs)
     places = Places(lambda: min(here, 1 + tokens.here))
-    remote.share(settings, toolchain, project.runner.scope())
+    remote.share(settings, project.runner.scope())
     jobs = here + settings.jobs
 
-    def shared(runner: Runner, job: Job) -> Runner:
-        return SharingRunner(runner, remote.executor_for(job), places, remote.follow(job))
+    def shared(runner: Runner, job: Job, toolchain: Toolchain) -> Runner:
+        executor = remote.executor_for(job, toolchain)
+        return SharingRunner(runner, executor, places, remote.follow(job))
 
     return tokens, jobs, shared
 
@@ -427,7 +444,6 @@ def _beside(
 @contextmanager
 def open_builder(
     project: Project,
-    toolchain: Toolchain,
     config: BuildConfig,
     *,
     seen: Mapping[str, tuple[Stamp, ...]] | None = None,
@@ -444,10 +460,9 @@ def open_builder(
             decide(project.manifest.remote, project.environment), store, project.cache
         ) as remote,
     ):
-        tokens, jobs, shared = _beside(project, toolchain, remote, limits, config)
+        tokens, jobs, shared = _beside(project, remote, limits, config)
         compiler = ProgramCompiler(
             project.cache,
-            toolchain,
             project.runner,
             timeout=project.manifest.build.timeout,
             prefix=project.launcher(),

@@ -109,13 +109,19 @@ def run(arguments: DoctorArgs) -> int:
 def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
-    from tilusbuild.toolchain.diagnose import diagnose
+    from tilusbuild.toolchain.diagnose import diagnose, diagnose_named
 
-    nvcc = manifest.toolchain.nvcc if manifest else None
-    runner = LocalRunner()
+    runner, memory = LocalRunner(), DigestMemory()
     try:
-        request = ToolchainRequest(nvcc=nvcc, needs_cuda=True, project_root=root)
-        return diagnose(request, os.environ, runner, DigestMemory())
+        if manifest is None:
+            request = ToolchainRequest(project_root=root)
+            return diagnose(request, os.environ, runner, memory)
+        from tilusbuild.builder.project import requested
+
+        found = diagnose(requested(manifest, ""), os.environ, runner, memory)
+        for name in manifest.toolchain.named:
+            found += diagnose_named(requested(manifest, name), os.environ, runner, memory)
+        return found
     finally:
         runner.close()
 
@@ -173,17 +179,21 @@ def _needed(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
     """Return the components that a build of the project cannot do without."""
     if manifest is None:
         return {"g++"}
-    scripts = [
-        script
-        for name, script in manifest.scripts.items()
-        if any(not manifest.targets[target].is_cpu for target in manifest.targets_of(name))
-    ]
     from tilusbuild.manifest.settings import BY_DEFAULT
     from tilusbuild.toolchain import DeviceCompiler
+    from tilusbuild.toolchain.diagnose import component
 
     compiler = DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
-    by_nvrtc = (each.kernel and compiler.of(each.device_compiler) == "nvrtc" for each in scripts)
-    return {"g++", *("NVRTC" if each else "nvcc" for each in by_nvrtc)}
+    needed = {"g++"}
+    for name, script in manifest.scripts.items():
+        for target in manifest.targets_of(name):
+            toolchain = manifest.toolchain_of(name, target)
+            needed.add(component("g++", toolchain))
+            if not manifest.targets[target].is_cpu:
+                own = manifest.device_compiler_for(name, target)
+                by_nvrtc = script.kernel and compiler.of(own) == "nvrtc"
+                needed.add(component("NVRTC" if by_nvrtc else "nvcc", toolchain))
+    return needed
 
 
 def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:

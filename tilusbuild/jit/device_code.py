@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilusbuild.builder.project import Project
+from tilusbuild.builder.project import Project, requested
 from tilusbuild.compile import nvrtc_tools
 from tilusbuild.compile.model import Launch
 from tilusbuild.compile.program import compile_device
@@ -30,7 +30,6 @@ from tilusbuild.toolchain import (
     DeviceCompiler,
     HostCompiler,
     Toolchain,
-    ToolchainRequest,
     ToolFile,
     discover_nvrtc,
 )
@@ -65,9 +64,10 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
         )
     if project.manifest.scripts[script].kernel is None:
         raise input_error(f"{script} has an entry of its own, which is host code: nvcc compiles it")
-    toolchain = _toolchain(project)
+    name = project.manifest.toolchain_of(script, target)
+    toolchain = _toolchain(project, name)
     selection = PlanSelection((script,), (target,), 0)
-    planner = Planner(project.manifest, toolchain, project.renderer, project.digests)
+    planner = Planner(project.manifest, {name: toolchain}, project.renderer, project.digests)
     plan = planner.plan(selection)
     (instance,), (script_instance,) = plan.instances, plan.script_instances
     (schedule,) = script_instance.space.take(instance.schedules)
@@ -118,12 +118,8 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
     )
 
 
-def _toolchain(project: Project) -> Toolchain:
-    request = ToolchainRequest(
-        nvcc=project.manifest.toolchain.nvcc,
-        project_root=project.manifest.root,
-        needs_nvrtc=True,
-    )
+def _toolchain(project: Project, name: str) -> Toolchain:
+    request = replace(requested(project.manifest, name), needs_nvrtc=True)
     nvrtc = discover_nvrtc(request, project.environment, project.runner, project.digests)
     return Toolchain(
         cuda=None,
@@ -131,6 +127,7 @@ def _toolchain(project: Project) -> Toolchain:
         fingerprint_cuda=(),
         fingerprint_host=(),
         searched=(),
+        name=name,
         nvrtc=nvrtc,
         device_compiler=DeviceCompiler("nvrtc", scripts_choose=False),
         fingerprint_nvrtc=nvrtc.fingerprint(project.digests),

@@ -86,7 +86,7 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanS
     selection = PlanSelection((script,), (target,), 0)
     remembering = project.planner(selection)
     planner = Planner(
-        remembering.manifest, remembering.toolchain, remembering.renderer, remembering.memory
+        remembering.manifest, remembering.toolchains, remembering.renderer, remembering.memory
     )
     return planner.plan(selection), selection
 

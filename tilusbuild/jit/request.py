@@ -338,7 +338,9 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
     params = _by_name(manifest, script, target, wanted)
     declared = manifest.toolchain
     if wanted.target_host is not None:
-        declared = declared.model_copy(update={"host_march": wanted.target_host})
+        march = {"host_march": wanted.target_host}
+        named = {name: each.replaced(**march) for name, each in declared.named.items()}
+        declared = declared.replaced(**march, named=named)
     schedule = _schedule(manifest, script, target, params)
     override = dict(owner.override)
     if target in override:

@@ -77,6 +77,12 @@ class LibrarySection(ManifestTable):
         "the target.",
         examples=[["-Xcompiler", "-fvisibility=hidden"]],
     )
+    toolchain: Text | None = Field(
+        None,
+        description="The `[toolchain.named.NAME]` that compiles the sources and links the library, "
+        "in place of `[toolchain]`; and compiles the objects of scripts that name none themselves.",
+        examples=["cuda12"],
+    )
     unsafe_flags: bool = Field(
         False, description="As `unsafe-flags` of `[build]`, for these sources."
     )

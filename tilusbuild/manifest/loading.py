@@ -25,6 +25,7 @@ from tilusbuild.manifest.check_libraries import check_libraries
 from tilusbuild.manifest.check_names import check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import check_flags, check_targets
+from tilusbuild.manifest.check_toolchains import NAMED, check_toolchains
 from tilusbuild.manifest.check_units import check_units
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError, too_many
 from tilusbuild.manifest.document import Document, read_document, shown_path
@@ -45,6 +46,7 @@ from tilusbuild.manifest.table import kind_of
 _CHECKS = (
     check_names,
     check_targets,
+    check_toolchains,
     check_space,
     check_expressions,
     check_dispatch,
@@ -186,7 +188,7 @@ def _diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
     path: Path = tuple(detail["loc"])
     kind = detail["type"]
     if kind == "extra_forbidden":
-        return _unknown_key(document, path)
+        return _unknown_key(document, path, detail["input"])
     if kind == "missing":
         return _missing_key(document, path)
     if path == ("edition",):
@@ -275,7 +277,7 @@ def _missing_key(document: Document, path: Path) -> Diagnostic:
     )
 
 
-def _unknown_key(document: Document, path: Path) -> Diagnostic:
+def _unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
     *outer, last = path
     key = str(last)
     table = table_at(tuple(outer))
@@ -283,6 +285,8 @@ def _unknown_key(document: Document, path: Path) -> Diagnostic:
     close = difflib.get_close_matches(key, here, n=1, cutoff=0.8)
     hint = f'did you mean "{close[0]}"?' if close else None
     hint = hint or _elsewhere(key) or _near_elsewhere(key) or did_you_mean(key, here)
+    if (*outer,) == NAMED[:1] and isinstance(value, Mapping):
+        hint = f"another toolchain is declared as {header((*NAMED, key))}"
     where = f"in {header(tuple(outer))}" if outer else "at the top level"
     return Diagnostic(f'unknown key "{key}" {where}', document.key(*path), hint)
 
@@ -291,7 +295,7 @@ def _homes(key: str) -> list[str]:
     return [
         header(path)
         for path, table in tables().items()
-        if key in keys_of(table) and not {"override", "kernels", 0} & {*path}
+        if key in keys_of(table) and not {"override", "kernels", "named", 0} & {*path}
     ]
 
 

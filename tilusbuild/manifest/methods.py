@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 from tilusbuild.expr import Expr, Value, parse
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.sources import SOURCE, SOURCES, scripts_of, searched
+from tilusbuild.manifest.tools import ToolchainMethods
 from tilusbuild.runtime.dtypes import TENSOR_MAP
 from tilusbuild.signature import (
     Argument,
@@ -335,7 +336,7 @@ class LinkMethods(ScriptMethods):
         return self.owner.kind
 
 
-class ManifestMethods(TableMethods):
+class ManifestMethods(ToolchainMethods, TableMethods):
     """Of the whole manifest, which knows where each of its keys is written."""
 
     if TYPE_CHECKING:
@@ -462,18 +463,6 @@ class ManifestMethods(TableMethods):
             for name, value in sorted(merged.items())
             if value is not False
         }
-
-    def std_for(self, script: str) -> str:
-        """The language standard of a script."""
-        return self.scripts[script].std or self.toolchain.std
-
-    def cudart_for(self, script: str) -> str:
-        """How a script's host code gets the CUDA runtime: "static" or "shared"."""
-        return self.scripts[script].cudart or self.toolchain.cudart
-
-    def library_of(self, script: str) -> str | None:
-        """The library that a script is, or is an object of."""
-        return script if script in self.libraries else self.scripts[script].library
 
     def place_of_torch(self, script: str) -> Place | None:
         """Where the library that a script is, or is an object of, asks for torch."""

@@ -300,6 +300,12 @@ class ScriptSection(ScriptMethods, ManifestTable):
     std: Standard | None = Field(
         None, description="The language standard, in place of that of `[toolchain]`."
     )
+    toolchain: Text | None = Field(
+        None,
+        description="The `[toolchain.named.NAME]` that this script is compiled with, in place of "
+        "`[toolchain]`.",
+        examples=["cuda12"],
+    )
     device_compiler: Literal["nvcc", "nvrtc"] | None = Field(
         None,
         description="What compiles the kernel's device code, in place of `device-compiler` of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -214,18 +215,66 @@ def _march(text: str) -> str:
     return text
 
 
+def _cxx(text: str) -> str:
+    name = os.path.basename(text)
+    if "g++" not in name:
+        raise fault(
+            "must be a g++, whose gcc is beside it", 'such as "g++-11" or "/opt/gcc-11/bin/g++"'
+        )
+    return text
+
+
+Nvcc = Annotated[Text, AfterValidator(_nvcc)]
+Cxx = Annotated[Text, AfterValidator(_cxx)]
+March = Annotated[Text, AfterValidator(_march)]
+
+
+class NamedToolchainSection(ManifestTable):
+    """Other compilers, for what says `toolchain = "NAME"`: a script, a library or a target.
+
+    What is not said here is as `[toolchain]` says it. The name is in no hash."""
+
+    nvcc: Nvcc | None = Field(
+        None,
+        description="Which nvcc, as in `[toolchain]`: so NVRTC, too.",
+        examples=["==13.1.*", "/opt/cuda-12.8"],
+    )
+    cxx: Cxx | None = Field(
+        None, description="Which host compiler, as in `[toolchain]`.", examples=["g++-11"]
+    )
+    std: Standard | None = Field(None, description="The language standard.")
+    host_march: March | None = Field(
+        None, description="The oldest CPU that host code runs on.", examples=["x86-64-v3"]
+    )
+    device_compiler: Literal["nvcc", "nvrtc"] | None = Field(
+        None,
+        description="What compiles device code of the kernel pipeline. `--device-compiler` and "
+        "`TILUSBUILD_DEVICE_COMPILER` take precedence over it.",
+    )
+    cudart: Literal["static", "shared"] | None = Field(
+        None, description="How the library of an `entry` script gets the CUDA runtime."
+    )
+
+
 class ToolchainSection(ManifestTable):
     """Which compilers are used, and how they are started."""
 
-    nvcc: Annotated[Text, AfterValidator(_nvcc)] | None = Field(
+    nvcc: Nvcc | None = Field(
         None,
         description="Which nvcc: a requirement on its version, or a path (relative to the "
         "manifest). Searched for in: here, `CUDA_HOME` and `CUDA_PATH`, `PATH`, "
         "`/usr/local/cuda*`, NVIDIA's wheels.",
         examples=[">=12.4,<14", "/opt/cuda-13.0/bin/nvcc"],
     )
+    cxx: Cxx | None = Field(
+        None,
+        description="Which host compiler: a name to look up on `PATH`, or a path (relative to the "
+        "manifest); its gcc is the one beside it. Without it: the first g++ and gcc on `PATH` that "
+        "are no wrappers.",
+        examples=["g++-12", "/opt/gcc-12/bin/g++"],
+    )
     std: Standard = Field("c++17", description="The language standard, for device and host code.")
-    host_march: Annotated[Text, AfterValidator(_march)] | None = Field(
+    host_march: March | None = Field(
         None,
         description="The oldest CPU that host code runs on, as the host compiler's `-march` names "
         "it; never `native`. Without it: `x86-64-v2`, or `armv8-a` on aarch64.",
@@ -245,6 +294,9 @@ class ToolchainSection(ManifestTable):
         (),
         description="A command that every compiler is started through.",
         examples=[["srun", "-n1"]],
+    )
+    named: Entries[NamedToolchainSection] = Field(
+        default_factory=entries, description="Other toolchains, by name."
     )
 
 
@@ -288,6 +340,12 @@ class TargetSection(TargetMethods, ManifestTable):
         default_factory=entries,
         description="Preprocessor macros, over those of `[build]`.",
         examples=[{"USE_TMA": True}],
+    )
+    toolchain: Text | None = Field(
+        None,
+        description="The `[toolchain.named.NAME]` that scripts and libraries which name none are "
+        "compiled with for this target.",
+        examples=["cuda12"],
     )
     facts: Entries[AnyValue] = Field(
         default_factory=entries,

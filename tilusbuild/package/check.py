@@ -333,7 +333,7 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
         target.archs,
         target.ptx,
     )
-    if (*described, script.toolkit) != (*listed, target.toolkit):
+    if described != listed or not _no_newer(script.toolkit, target.toolkit):
         raise InconsistentError(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
     if {name: value_text(value) for name, value in script.params.items()} != dict(entry.params):
         raise InconsistentError(
@@ -343,6 +343,14 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     order = dict.fromkeys(program for program in script.programs if program in packed)
     if tuple(order) != entry.programs:
         raise InconsistentError(f"{where}: the list names programs that are not of this script")
+
+
+def _no_newer(toolkit: str | None, listed: str | None) -> bool:
+    """Return whether the toolkit that made a script's code is no newer than the target's, which is
+    the newest of those that made code for it."""
+    if toolkit is None or listed is None:
+        return toolkit is listed
+    return numbers_of(toolkit) <= numbers_of(listed)
 
 
 def _check_dispatcher(where: str, directory: str) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from tilusbuild import __version__
 from tilusbuild.binary import BinaryError, read_archs, read_needs
@@ -36,7 +37,13 @@ from tilusbuild.package.listing import (
     digest_of_inputs,
     title_of,
 )
-from tilusbuild.package.model import Image, Purpose, purpose_of_program, purpose_of_script
+from tilusbuild.package.model import (
+    Image,
+    Purpose,
+    numbers_of,
+    purpose_of_program,
+    purpose_of_script,
+)
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError, RefusedProgramError
 from tilusbuild.runtime.naming import snake_case
@@ -86,9 +93,10 @@ def collect(cache: Cache, order: PackageOrder, instances: Iterable[tuple[str, st
     for script, params in read:
         entries.append(found.add_script(script, params))
         cuda = script.kind == "cuda"
-        targets[script.target] = PackageTarget(
-            "cuda" if cuda else "cpu", script.archs, script.ptx, script.toolkit if cuda else None
-        )
+        known = targets.get(script.target)
+        toolkit = _newest(script.toolkit, known.toolkit if known else None) if cuda else None
+        kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
+        targets[script.target] = PackageTarget(kind, script.archs, script.ptx, toolkit)
     if not entries:
         raise CannotPackError("there is no script to pack")
     package = FileList(
@@ -104,6 +112,11 @@ def collect(cache: Cache, order: PackageOrder, instances: Iterable[tuple[str, st
         files=found.files,
     )
     return Contents(package, package.encode(), found.origins, {})
+
+
+def _newest(*toolkits: str | None) -> str | None:
+    """Return the newest version, which a driver must know to run the code of all."""
+    return max((each for each in toolkits if each is not None), key=numbers_of, default=None)
 
 
 def _read(

@@ -49,7 +49,8 @@ ANY_MACHINE = "any"
 
 @dataclass(frozen=True, slots=True)
 class PackageTarget:
-    """A target of the manifest. `toolkit` is the CUDA toolkit's version; None for the CPU."""
+    """A target of the manifest. `toolkit` is the version of the newest CUDA toolkit that
+    made code for it; None for the CPU."""
 
     kind: Literal["cuda", "cpu"]
     archs: tuple[str, ...]

@@ -110,7 +110,8 @@ class LinkInstance(ScriptInstance):
             headers=[(header.sha256, header.name) for header in closure.headers],
             objects=self.objects,
         )
-        return RenderedProgram(program_txt, self._options(recipe, closure), recipe, closure, ())
+        options_txt = self._options(recipe, closure)
+        return RenderedProgram(program_txt, options_txt, recipe, self.toolchain, closure, ())
 
     def _needed(self, owner: LibrarySection) -> tuple[str, ...]:
         place = self._manifest.place_of_torch(self.script)

@@ -1,4 +1,4 @@
-"""Manifest and toolchain → plan: which programs there are, what each one's hash is, and their jobs.
+"""Manifest and toolchains → plan: which programs there are, what each is called, and their jobs.
 
 Planning only reads. Every instance of every script is planned, for each of its targets, in the
 manifest's order, so that all mistakes are reported in one run. A plan keeps hashes and no sources;
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def inputs(self) -> set[str]:
-        """What the plan depends on besides the manifest and the toolchain, by path."""
+        """What the plan depends on besides the manifest and the toolchains, by path."""
         return {
             path for script_instance in self.script_instances for path in script_instance.inputs
         }
@@ -68,7 +68,8 @@ class Planner:
     """Plans one project. Keeps closures and compiled templates from one plan to the next."""
 
     manifest: Manifest
-    toolchain: Toolchain
+    toolchains: Mapping[str, Toolchain]
+    """By their names: what the selected scripts are compiled with."""
     renderer: Renderer
     memory: DigestMemory
     memo: PlanMemo | None = None
@@ -149,12 +150,16 @@ class Planner:
                 space,
                 self.renderer,
                 self.headers_of(script, target),
-                self.toolchain,
+                self.toolchain_of(script, target),
                 self.memory,
             )
             if isinstance(made, LinkInstance):
                 made.take(self.objects)
             yield made
+
+    def toolchain_of(self, script: str, target: Target) -> Toolchain:
+        """Return what a script is compiled with for a target."""
+        return self.toolchains[self.manifest.toolchain_of(script, target.name)]
 
     def headers_of(self, script: str, target: Target) -> HeadersOf:
         """Return what finds the headers of a script's templates, and looks for the directories of
@@ -165,9 +170,11 @@ class Planner:
         """Return the headers that programs of a script's template can reach. Raises
         `InputError`."""
         owner = self.manifest.scripts[script]
-        compiler = self.toolchain.device_compiler.of(owner.device_compiler)
+        toolchain = self.toolchain_of(script, target)
+        own = self.manifest.device_compiler_for(script, target.name)
+        compiler = toolchain.device_compiler.of(own)
         pipeline = pipeline_for(target.kind, owner.form, compiler)
-        search_path = roots_of(self.manifest, script, template), pipeline.outside(self.toolchain)
+        search_path = roots_of(self.manifest, script, template), pipeline.outside(toolchain)
         if search_path not in self._headers:
             roots, outside = search_path
             known = None if self.memo is None else self.memo.closures.of(repr(search_path))

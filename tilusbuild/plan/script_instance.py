@@ -50,6 +50,8 @@ class RenderedProgram:
     program_txt: str
     options_txt: str
     recipe: Recipe
+    toolchain: Toolchain
+    """What compiles it."""
     closure: Closure
     """The headers that the compile sees."""
     templates: tuple[str, ...]
@@ -121,7 +123,11 @@ class ScriptInstance:
         self._noted: set[tuple[object, ...]] = set()
         self._external_digests: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = target_constants(target)
-        compiler = toolchain.device_compiler.of(self._owner.device_compiler)
+        own = manifest.device_compiler_for(script, target.name)
+        compiler = toolchain.device_compiler.of(own)
+        self._declared = manifest.toolchain_for(script, target.name)
+        self._std = manifest.std_for(script, target.name)
+        self._cudart = manifest.cudart_for(script, target.name)
         self.pipeline = pipeline_for(target.kind, self._owner.form, compiler)
         self.signature = self._resolved_signature()
         self._valued = Valued(manifest, script, target.name, self.pipeline, self._around)
@@ -292,9 +298,9 @@ class ScriptInstance:
             include_roots=self._roots(template) if copied else (),
             flags=self._valued.flags(self._shared(values)),
             defines=self._defines,
-            std=self._manifest.std_for(self.script),
-            host_march=self._manifest.toolchain.host_march,
-            cudart=self._manifest.cudart_for(self.script),
+            std=self._std,
+            host_march=self._declared.host_march,
+            cudart=self._cudart,
             prune=self._valued.limits(values),
             unit=unit,
             headers={name: each.text for name, each in headers.items()},
@@ -317,6 +323,7 @@ class ScriptInstance:
             program_txt,
             self._options(recipe, closure),
             recipe,
+            self.toolchain,
             closure,
             templates,
             scanned,
@@ -380,7 +387,7 @@ class ScriptInstance:
             (launch, [expression.canonical for expression in expressions]),
             [(name, each.source, each.canonical) for name, each in self._valued.prune.items()],
             (self._valued.written_flags, self._defines, self._roots(owner.template)),
-            (self._manifest.std_for(self.script), self._manifest.toolchain.host_march),
+            (self._std, self._declared.host_march),
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
             (tools.fingerprint_cuda, tools.fingerprint_host),
             (repr(type(self.pipeline)), tools.fingerprint_nvrtc, tools.fingerprint_joiner),
@@ -390,7 +397,7 @@ class ScriptInstance:
             parts = (*parts, tuple(owner.generate.items()))
         if self.is_part:
             parts = (*parts, (owner.form, self._rdc))
-        if self._manifest.cudart_for(self.script) == "shared":
+        if self._cudart == "shared":
             parts = (*parts, ("shared", tools.fingerprint_cudart))
         if self.grouping is not None:
             parts = (*parts, self.grouping.group)

@@ -39,14 +39,18 @@ class LazyRemote:
         self._opened = False
         self._origins: Origins | None = None
         self._tell: Callable[[Any], None] = _nobody
-        self.executor: LazyExecutor | None = None
+        self._address = ""
+        self._share: Callable[[Toolchain], LazyExecutor] | None = None
+        self._executors: list[tuple[Toolchain, LazyExecutor]] = []
+        """One for each toolchain: what a worker has is compared with what is here."""
+        self._guard = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self.executor is not None:
-            self.executor.close()
+        for _, executor in self._executors:
+            executor.close()
         if self._client is not None:
             self._client.close()
         if self._origins is not None:
@@ -68,7 +72,7 @@ class LazyRemote:
         return () if self._client is None else self._client.ask(jobs, tell)
 
     def built(self, job: Job, compiled: Compiled, /) -> None:
-        if self._client is not None or self.executor is not None or self._others_made_some:
+        if self._client is not None or self._share is not None or self._others_made_some:
             self._known_origins().made(job.hash, compiled.elsewhere)
         # What was compiled was asked for before, so the client is there if there can be one.
         if self._client is not None and not job.kept_here:
@@ -95,40 +99,48 @@ class LazyRemote:
 
     def summary(self) -> events.RemoteSummary | None:
         found = None if self._client is None else self._client.summary()
-        done = None if self.executor is None else self.executor.executed
-        if self.executor is None or done is None or not done.commands:
+        opened = (executor.executed for _, executor in self._executors)
+        done = [each for each in opened if each is not None and each.commands]
+        if not done:
             return found
-        address = self.executor.address
         return replace(
-            found or events.RemoteSummary(address, 0, 0, 0, 0, 0, 0, 0, 0.0),
-            executed=done.commands,
-            executor=address,
-            remembered=done.remembered,
-            executed_seconds=done.seconds,
-            inputs_bytes=done.inputs,
-            outputs_bytes=done.outputs,
+            found or events.RemoteSummary(self._address, 0, 0, 0, 0, 0, 0, 0, 0.0),
+            executed=sum(each.commands for each in done),
+            executor=self._address,
+            remembered=sum(each.remembered for each in done),
+            executed_seconds=sum(each.seconds for each in done),
+            inputs_bytes=sum(each.inputs for each in done),
+            outputs_bytes=sum(each.outputs for each in done),
         )
 
-    def share(self, settings: RemoteSettings, toolchain: Toolchain, runner: Runner) -> None:
+    def share(self, settings: RemoteSettings, runner: Runner) -> None:
         """Have programs compiled elsewhere, too; troubles are told as those of the cache are."""
 
         def warn(why: str) -> None:
             self._tell(events.Warned(f"remote execution: {why}"))
 
-        self.executor = LazyExecutor(settings, toolchain, runner, warn)
+        self._address = settings.address
+        self._share = lambda toolchain: LazyExecutor(settings, toolchain, runner, warn)
 
-    def executor_for(self, job: Job) -> Executor:
+    def executor_for(self, job: Job, toolchain: Toolchain) -> Executor:
         """Return who else compiles a program: nobody, where it is to be compared with what the
         cache has. Who answers there may also be who executes."""
         measured = self._client is not None and self._client.measures(job.hash)
-        return NobodyElse() if measured or self.executor is None else self.executor
+        if measured or self._share is None:
+            return NobodyElse()
+        with self._guard:
+            for known, executor in self._executors:
+                if known is toolchain or known == toolchain:
+                    return executor
+            made = self._share(toolchain)
+            self._executors.append((toolchain, made))
+            return made
 
     def follow(self, job: Job) -> Tell:
         """Return what is told where a job's commands are."""
-        address = "" if self.executor is None else self.executor.address
 
         def tell(place: str, worker: str) -> None:
-            where = "" if place in (WAITING, HERE) else address
+            where = "" if place in (WAITING, HERE) else self._address
             self._tell(events.Placed(job.hash, job.label, place, where, worker))
 
         return tell

@@ -9,7 +9,7 @@ import glob
 import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilusbuild.errors import InputError
@@ -25,8 +25,9 @@ from tilusbuild.toolchain.discovery import (
     ToolchainRequest,
     find_cuda,
     find_nvrtc,
+    host_of,
 )
-from tilusbuild.toolchain.host import HostCompiler, find_host
+from tilusbuild.toolchain.host import HostCompiler
 from tilusbuild.toolchain.probe import Probe
 from tilusbuild.toolchain.reach import SANDBOX, sandbox_wanted
 
@@ -53,16 +54,26 @@ def diagnose(
     return tuple(_findings(request, Probe(runner, env, memory)))
 
 
+def diagnose_named(
+    request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
+) -> tuple[Finding, ...]:
+    """Return the findings that a toolchain with a name has of its own: its compilers."""
+    probe = Probe(runner, env, memory)
+    host, cxx = _host(request, probe)
+    found = (cxx, _nvcc(request, probe, host)[1], _nvrtc(request, probe))
+    return tuple(replace(each, component=component(each.component, request.name)) for each in found)
+
+
+def component(tool: str, toolchain: str) -> str:
+    """Return what a tool of a toolchain is called; "" is `[toolchain]`."""
+    return f"{tool} of toolchain {toolchain}" if toolchain else tool
+
+
 def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
-    host, finding = _host(probe)
+    host, finding = _host(request, probe)
     yield finding
-    cuda: Cuda | None = None
-    if host is None:
-        gives = "compiling for GPUs"
-        yield Finding("nvcc", "missing", "not looked for: it needs a host compiler", gives)
-    else:
-        cuda, finding = _nvcc(request, probe, host)
-        yield finding
+    cuda, finding = _nvcc(request, probe, host)
+    yield finding
     yield _driver()
     yield _tvm_ffi()
     yield _nvrtc(request, probe)
@@ -70,10 +81,10 @@ def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
     yield _sandbox(probe.env)
 
 
-def _host(probe: Probe) -> tuple[HostCompiler | None, Finding]:
+def _host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompiler | None, Finding]:
     gives = "launchers, the host and cpu pipelines; nvcc preprocesses with it"
     try:
-        host = find_host(probe)
+        host = host_of(request, probe)
     except InputError as error:
         diagnostic = error.diagnostics[0]
         return None, Finding("g++", "missing", diagnostic.message, gives, diagnostic.hint)
@@ -85,9 +96,12 @@ def _host(probe: Probe) -> tuple[HostCompiler | None, Finding]:
 
 
 def _nvcc(
-    request: ToolchainRequest, probe: Probe, host: HostCompiler
+    request: ToolchainRequest, probe: Probe, host: HostCompiler | None
 ) -> tuple[Cuda | None, Finding]:
     gives = "compiling for GPUs"
+    if host is None:
+        detail = "not looked for: it needs a host compiler"
+        return None, Finding("nvcc", "missing", detail, gives)
     try:
         cuda, searched = find_cuda(request, probe, host)
     except InputError as error:

@@ -58,8 +58,9 @@ class DeviceCompiler:
 class ToolchainRequest:
     """A project's requirements on its compilers.
 
-    `nvcc` is a requirement (">=12.4"), a path (relative to `project_root`) or None for any;
-    `place` is its place in the manifest.
+    `nvcc` is a requirement (">=12.4"), a path (relative to `project_root`) or None for any; `cxx` a
+    name to look up on PATH, a path or None for the first. `place` and `cxx_place` are where the
+    manifest says so, `nvcc_key` and `cxx_key` the keys; `name` is the toolchain's.
     """
 
     nvcc: str | None = None
@@ -67,6 +68,11 @@ class ToolchainRequest:
     project_root: str = "."
     place: Place | None = None
     needs_nvrtc: bool = False
+    name: str = ""
+    cxx: str | None = None
+    cxx_place: Place | None = None
+    nvcc_key: str = "toolchain.nvcc"
+    cxx_key: str = "toolchain.cxx"
     device_compiler: DeviceCompiler = DeviceCompiler()
     """Which compiles kernels; what it needs is in the other fields."""
 
@@ -83,7 +89,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The compilers of a build. `cuda` is None where the build needs none.
+    """Compilers of a build. `cuda` is None where what they compile needs none.
 
     `fingerprint_cuda` and `fingerprint_host` are lines for `options.txt`; a program that includes
     headers which they do not cover adds those of `HeaderDirectories.external_header_digests`.
@@ -106,6 +112,8 @@ class Toolchain:
     sandboxed: bool = True
     """Whether compiles are held to what they need, where the machine can do that."""
     device_compiler: DeviceCompiler = DeviceCompiler()
+    name: str = ""
+    """What the manifest calls it; "" is `[toolchain]`. It is in no hash."""
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
     """What the fingerprints were made of; None: nobody looks whether it changes."""
 
@@ -194,7 +202,7 @@ def discover(
 ) -> Toolchain:
     """Find the compilers. Raises `InputError`, which names the places searched and a remedy."""
     probe = Probe(runner, env, memory)
-    host = find_host(probe)
+    host = host_of(request, probe)
     evidence = Evidence(memory)
     fingerprint_host = host.fingerprint(evidence)
     cuda: Cuda | None = None
@@ -215,6 +223,7 @@ def discover(
         tuple(searched),
         fingerprint_cudart=runtime,
         device_compiler=request.device_compiler,
+        name=request.name,
         evidence=evidence,
         sandboxed=sandbox_wanted(env),
     )
@@ -230,6 +239,14 @@ def discover(
         fingerprint_joiner=nvrtc.joiner_fingerprint(evidence),
         fingerprint_assembler=nvrtc.assembler_fingerprint(evidence),
     )
+
+
+def host_of(request: ToolchainRequest, probe: Probe) -> HostCompiler:
+    """Return the host compiler of a request. Raises `InputError`."""
+    cxx = request.cxx
+    if cxx is not None and is_path(cxx):
+        cxx = os.path.abspath(os.path.join(request.project_root, os.path.expanduser(cxx)))
+    return find_host(probe, cxx, request.cxx_place, request.cxx_key)
 
 
 def discover_nvrtc(
@@ -316,7 +333,7 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
     """Yield (place, path of an nvcc or None), in the order of preference."""
     declared = _path_of(request)
     if declared is not None:
-        yield f"toolchain.nvcc ({declared})", declared
+        yield f"{request.nvcc_key} ({declared})", declared
         return
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         root = probe.env.get(variable)
@@ -346,7 +363,7 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
 
 def _path_of(request: ToolchainRequest) -> str | None:
     """Return the nvcc that a request names by its path."""
-    if request.nvcc is None or not _is_path(request.nvcc):
+    if request.nvcc is None or not is_path(request.nvcc):
         return None
     path = os.path.join(request.project_root, os.path.expanduser(request.nvcc))
     path = os.path.abspath(path)
@@ -357,18 +374,19 @@ def _newest_first(root: str) -> tuple[int, ...]:
     return tuple(-int(number) for number in re.findall(r"\d+", os.path.basename(root)))
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Return whether what the manifest says of a tool is its path."""
     return "/" in text or text.startswith(("~", "."))
 
 
 def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
-    if request.nvcc is None or _is_path(request.nvcc):
+    if request.nvcc is None or is_path(request.nvcc):
         return None
     try:
         return parse_requirement(request.nvcc)
     except RequirementError as error:
         raise InputError(
-            Diagnostic(f"toolchain.nvcc {error}", request.place, error.hint)
+            Diagnostic(f"{request.nvcc_key} {error}", request.place, error.hint)
         ) from error
 
 
@@ -377,10 +395,28 @@ def _no_cuda(request: ToolchainRequest, searched: Sequence[SearchResult]) -> Inp
     remedies = dict.fromkeys(entry.remedy for entry in searched if entry.remedy)
     lines += [f"to mend it: {remedy}" for remedy in remedies]
     if not remedies:
-        lines.append("to install one: pip install 'tilusbuild[cuda]'")
+        lines += _to_install(request)
     wanted = request.nvcc
-    what = "no nvcc found" if wanted is None else f'no nvcc found for toolchain.nvcc = "{wanted}"'
+    what = "no nvcc found"
+    if wanted is not None:
+        what += f' for {request.nvcc_key} = "{wanted}"'
     return InputError(Diagnostic(what, request.place, "\n".join(lines)))
+
+
+_BESIDE = ("nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
+
+
+def _to_install(request: ToolchainRequest) -> Iterator[str]:
+    """Yield how to get an nvcc: one beside others, for a toolchain with a name."""
+    if not request.name or request.nvcc is None:
+        yield "to install one: pip install 'tilusbuild[cuda]'"
+        return
+    yield "to install one beside others: NVIDIA's installer; or its wheels, which have nvcc since"
+    yield "CUDA 13, in a directory of their own, all of one release:"
+    wanted = "==RELEASE.*" if is_path(request.nvcc) else request.nvcc
+    words = " ".join(f"'{name}{wanted}'" for name in ("nvidia-cuda-nvcc", *_BESIDE))
+    yield f"  pip install --target DIR {words}"
+    yield '  and its path here: nvcc = "DIR/nvidia/cu13"'
 
 
 def _no_nvrtc(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 
-from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.digests import Digests
@@ -69,20 +69,45 @@ class HostCompiler:
         )
 
 
-def find_host(probe: Probe) -> HostCompiler:
+def find_host(
+    probe: Probe, wanted: str | None = None, place: Place | None = None, key: str = "toolchain.cxx"
+) -> HostCompiler:
     """Return the first g++ on PATH with its gcc, as and ld. Raises `InputError`.
 
-    Compiler wrappers (ccache and the like) are skipped: what they cache, tilusbuild caches.
+    Compiler wrappers (ccache and the like) are skipped: what they cache, tilusbuild caches. With
+    `wanted`, what the manifest says at `place` by `key`: the g++ of that name ("g++-11"), or at
+    that absolute path, and the gcc beside it.
     """
-    cxx, cc = _compiler(probe, "g++"), _compiler(probe, "gcc")
-    if cxx is None or cc is None:
-        names = [name for name, found in (("g++", cxx), ("gcc", cc)) if found is None]
-        raise _missing(f"{' and '.join(names)} not found on PATH", "apt install g++")
+    name = "g++" if wanted is None else os.path.basename(wanted)
+    try:
+        cxx, cc = _drivers(probe, wanted)
+    except ProbeError as error:
+        said = "" if wanted is None else f'{key} = "{wanted}": '
+        raise _missing(f"{said}{error}", f"apt install {name}", place) from None
     try:
         return _examine(probe, cxx, cc)
     except (ProbeError, OSError) as error:
         raise_shortage(error)
-        raise _missing(f"{cxx}: {error}", "apt install --reinstall g++") from error
+        raise _missing(f"{cxx}: {error}", f"apt install --reinstall {name}", place) from error
+
+
+def _drivers(probe: Probe, wanted: str | None) -> tuple[str, str]:
+    """Return the paths of a g++ and its gcc. Raises `ProbeError` where there is none."""
+    if wanted is None:
+        cxx, cc = _compiler(probe, "g++"), _compiler(probe, "gcc")
+        if cxx is None or cc is None:
+            names = [name for name, found in (("g++", cxx), ("gcc", cc)) if found is None]
+            raise ProbeError(f"{' and '.join(names)} not found on PATH")
+        return cxx, cc
+    cxx = wanted if os.path.isabs(wanted) else _compiler(probe, wanted)
+    if cxx is None:
+        raise ProbeError(f"{wanted} not found on PATH")
+    directory, name = os.path.split(cxx)
+    cc = os.path.join(directory, "gcc".join(name.rsplit("g++", 1)))
+    for path in (cxx, cc):
+        if not os.path.isfile(path) or not os.access(path, os.X_OK):
+            raise ProbeError(f"{path} is not there, or not executable")
+    return cxx, cc
 
 
 def _examine(probe: Probe, cxx: str, cc: str) -> HostCompiler:
@@ -197,10 +222,11 @@ def _libc_version(features: str) -> str:
     return f"{found['__GLIBC__']}.{found['__GLIBC_MINOR__']}" if len(found) == 2 else "-"
 
 
-def _missing(what: str, command: str) -> InputError:
+def _missing(what: str, command: str, place: Place | None = None) -> InputError:
     return InputError(
         Diagnostic(
             f"no host compiler: {what}",
+            place,
             hint=f"nvcc, launchers and the cpu target need one; on Debian and Ubuntu: {command}",
         )
     )

@@ -54,7 +54,7 @@ def sandbox_wanted(environment: Mapping[str, str]) -> bool:
     return environment.get(SANDBOX, "").lower() not in ("0", "false", "no", "off")
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def reach_of(
     host: HostCompiler, cuda: Cuda | None, nvrtc: NvrtcLibrary | None, *, sandboxed: bool
 ) -> Reach:

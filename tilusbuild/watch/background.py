@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -59,7 +59,7 @@ class BuildThread:
     def __init__(
         self,
         project: Project,
-        toolchain: Toolchain,
+        toolchains: Iterable[Toolchain],
         selection: PlanSelection,
         config: BuildConfig,
         reporter: Reporter,
@@ -67,7 +67,8 @@ class BuildThread:
         ended: Callable[[BuildEnded], None],
     ) -> None:
         self._project = project
-        self._toolchain = toolchain
+        self._toolchains = {each.name: each for each in toolchains}
+        """Those that it builds with: no other of the same name."""
         self._selection = selection
         self._config = config
         self._reporter = _RecordingReporter(reporter)
@@ -86,11 +87,12 @@ class BuildThread:
         with self._guard:
             return self._state is not None
 
-    def can_build(self, project: Project, toolchain: Toolchain) -> bool:
-        """Return whether programs of this project's plan can be built by this build."""
+    def can_build(self, project: Project, toolchains: Iterable[Toolchain]) -> bool:
+        """Return whether programs of this project's plan that are compiled with these can be built
+        by this build."""
         own = self._project
         return (
-            toolchain == self._toolchain
+            all(each == self._toolchains.setdefault(each.name, each) for each in toolchains)
             and project.cache is own.cache
             and project.settings.jobs == own.settings.jobs
             and project.settings.nice == own.settings.nice
@@ -143,7 +145,7 @@ class BuildThread:
         self._ended(BuildEnded(state, result, error, programs))
 
     def _build(self) -> Result:
-        with open_builder(self._project, self._toolchain, self._config) as builder:
+        with open_builder(self._project, self._config) as builder:
             with closing(builder.compiler), kept(self._project, builder.config):
                 result = build_changing(
                     self._queue, builder.store, builder.compiler, self._reporter, builder.config

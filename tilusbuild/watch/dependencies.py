@@ -146,7 +146,9 @@ def references(manifest: Manifest) -> Dependencies:
     return Dependencies(frozenset(os.path.join(manifest.root, name) for name in files))
 
 
-def dependencies_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Dependencies:
+def dependencies_of_tools(
+    toolchains: Iterable[Toolchain], environment: Mapping[str, str]
+) -> Dependencies:
     """Return the tools, and the directories where one that comes would be found before them."""
     directories = [
         directory for directory in environment.get("PATH", "").split(os.pathsep) if directory
@@ -156,7 +158,8 @@ def dependencies_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) 
         for name in ("CUDA_HOME", "CUDA_PATH")
         if environment.get(name)
     ]
-    return Dependencies(frozenset((*toolchain.witnesses(), *directories)), _TOOLS)
+    witnesses = (path for each in toolchains for path in each.witnesses())
+    return Dependencies(frozenset((*witnesses, *directories)), _TOOLS)
 
 
 def project_files(root: str, cache: str) -> frozenset[str]:

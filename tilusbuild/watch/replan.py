@@ -71,7 +71,8 @@ class PlanState:
     """A whole plan, and what it rests on."""
 
     project: Project
-    toolchain: Toolchain
+    toolchains: Mapping[str, Toolchain]
+    """By their names."""
     parts: dict[Part, PlannedPart]
     renders: int
     """How many renderings it took to come here from the plan before."""
@@ -87,7 +88,7 @@ class PlanState:
         manifest = self.project.manifest
         return {
             MANIFEST: dependencies_of_manifest(manifest),
-            TOOLS: dependencies_of_tools(self.toolchain, self.project.environment),
+            TOOLS: dependencies_of_tools(self.toolchains.values(), self.project.environment),
             REFERENCES: references(manifest),
             **{part: planning.dependencies for part, planning in self.parts.items()},
         }
@@ -95,6 +96,11 @@ class PlanState:
     @property
     def programs(self) -> set[str]:
         return {program for planning in self.parts.values() for program in planning.programs}
+
+    @property
+    def tools_changed(self) -> bool:
+        """Whether some tool is not what it was when it was found."""
+        return any(each.changed() is not None for each in self.toolchains.values())
 
     def jobs(self) -> Iterator[ProgramJob]:
         """Yield every program of the plan."""
@@ -143,7 +149,7 @@ class Replanner:
         """
         project = state.project
         # A toolkit has more parts than are watched.
-        tools = TOOLS in dirty or state.toolchain.changed() is not None
+        tools = TOOLS in dirty or state.tools_changed
         if tools or not {MANIFEST, REFERENCES}.isdisjoint(dirty):
             project = project.reread(tools=tools)
         return self._plan(project, state, dirty)
@@ -157,10 +163,8 @@ class Replanner:
         planner = project.planner(self.selection)
         planner.renderer = _renderer(project)
         planner.scans = self._scans
-        if state is not None and (
-            state.toolchain != planner.toolchain or state.toolchain.changed() is not None
-        ):
-            # Every hash has the toolchain in it: nothing of the old plan can be kept. Equal tools
+        if state is not None and (state.toolchains != planner.toolchains or state.tools_changed):
+            # Every hash has a toolchain in it: nothing of the old plan can be kept. Equal tools
             # that are other files count too, because a compile must not see them change.
             state = None
         parts: dict[Part, PlannedPart] = {}
@@ -200,7 +204,7 @@ class Replanner:
         ordered = {part: parts[part] for part in pairs if part in parts}
         return PlanState(
             project,
-            planner.toolchain,
+            planner.toolchains,
             ordered,
             self._renders,
             _whole_plan(project, ordered),

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -308,9 +308,9 @@ class Session:
             return
         toolchain = job.script_instance.toolchain
         if self._build_thread is None:
-            self._start(self._project, toolchain)
+            self._start(self._project, [toolchain])
         building = self._build_thread
-        if building is not None and building.can_build(self._project, toolchain):
+        if building is not None and building.can_build(self._project, [toolchain]):
             building.want(job, instead)
             if not self._head_start:
                 self._head_start = True
@@ -334,12 +334,12 @@ class Session:
 
     # Building.
 
-    def _start(self, project: Project, toolchain: Toolchain) -> BuildThread:
+    def _start(self, project: Project, toolchains: Iterable[Toolchain]) -> BuildThread:
         self._resting = False
         jobs = project.settings.jobs.value
         self._build_thread = BuildThread(
             project,
-            toolchain,
+            toolchains,
             self._selection,
             BuildConfig(
                 jobs=jobs,
@@ -357,7 +357,8 @@ class Session:
 
     def _build(self, state: PlanState) -> None:
         building = self._build_thread
-        if building is not None and not building.can_build(state.project, state.toolchain):
+        tools = state.toolchains.values()
+        if building is not None and not building.can_build(state.project, tools):
             building.abandon()
             building = None
         if building is None or not building.replace(state):
@@ -366,7 +367,7 @@ class Session:
             # The end of the build before is in the inbox. Taken later, it would be held for the end
             # of the one that is started here.
             self._take_within(0.0)
-            self._start(state.project, state.toolchain).replace(state)
+            self._start(state.project, tools).replace(state)
 
     def _built(self, built: BuildEnded) -> None:
         self._build_thread = None

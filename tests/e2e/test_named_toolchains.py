@@ -1,0 +1,228 @@
+"""Several toolchains in one build: each program is compiled, hashed and believed with its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import scale
+from support.nvcc_journal import FakeCuda
+from support.processes import wait_until
+from support.project import NewProject, Project
+
+OTHER = '[toolchain.named.other]\nnvcc = "{}"\n\n'
+MakeTwo = Callable[..., Project]
+
+
+@pytest.fixture
+def two(new_project: NewProject, fake_cuda: FakeCuda, other_cuda: FakeCuda) -> MakeTwo:
+    """`plain` by the toolkit of the environment, `special` by another one."""
+
+    def make(more: str = 'toolchain = "other"', head: str = OTHER, template: str = "") -> Project:
+        special = scale.script("special", target="gpu", more=more)
+        text = scale.manifest(scale.script("plain", target="gpu"), special)
+        root = os.path.dirname(os.path.dirname(other_cuda.nvcc))
+        text = text.replace("[target.cpu]", head.format(root) + "[target.cpu]")
+        templates = {f"kernels/{n}.cu.j2": scale.TEMPLATE + template for n in ("plain", "special")}
+        return new_project(text, templates, **fake_cuda.environment)
+
+    return make
+
+
+def options_of(project: Project, script: str) -> list[str]:
+    """The `options.txt` of each program of a script."""
+    links = sorted(project.cache.glob(f"scripts/{script}/*/programs/*"))
+    return [(link / "options.txt").read_text() for link in links]
+
+
+def test_each_script_is_compiled_by_its_own_toolkit(
+    two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda
+) -> None:
+    project = two()
+    assert project.compiled() == 4
+    assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 2)
+    assert all("\nnvcc 13.0.88 " in each for each in options_of(project, "plain"))
+    assert all("\nnvcc 13.1.15 " in each for each in options_of(project, "special"))
+    described = next(project.cache.glob("scripts/special/*/script.json")).read_text()
+    assert "13.1.15" in described
+    assert project.compiled() == 0
+    assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 2)
+
+
+def test_scripts_that_differ_in_the_toolchain_alone_are_different_programs(two: MakeTwo) -> None:
+    project = two()
+    project.build()
+    one, other = options_of(project, "plain")[0], options_of(project, "special")[0]
+    assert one.partition("[toolchain]")[0] == other.partition("[toolchain]")[0]
+    assert one != other
+
+
+def test_a_program_that_names_no_toolchain_keeps_its_hash(
+    two: MakeTwo, new_project: NewProject, fake_cuda: FakeCuda
+) -> None:
+    project = two()
+    project.build("plain")
+    alone = new_project(
+        scale.manifest(scale.script("plain", target="gpu")),
+        {"kernels/plain.cu.j2": scale.TEMPLATE},
+        "alone",
+        **fake_cuda.environment,
+    )
+    alone.build()
+    assert alone.programs.keys() == project.programs.keys()
+
+
+def test_the_name_of_a_toolchain_is_in_no_hash(two: MakeTwo) -> None:
+    project = two()
+    project.build()
+    text = (project.directory / "tilus.toml").read_text()
+    project.write("tilus.toml", text.replace("named.other", "named.x").replace('"other"', '"x"'))
+    assert project.compiled() == 0
+
+
+@pytest.mark.parametrize(
+    "changed", ["include/cuda_fp16.h", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc"]
+)
+def test_a_change_of_one_toolkit_compiles_its_own_programs_only(
+    two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda, changed: str
+) -> None:
+    project = two()
+    project.build()
+    path = Path(other_cuda.nvcc).parents[1] / changed
+    again = path.with_name("again")
+    again.write_bytes(path.read_bytes() + b"// another\n")
+    again.chmod(path.stat().st_mode)
+    again.rename(path)
+    said = project.run("explain").out
+    assert "special" in said
+    assert "tool " in said
+    assert project.compiled() == 2
+    assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 4)
+
+
+@pytest.mark.parametrize("verdict", ["", "// fake: fail\n"])
+def test_what_one_toolkit_said_is_believed_while_another_changes(
+    two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda, verdict: str
+) -> None:
+    project = two(template=f"// fake: slow 0.4\n{verdict}")
+    process = project.start("build", "-j1", "-k", "0")
+    wait_until(lambda: len(fake_cuda.journal) > 0)
+    with (Path(other_cuda.nvcc).parents[1] / "bin/nvcc.profile").open("a") as file:
+        file.write("// another\n")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "other/bin/nvcc.profile changed while it was used; build again" in said
+    texts = [(path / "options.txt").read_text() for path in project.programs.values()]
+    assert ["\nnvcc 13.0.88 " in each for each in texts] == [True, True]
+    summary = project.build("-k", "0", status=1 if verdict else 0)
+    assert summary["attempts"] == 2
+
+
+def test_only_toolchains_of_selected_scripts_are_asked(two: MakeTwo, other_cuda: FakeCuda) -> None:
+    """The other toolkit is replaced by a program that notes that it was started."""
+    project = two()
+    started = project.directory / "started"
+    Path(other_cuda.nvcc).write_text(f'#!/bin/sh\necho "$*" >>{started}\nexit 1\n')
+    assert project.compiled("plain") == 2
+    assert not started.exists()
+    said = project.run("build", status=2).err
+    assert started.exists()
+    assert "tilus.toml:12:8: error: no nvcc found for toolchain.named.other.nvcc" in said
+
+
+def test_a_toolkit_that_is_not_there_is_a_mistake_at_its_line(two: MakeTwo) -> None:
+    project = two(head='[toolchain.named.other]\nnvcc = "==12.8.*"\n\n')
+    said = project.run("build", status=2).err
+    assert 'error: no nvcc found for toolchain.named.other.nvcc = "==12.8.*"' in said
+    assert "version 13.0.88 does not meet ==12.8.*" in said
+    assert "pip install --target DIR 'nvidia-cuda-nvcc==12.8.*'" in said
+
+
+def test_a_toolchain_that_is_not_declared_is_a_mistake_with_those_that_are(two: MakeTwo) -> None:
+    said = two('toolchain = "newer"').run("build", status=2).err
+    assert 'unknown toolchain "newer"' in said
+    assert "known: other; one is declared as [toolchain.named.newer]" in said
+
+
+def test_a_target_names_a_toolchain_for_scripts_that_name_none(
+    new_project: NewProject, fake_cuda: FakeCuda, other_cuda: FakeCuda
+) -> None:
+    root = os.path.dirname(os.path.dirname(other_cuda.nvcc))
+    text = scale.manifest(
+        scale.script("plain", target="gpu"),
+        f'[toolchain.named.other]\nnvcc = "{root}"\n[toolchain.named.usual]\n',
+        '[target.old]\narch = "sm_75"\ntoolchain = "other"\n',
+    ).replace('targets = ["gpu"]', 'targets = ["gpu", "old"]')
+    files = {"kernels/plain.cu.j2": scale.TEMPLATE}
+    project = new_project(text, files, **fake_cuda.environment)
+    project.build()
+    assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 2)
+    project.edit("tilus.toml", 'kernel = "scale"', 'kernel = "scale"\ntoolchain = "usual"')
+    assert project.compiled() == 2
+    assert (len(fake_cuda.journal), len(other_cuda.journal)) == (4, 2)
+
+
+def test_a_host_compiler_by_name(new_project: NewProject, tmp_path: Path) -> None:
+    """Its gcc is the one beside it, and compiles the launcher."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("g++", "gcc"):
+        real = shutil.which(name)
+        path = tools / f"{name}-x"
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/journal\nexec {real} "$@"\n')
+        path.chmod(0o755)
+    text = scale.manifest(
+        scale.script("plain", schedules=1),
+        scale.script("special", schedules=1, more='toolchain = "x"'),
+    ).replace("[target.cpu]", '[toolchain.named.x]\ncxx = "g++-x"\n\n[target.cpu]')
+    files = {f"kernels/{name}.cu.j2": scale.TEMPLATE for name in ("plain", "special")}
+    search = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    project = new_project(text, files, PATH=search, TILUSBUILD_SANDBOX="0")
+    assert project.compiled("plain") == 1
+    assert not (tmp_path / "journal").exists()
+    assert project.compiled() == 1
+    journal = (tmp_path / "journal").read_text()
+    assert "g++ " in journal
+    (tools / "gcc-x").unlink()
+    said = project.run("build", "--device-compiler", "nvcc", status=2).err
+    assert 'no host compiler: toolchain.named.x.cxx = "g++-x"' in said
+    assert "apt install g++-x" in said
+
+
+def test_doctor_shows_each_toolchain_and_misses_those_in_use(two: MakeTwo) -> None:
+    project = two()
+    found = {
+        line["component"]: line
+        for line in map(json.loads, project.run("doctor", "--json", status=None).out.splitlines())
+        if line["event"] == "finding"
+    }
+    assert "13.1.15" in found["nvcc of toolchain other"]["detail"]
+    assert "13.0.88" in found["nvcc"]["detail"]
+    project = two(head='[toolchain.named.other]\nnvcc = "/nowhere"\n')
+    said = project.run("doctor", status=1).out
+    assert "missing, and needed by this project: nvcc of toolchain other" in said
+
+
+def test_plan_prints_the_toolchains_as_they_were_understood(two: MakeTwo) -> None:
+    said = two().run("plan", "-v").out
+    assert "[toolchain.named.other]\nnvcc = " in said
+
+
+def test_a_package_has_programs_of_several_toolkits(two: MakeTwo, tmp_path: Path) -> None:
+    """Its target needs a driver for the newest; each script says what made its own."""
+    project = two()
+    project.edit("tilus.toml", "[target.cpu]", "[package.all]\nformats = ['dir']\n[target.cpu]")
+    project.build()
+    project.run("package", "all", "--output", tmp_path / "out")
+    (made,) = (tmp_path / "out").iterdir()
+    project.run("verify", made)
+    listed = json.loads((made / "tilus-package.json").read_text())
+    assert listed["targets"]["gpu"]["toolkit"] == "13.1.15"
+    described = made.glob("scripts/*/*/script.json")
+    toolkits = {json.loads(each.read_text())["target"]["toolkit"] for each in described}
+    assert toolkits == {"13.0.88", "13.1.15"}
