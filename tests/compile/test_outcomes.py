@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.compile import Prune, StepStore
+from tilusbuild.compile import Link, Prune, StepStore
+from tilusbuild.compile.pipelines.library import LinkCpu
 from tilusbuild.status import Cause
 
 
@@ -71,6 +73,16 @@ def test_a_compiler_that_fails(nvcc, compile_in, tmp_path, script, status, cause
     assert not (tmp_path / "stage/module/lib.so").exists()
     assert os.listdir(tmp_path / "stage") == ["module"]
     assert reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
+
+
+def test_a_link_whose_object_was_taken_back_is_tried_again(nvcc, compile_in, tmp_path):
+    recipe = make_recipe("cpu", link=Link("lib.so"), objects=("1" * 64,))
+    recipe = replace(recipe, pipeline=LinkCpu())
+    gone = str(tmp_path / "object.o")
+    outcome = compile_in(recipe, nvcc("exit 0"), tmp_path / "stage", objects=[gone])
+    assert (outcome.status, outcome.cause) == ("no_output", Cause.OUTPUT)
+    assert outcome.reason == f"{gone} is not there any more"
+    assert not outcome.recorded
 
 
 def test_a_compile_finds_its_own_tools_by_name_and_no_others(

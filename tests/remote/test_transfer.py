@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from pathlib import Path
+
+import pytest
 
 from support.farm_double import farm_double
 from support.http_cache import HttpCache
 from support.project import NewProject
 from support.trees import published
+from tilusbuild.cli.main import main
+from tilusbuild.remote.client import RemoteCache
 
 
 def test_what_is_pushed_is_pulled(server: HttpCache, new_user: NewProject) -> None:
@@ -57,6 +62,30 @@ def test_a_push_that_fails_says_so(server: HttpCache, new_user: NewProject) -> N
     assert "there is no remote cache" in (
         user.run("cache", "pull", status=2, TILUSBUILD_REMOTE_CACHE="off").err
     )
+
+
+def test_what_was_told_before_the_last_was_sent_is_said(
+    server: HttpCache,
+    new_user: NewProject,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    user = new_user(server.address)
+    user.build()
+    server.status = 403
+    is_busy = RemoteCache.busy
+
+    def never_seen_busy(client: RemoteCache) -> bool:
+        """As for a thread that comes late: all has ended by then."""
+        while is_busy(client):
+            time.sleep(0.01)
+        return False
+
+    monkeypatch.setattr(RemoteCache, "busy", never_seen_busy)
+    for name, value in user.environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["-C", str(user.directory), "cache", "push"]) == 1
+    assert "status 403" in capsys.readouterr().err
 
 
 def test_doctor_asks_the_executor(new_user: NewProject) -> None:

@@ -54,6 +54,9 @@ def transfer(
             else:
                 missing = [job for job in every.values() if store.lookup(job.hash) is None]
                 _pull(client, missing, told, warn)
+            # Its threads may have ended before anybody looked whether they had.
+            while not told.empty():
+                _hear(told, warn)
         return client.summary()
 
 

@@ -101,7 +101,12 @@ def compile_program(
         compiling.units = units or compiling.units
         compiling.prepare(include_dir)
         for number, path in enumerate(objects):
-            shutil.copyfile(path, os.path.join(work, object_name(number)))
+            try:
+                shutil.copyfile(path, os.path.join(work, object_name(number)))
+            except FileNotFoundError:
+                # Taken back, with all that came from a remote that turned out to be wrong.
+                reason = f"{path} is not there any more"
+                return _finish(stage, CompileOutcome(Cause.OUTPUT, "", reason=reason))
         return _finish(stage, compiling.run())
     finally:
         shutil.rmtree(work, ignore_errors=True)

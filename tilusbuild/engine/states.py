@@ -23,7 +23,8 @@ none: of a hundred thousand that are up to date nothing is kept but their status
 All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to
 RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED or SKIPPED; DONE also of
 what is not retried after all), by a remote's (DONE or READY), by a new plan (READY, ASKED,
-UNWANTED, DROPPED) and by a stop (SKIPPED). A worker never changes a state. The last three are
+UNWANTED, DROPPED), by `_release` when what it needs is there (ASKED) or will not be (SKIPPED), and
+by a stop (SKIPPED). A worker never changes a state. The last three are
 final: a program that is wanted again gets a new ticket. `Ticket.move` raises on any other change,
 so that a mistake ends the build instead of compiling a program twice.
 """
