@@ -205,10 +205,6 @@ def test_what_is_no_struct_is_said(new_project: NewProject, written: str, said: 
     assert said in project.run("plan", status=2).err
 
 
-def test_run_says_that_it_passes_none(built: Project) -> None:
-    assert '"p" is a struct' in built.run("run", "take", "--size", "n=4", status=2).err
-
-
 @pytest.mark.nvcc
 def test_a_kernel_takes_structs(new_project: NewProject) -> None:
     manifest = MANIFEST.replace('arch = "cpu"', 'arch = "sm_90a"').replace("take.cpp", "take.cu")

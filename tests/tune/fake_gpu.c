@@ -2,7 +2,8 @@
    something is launched, and nothing happens before the host waits. FAKE_GPU_* variables set what
    the tests need. A kernel library calls `fake_kernel(ns)` where a real one would launch; one that
    is launched through the driver is taken for fill(float *y, int n), whose block size says how it
-   does: 32 slowly, 64 fast, 128 wrong, 256 with a fault. */
+   does: 32 slowly, 64 fast, 128 wrong, 256 with a fault. With FAKE_GPU_MORE it takes a struct of an int
+   and a float more, which y is multiplied by, and a tensor map, and adds the variable `start`. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,10 +146,35 @@ int cuKernelSetAttribute(int which, int value, void *kernel, int device) {
   return 0;
 }
 
+static float start;
+int cuLibraryGetGlobal(uint64_t *address, size_t *bytes, void *library, const char *name) {
+  (void)library;
+  *address = (uint64_t)&start;
+  *bytes = sizeof start;
+  return strcmp(name, "start") ? 500 : 0;
+}
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t size, void *stream) {
+  return cuMemcpyDtoDAsync_v2(to, from, size, stream);
+}
+int cuStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
+int cuTensorMapEncodeTiled(unsigned char *map, int type, unsigned rank, void *address, const uint64_t *sizes,
+                           const uint64_t *strides, const unsigned *box, const unsigned *steps,
+                           int interleave, int swizzle, int promotion, int filled) {
+  (void)type; (void)rank; (void)sizes; (void)strides; (void)box; (void)steps; (void)interleave;
+  (void)swizzle; (void)promotion; (void)filled;
+  memcpy(map, &address, sizeof address);
+  return 0;
+}
+
 static int fill(unsigned threads, void **parameters) {
-  float *y = *(float **)parameters[0];
+  float *y = *(float **)parameters[0], times = 1;
   int n = *(int *)parameters[1];
-  for (int i = 0; i < n; i++) y[i] = threads == 128 && i == 7 ? 0 : (float)i;
+  if (setting("FAKE_GPU_MORE", 0)) {
+    struct { int a; float times; } *p = parameters[2];
+    if (*(float **)parameters[3] != y || p->a != n) return 1;
+    times = p->times;
+  }
+  for (int i = 0; i < n; i++) y[i] = threads == 128 && i == 7 ? 0 : (float)i * times + start;
   if (threads == 256) failed = 700;
   return fake_kernel(threads == 32 ? 5000 : 3000);
 }

@@ -142,3 +142,39 @@ def test_a_bundle_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path) 
     (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()
     (read,) = read_tables(read_script(str(path)))
     assert read.fingerprint["device"] == "Fake GPU"
+
+
+MORE = """\
+args = { y = { type = "f32*[n]", out = true }, n = "i32", p = "struct P { i32 n; f32 times }", \
+m = { tensor-map = "y", box = [64] }, start = { type = "f32*[1]", constant = true } }
+"""
+
+
+def test_structs_tensor_maps_and_constants_go_to_the_device(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's memory is the made up device's, and the struct is the host's."""
+    own = directory / "more"
+    own.mkdir()
+    (own / "driver").symlink_to(directory / "driver")
+    (line,) = (line for line in MANIFEST.splitlines() if line.startswith("args"))
+    (own / "tilus.toml").write_text(MANIFEST.replace(line + "\n", MORE))
+    template = TEMPLATE.replace("int n)", "int n, P p, const __grid_constant__ CUtensorMap m)")
+    head = "#include <cuda.h>\nstruct P { int n; float times; };\n__constant__ float start;\n"
+    (own / "fill.cu.j2").write_text(head + template.replace("= i;", "= i * p.times + start;"))
+    (own / "ref.py").write_text(REFERENCE_OF_MORE)
+    monkeypatch.setenv("FAKE_GPU_MORE", "1")
+    called, summary = run(own, "run", "fill/0", "--size", "n=100,p.times=0.5")
+    assert (called["checked"], called["mismatch"], summary["wrong"]) == (True, None, 0)
+    *sizes, summary = run(own, "tune", "fill", "--cache", "warm")
+    assert [tuned["schedule"] for tuned in sizes] == [{"threads": 64}] * 2
+
+
+REFERENCE_OF_MORE = """\
+import numpy as np
+
+
+def fill(y, p, start):
+    assert p["n"] == y.size
+    return np.arange(y.size, dtype=np.float32) * np.float32(p["times"]) + start
+"""

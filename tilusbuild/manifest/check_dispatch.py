@@ -16,6 +16,7 @@ from tilusbuild.manifest.methods import expression
 from tilusbuild.manifest.names import COSTS
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.table import kind_of
+from tilusbuild.runtime.structs import is_struct, struct_of
 from tilusbuild.signature import SignatureError, parse_argument
 
 if TYPE_CHECKING:
@@ -115,7 +116,10 @@ def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection)
     scalars, dimensions = _scalars(script)
     for number, size in enumerate(tune.sizes):
         for name, value in size.items():
-            if name not in checks.names_in(*path[:2], "args"):
+            argument = name.partition(".")[0]
+            if argument != name and argument in script.args:
+                _member(checks, (*path, number), name, script.args[argument].type)
+            elif name not in checks.names_in(*path[:2], "args"):
                 checks.error(
                     f'"{name}" is not an argument',
                     checks.document.key(*path, number, name),
@@ -125,6 +129,12 @@ def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection)
                 checks.error(
                     f'"{name}" is a tensor: its size follows from the dimensions',
                     checks.document.key(*path, number, name),
+                )
+            elif is_struct(script.args[name].type):
+                checks.error(
+                    f'"{name}" is a struct: give its members',
+                    checks.document.key(*path, number, name),
+                    f"as in {{ {name}.{struct_of(script.args[name].type).members[0].name} = 1 }}",
                 )
             elif name in dimensions and (
                 isinstance(value, bool) or not isinstance(value, int) or value < 0
@@ -141,6 +151,33 @@ def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection)
                 checks.document.value(*path, number),
                 f"give every dimension: {', '.join(dimensions)}",
             )
+
+
+def _member(checks: Checks, path: Path, name: str, type_text: str) -> None:
+    """Check that a struct has a member that is given as `p.alpha` or `p.strides[0]`."""
+    argument, _, member = name.partition(".")
+    keys = (name,) if checks.wrote(*path, name) is not None else (argument,)
+    place = checks.document.key(*path, *keys)
+    try:
+        names = _members_of(type_text)
+    except ValueError:
+        return
+    if member not in names:
+        checks.error(
+            f'"{argument}" has no member "{member}"'
+            if names
+            else f'"{argument}" is no struct: it has no members',
+            place,
+            did_you_mean(member, names),
+        )
+
+
+def _members_of(type_text: str) -> list[str]:
+    """Return the members of a type, each element of an array by itself; none of what is no struct.
+    Raises `ValueError` for a struct that is mistaken, which is reported elsewhere."""
+    if not is_struct(type_text):
+        return []
+    return [name for _, name in struct_of(type_text).places]
 
 
 def _scalars(script: ScriptSection) -> tuple[list[str], list[str]]:

@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.sections import or_shorthand
 from tilusbuild.manifest.table import (
+    VALUE_SCHEMA,
     AnyValue,
     Entries,
     ExprSource,
@@ -186,6 +187,37 @@ class DispatchSection(ManifestTable):
     )
 
 
+def _members(value: object) -> object:
+    """Give the members of structs names of their own: `p.alpha`, `p.strides[0]`."""
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, object] = {}
+    for name, given in value.items():
+        inner = _members(given)
+        if isinstance(inner, dict):
+            found |= {f"{name}.{member}": each for member, each in inner.items()}
+        elif isinstance(inner, list | tuple):
+            found |= {f"{name}[{number}]": each for number, each in enumerate(inner)}
+        else:
+            found[name] = inner
+    return found
+
+
+_NUMBERS = {"anyOf": [VALUE_SCHEMA, {"type": "array", "items": VALUE_SCHEMA}]}
+CallSizes = Annotated[
+    Entries[AnyValue],
+    BeforeValidator(_members),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {
+                "anyOf": [VALUE_SCHEMA, {"type": "object", "additionalProperties": _NUMBERS}]
+            },
+        }
+    ),
+]
+
+
 class TuneSection(ManifestTable):
     """How `run` and `tune` call the kernel and check its results."""
 
@@ -197,9 +229,10 @@ class TuneSection(ManifestTable):
     )
     rtol: float = Field(1e-3, ge=0, description="The relative error allowed.", examples=[1e-2])
     atol: float = Field(1e-5, ge=0, description="The absolute error allowed.", examples=[1e-3])
-    sizes: tuple[Entries[AnyValue], ...] = Field(
+    sizes: tuple[CallSizes, ...] = Field(
         (),
-        description="Sizes to call with: the dimensions, and other scalar arguments where wanted.",
+        description="Sizes to call with: the dimensions, and other scalar arguments where wanted; "
+        "of a struct its members, as `p.alpha = 0.5`. A pointer needs 0, which is null.",
         examples=[[{"m": 16, "n": 4096, "k": 4096}]],
     )
 

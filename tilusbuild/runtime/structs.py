@@ -53,6 +53,19 @@ class Struct(NamedTuple):
     size: int
     align: int
 
+    @property
+    def places(self) -> tuple[tuple[Member, str], ...]:
+        """Return what holds a number each, by name: members, and `strides[0]` of arrays."""
+        return tuple(
+            (member, name)
+            for member in self.members
+            for name in (
+                [member.name]
+                if member.elements is None
+                else [f"{member.name}[{number}]" for number in range(member.elements)]
+            )
+        )
+
     def text(self) -> str:
         """Return the canonical spelling."""
         return f"struct {self.name} {{ {'; '.join(each.text() for each in self.members)} }}"

@@ -9,6 +9,7 @@ it in its place.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,16 +18,18 @@ import numpy as np
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
+from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import Argument, Dim, Signature
+from tilusbuild.tune import struct_inputs
+from tilusbuild.tune.struct_inputs import StructInput
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-Input: TypeAlias = "Array | int | float | bool"
+Input: TypeAlias = "Array | int | float | bool | StructInput | None"
 
 
 _NARROW = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
@@ -55,41 +58,99 @@ def generate(
 ) -> dict[str, Input]:
     """Return an input for each callable argument, in order. `signature` is resolved.
 
-    `sizes` gives the dimensions, and may give scalars. Raises `InputError` when one is missing or
-    out of its declared range.
+    `sizes` gives the dimensions, and may give scalars, members of structs among them. Raises
+    `InputError` when one is missing or out of its declared range.
     """
     dims = check_sizes(signature, sizes)
     random = np.random.default_rng(seed)
     made: dict[str, Input] = {}
     for argument in signature.callable_arguments:
         if argument.is_tensor:
-            shape = tuple(_extent(argument, dim, dims) for dim in argument.dims or ())
-            made[argument.name] = _tensor(argument, shape, random)
+            made[argument.name] = _tensor(argument, _shape(argument, dims), random)
+        elif argument.dtype == POINTER or is_struct(argument.dtype):
+            made[argument.name] = None  # null; a struct waits for the numbers of the others
         elif argument.name in sizes:
             made[argument.name] = sizes[argument.name]  # type: ignore[assignment]
         else:
             made[argument.name] = _scalar(argument, random)
+    known = {**read_off(signature, dims), **made}
+    for argument in signature.callable_arguments:
+        if is_struct(argument.dtype):
+            made[argument.name] = struct_inputs.made(
+                argument, sizes, known, rounded, lambda dtype: _number(dtype, random)
+            )
     return made
+
+
+def read_off(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the arguments that a call reads off its tensors: sizes, and strides of dense arrays.
+    Raises `InputError` for a tensor that a dense array cannot be."""
+    found = dict(dims)
+    for argument in signature.callable_arguments:
+        stride = 1
+        shape = _shape(argument, dims) if argument.strides is not None else ()
+        for axis in reversed(range(len(shape))):
+            wanted = (argument.strides or ())[axis]
+            if isinstance(wanted, str):
+                found[wanted] = stride
+            elif wanted != stride and shape[axis] > 1:
+                raise input_error(
+                    f'axis {axis} of "{argument.name}" has stride {wanted}, that of a dense array '
+                    f"{stride}: run and tune call with dense arrays",
+                    hint=_FROM_PYTHON,
+                )
+            stride *= shape[axis]
+    return found
+
+
+_FROM_PYTHON = "call it from Python, as tilusbuild.load gives it"
+
+
+def passed(argument: Argument, value: Input) -> Input | bytes:
+    """Return a value as a call of the library has it: a struct's bytes, else the value."""
+    if isinstance(value, dict):
+        return struct_inputs.bytes_of(argument, value, _elements)
+    return value
+
+
+def _elements(values: Any, dtype: str) -> Array:
+    if dtype in FLOATS:
+        return narrow(np.asarray(values, np.float64 if dtype == "f64" else np.float32), dtype)
+    return np.asarray(values).astype(numpy_type(dtype))
+
+
+def rounded(value: float, dtype: str) -> bool | int | float:
+    """Return what an element of a type is for a number."""
+    return float(widen(_elements([value], dtype))[0]) if dtype in FLOATS else value
 
 
 def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, int]:
     """Return the dimensions that sizes give. Raises `InputError` for one that is missing or outside
     its range, and for a name that no argument has a size or a value for."""
-    for argument in signature.arguments:
-        if argument.is_stride or argument.dtype == POINTER or is_struct(argument.dtype):
-            what = "a stride" if argument.is_stride else f"a {argument.dtype.split()[0]}"
-            raise input_error(
-                f'"{argument.name}" is {what}: run and tune call with dense arrays and numbers',
-                hint="call it from Python, as tilusbuild.load gives it",
-            )
-    given = [a.name for a in signature.valued if not a.is_tensor]
+    given: list[str] = []
+    for argument in signature.valued:
+        if is_struct(argument.dtype):
+            given += struct_inputs.names_of(argument)
+        elif not argument.is_tensor and not argument.is_stride:
+            given.append(argument.name)
     for name in sizes:
         if name not in given:
             raise input_error(
                 f'there is no dimension or scalar argument "{name}"',
                 hint=did_you_mean(name, given) or "its arguments are all read off the tensors",
             )
-    return {a.name: _dimension(a, sizes, signature) for a in signature.dimensions}
+    dims = {a.name: _dimension(a, sizes, signature) for a in signature.dimensions}
+    for argument in signature.valued:
+        if is_struct(argument.dtype):
+            struct_inputs.check(argument, sizes, rounded)
+        elif argument.dtype == POINTER and sizes.get(argument.name) != 0:
+            raise input_error(
+                f'"{argument.name}" is an address, and nothing says which: null, 0, is all that '
+                "run and tune can pass",
+                hint=f"give {argument.name} = 0 in [script.….tune] sizes, or as --size "
+                f"{argument.name}=0; or {_FROM_PYTHON}",
+            )
+    return dims
 
 
 def _dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
@@ -125,6 +186,10 @@ def _extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> int:
     return value
 
 
+def _shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(_extent(argument, dim, dims) for dim in argument.dims or ())
+
+
 def _tensor(argument: Argument, shape: tuple[int, ...], random: np.random.Generator) -> Input:
     kind = argument.dtype
     if kind == "bool":
@@ -137,12 +202,18 @@ def _tensor(argument: Argument, shape: tuple[int, ...], random: np.random.Genera
 
 
 def _scalar(argument: Argument, random: np.random.Generator) -> Input:
-    if argument.dtype == "bool":
-        return bool(random.integers(0, 2))
-    if integer_limits(argument.dtype):
+    if argument.dtype != "bool" and integer_limits(argument.dtype):
         low = argument.low if argument.low is not None else 1
         high = argument.high if argument.high is not None else max(low, 4)
         return int(random.integers(low, high + 1))
+    return _number(argument.dtype, random)
+
+
+def _number(dtype: str, random: np.random.Generator) -> bool | int | float:
+    if dtype == "bool":
+        return bool(random.integers(0, 2))
+    if integer_limits(dtype):
+        return int(random.integers(1, 5))
     # A value that f32 holds exactly, so that a reference in f64 computes with the same number.
     return float(np.float32(random.uniform(0.5, 1.5)))
 
@@ -172,6 +243,8 @@ def widen(value: Any) -> Any:
 
 def copied(value: Input) -> Input:
     """Return the same value, not shared: what a reference may overwrite."""
+    if isinstance(value, dict):
+        return copy.deepcopy(value)
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

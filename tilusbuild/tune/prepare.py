@@ -130,12 +130,12 @@ def prepare_case(
         want = call_reference(check.function, signature, wide)
     os.makedirs(directory)
     arguments = []
+    off = inputs.read_off(signature, {a.name: sizes[a.name] for a in signature.dimensions})  # type: ignore[misc]
     for declared in signature.valued:
-        value = made.get(declared.name, sizes.get(declared.name))
+        value = made[declared.name] if declared.name in made else off[declared.name]
         if not declared.is_tensor:
-            arguments.append(
-                CaseArgument(declared.name, declared.dtype, None, value=_scalar(value))
-            )
+            given = _scalar(inputs.passed(declared, value))
+            arguments.append(CaseArgument(declared.name, declared.dtype, None, value=given))
             continue
         array = np.asarray(value)
         _write(directory, f"{declared.name}.in", array)
@@ -179,6 +179,8 @@ def shaped(want: Any, shape: tuple[int, ...]) -> inputs.Array:
 
 
 def _scalar(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -176,7 +176,7 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
         ]
 
 
-def tensor(value: Input, dtype: str) -> Any:
+def tensor(value: Input | bytes, dtype: str) -> Any:
     """Return an array as a tvm-ffi tensor that shares its memory; a scalar as it is."""
     import tvm_ffi
 
@@ -187,7 +187,7 @@ def tensor(value: Input, dtype: str) -> Any:
 
 
 def _tensors(signature: Signature, values: Mapping[str, Input]) -> list[Any]:
-    return [tensor(values[a.name], a.dtype) for a in signature.callable_arguments]
+    return [tensor(inputs.passed(a, values[a.name]), a.dtype) for a in signature.callable_arguments]
 
 
 def _call_here(

@@ -39,9 +39,9 @@ class LaunchRefusedError(LaunchError):
 
 
 def c_type(dtype: str, is_tensor: bool) -> Any:
-    """Return the ctypes type that an argument is passed to C as."""
-    if is_tensor:
-        return ctypes.c_void_p
+    """Return the ctypes type that an argument is passed to C as; a struct by its address."""
+    if is_tensor or dtype not in DTYPES:
+        return ctypes.c_char_p if dtype.startswith("struct") else ctypes.c_void_p
     return _NAMED.get(dtype) or getattr(ctypes, f"c_{DTYPES[dtype].numpy}")
 
 
@@ -65,6 +65,12 @@ class PlainLaunch:
         return text.decode(errors="replace")
 
 
+def _value(argument: CaseArgument) -> Any:
+    value = argument.value
+    is_bytes = isinstance(value, str) and argument.dtype not in DTYPES
+    return bytes.fromhex(str(value)) if is_bytes else value
+
+
 class BoundLaunch:
     """A library's `launch` with all of its arguments: call it with none."""
 
@@ -79,7 +85,7 @@ class BoundLaunch:
         # Made once: converting them would be timed with every call.
         self._values = (
             *(
-                kind(address if argument.shape is not None else argument.value)
+                kind(address if argument.shape is not None else _value(argument))
                 for kind, argument, address in zip(types, arguments, addresses, strict=True)
             ),
             ctypes.c_void_p(stream),

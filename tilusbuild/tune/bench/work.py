@@ -33,7 +33,7 @@ class CaseArgument:
     shape: tuple[int, ...] | None
     """None for a scalar."""
     value: Scalar | None = None
-    """Of a scalar."""
+    """Of a scalar; of a struct its bytes, as hexadecimal digits; None for a null pointer."""
     out: bool = False
     want: str | None = None
     """The type of the elements in `NAME.want`; None when the output is not checked."""
