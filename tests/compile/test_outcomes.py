@@ -13,6 +13,7 @@ import pytest
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import Link, Prune, StepStore
 from tilusbuild.compile.pipelines.library import LinkCpu
+from tilusbuild.compile.program import compile_program
 from tilusbuild.status import Cause
 
 
@@ -75,11 +76,13 @@ def test_a_compiler_that_fails(nvcc, compile_in, tmp_path, script, status, cause
     assert reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
 
 
-def test_a_link_whose_object_was_taken_back_is_tried_again(nvcc, compile_in, tmp_path):
+def test_a_link_whose_object_was_taken_back_is_tried_again(nvcc, runner, tmp_path):
     recipe = make_recipe("cpu", link=Link("lib.so"), objects=("1" * 64,))
     recipe = replace(recipe, pipeline=LinkCpu())
     gone = str(tmp_path / "object.o")
-    outcome = compile_in(recipe, nvcc("exit 0"), tmp_path / "stage", objects=[gone])
+    (tmp_path / "stage/module").mkdir(parents=True)
+    where = (str(tmp_path / "stage"), None, runner, StepStore())
+    outcome = compile_program(recipe, nvcc("exit 0"), *where, objects=[gone])
     assert (outcome.status, outcome.cause) == ("no_output", Cause.OUTPUT)
     assert outcome.reason == f"{gone} is not there any more"
     assert not outcome.recorded
