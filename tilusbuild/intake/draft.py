@@ -43,11 +43,18 @@ class KernelDraft:
     kernel: str
     flags: list[str] = field(default_factory=list)
     args: dict[str, object] = field(default_factory=dict)
+    params: dict[str, object] = field(default_factory=dict)
     space: dict[str, object] = field(default_factory=dict)
     space_file: str | None = None
     restrict: dict[str, str] = field(default_factory=dict)
     grid: list[Value] = field(default_factory=list)
     block: list[Value] = field(default_factory=list)
+    smem: Value | None = None
+    types: dict[str, str] = field(default_factory=dict)
+    """Tuned types, and the constant that has each as an element type."""
+    rendered: bool = False
+    jinja2: bool = False
+    """The template was written for Jinja2 itself."""
 
 
 @dataclass(slots=True)
@@ -59,6 +66,8 @@ class Draft:
     ptx: bool = False
     std: str | None = None
     unsafe_flags: bool = False
+    level: int | None = None
+    """What of the spaces is built, where it is not all."""
     asked_flags: list[str] = field(default_factory=list)
     """What the compiler asked for when the sources were built."""
     libraries: list[LibraryDraft] = field(default_factory=list)
@@ -77,7 +86,7 @@ def manifest_text(draft: Draft) -> str:
     archs = draft.archs or [DEFAULT_ARCH]
     lines = [f"# {note}" for note in draft.notes] + ([""] if draft.notes else [])
     lines += ["edition = 1", "", *_table("project", {"name": draft.project, "version": "0.1.0"})]
-    lines += _table("build", {"unsafe-flags": True} if draft.unsafe_flags else {})
+    lines += _table("build", {"level": draft.level, "unsafe-flags": draft.unsafe_flags or None})
     lines += _table("toolchain", {"std": draft.std} if draft.std else {})
     target = {"arch": archs[0] if len(archs) == 1 else archs, "ptx": draft.ptx or None}
     lines += _table("target.gpu", target)
@@ -106,7 +115,8 @@ def _kernel(kernel: KernelDraft) -> list[str]:
     name = f"script.{kernel.name}"
     first = {
         "template": kernel.template,
-        "render": False,
+        "render": None if kernel.rendered else False,
+        "jinja": "jinja2" if kernel.jinja2 else None,
         "kernel": kernel.kernel,
         "flags": kernel.flags,
         "space-file": kernel.space_file,
@@ -114,9 +124,12 @@ def _kernel(kernel: KernelDraft) -> list[str]:
     return [
         *_table(name, first),
         *_table(f"{name}.args", kernel.args),
+        *_table(f"{name}.params", kernel.params),
         *_table(f"{name}.space", kernel.space),
         *_table(f"{name}.restrict", kernel.restrict),
-        *_table(f"{name}.launch", {"grid": kernel.grid, "block": kernel.block}),
+        *_table(
+            f"{name}.launch", {"grid": kernel.grid, "block": kernel.block, "smem": kernel.smem}
+        ),
     ]
 
 

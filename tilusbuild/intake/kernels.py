@@ -6,6 +6,7 @@ Sizes of arrays are not in a declaration, so the only integer argument stands fo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilusbuild.intake.draft import Draft, KernelDraft
@@ -30,6 +31,8 @@ class Declared:
     name: str
     """As `kernel` in a manifest has it."""
     parameters: tuple[str, ...]
+    bound: tuple[tuple[str, str], ...] = ()
+    """Template parameters that are types, each with the argument that the name gives it."""
 
 
 def declared(source: str, name: str) -> Declared | None:
@@ -47,7 +50,22 @@ def declared(source: str, name: str) -> Declared | None:
         end += 1
     parameters = [part.strip() for part in text[match.end() : end - 1].split(",")]
     is_c = "<" not in name and _is_c(text, match.start())
-    return Declared(name if is_c or "<" in name else f"::{name}", tuple(filter(None, parameters)))
+    full = name if is_c or "<" in name else f"::{name}"
+    bound = _bound(text[: match.start()], name.partition("<")[2].rpartition(">")[0])
+    return Declared(full, tuple(filter(None, parameters)), bound)
+
+
+def _bound(before: str, arguments: str) -> tuple[tuple[str, str], ...]:
+    """Return the types among the parameters of the template that ends `before`, as arguments bind
+    them. Arguments that hold a comma themselves bind nothing."""
+    head = re.search(r"template\s*<([^<>]*)>\s*\Z", before)
+    if head is None or re.search(r"[<(]", arguments):
+        return ()
+    names = [each.partition("=")[0].split() for each in head[1].split(",")]
+    given = [each.strip() for each in arguments.split(",")]
+    kinds = ("typename", "class")
+    pairs = zip(names, given, strict=False)
+    return tuple((words[-1], value) for words, value in pairs if words and words[0] in kinds)
 
 
 def _is_c(text: str, start: int) -> bool:
@@ -61,7 +79,8 @@ def _is_c(text: str, start: int) -> bool:
 
 def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, source: str) -> None:
     """Add the arguments of a kernel to its draft."""
-    types = [_argument(parameter) for parameter in found.parameters]
+    named = {**_aliases(source), **dict(found.bound)}
+    types = [_argument(parameter, kernel, named) for parameter in found.parameters]
     sizes = [name for name, type_, pointer in types if type_ in ("i32", "i64") and not pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
     for (name, type_, pointer), parameter in zip(types, found.parameters, strict=True):
@@ -79,10 +98,46 @@ def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, source: s
         draft.note(f"{kernel.name}: the sizes of its arrays are not known; they are written as [1]")
 
 
-def _argument(parameter: str) -> tuple[str, str | None, bool]:
-    """Return name, element type and whether it is a pointer, of a parameter as C++ has it."""
+def _aliases(source: str) -> dict[str, str]:
+    """Return other names that a source gives types: of several of one name, the first."""
+    text = _COMMENTS.sub(" ", source)
+    found: dict[str, str] = {}
+    for name, of in re.findall(r"#\s*define\s+(\w+)\s+([\w ]+?)\s*\n", text):
+        found.setdefault(name, of)
+    for of, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text):
+        found.setdefault(name, of)
+    for name, of in re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text):
+        found.setdefault(name, of)
+    return found
+
+
+def _element(kernel: KernelDraft, named: Mapping[str, str], name: str) -> str | None:
+    """Return the type that a name stands for. One that is tuned becomes a constant, since calls
+    are checked by it: each of its values is an instance, and has its type beside it."""
+    seen: set[str] = set()
+    while name in named and name not in seen and name not in kernel.space:
+        seen.add(name)
+        name = named[name]
+    values = kernel.space.get(name)
+    if name in kernel.types:
+        return kernel.types[name]
+    if not isinstance(values, list) or any(each not in _TYPES for each in values):
+        return _TYPES.get(re.sub(r"^(u?(?:char|short|int|long)|float|double)[234]$", r"\1", name))
+    dtype = f"{name}_dtype"
+    del kernel.space[name]
+    kernel.params[f"{name}, {dtype}"] = [[each, _TYPES[each]] for each in values]
+    kernel.types[name] = dtype
+    return dtype
+
+
+def _argument(
+    parameter: str, kernel: KernelDraft, named: Mapping[str, str]
+) -> tuple[str, str | None, bool]:
+    """Return name, element type and whether it is a pointer, of a parameter as C++ has it; `named`
+    has what the source names types itself."""
     text = _WORDS.sub(" ", parameter.partition("=")[0])
     pointer = "*" in text or text.rstrip().endswith("]")
     words = re.sub(r"[*&]|\[[^\]]*\]", " ", text).split()
     name = words[-1] if len(words) > 1 else ""
-    return name, _TYPES.get(" ".join(words[:-1])), pointer
+    type_ = " ".join(words[:-1])
+    return name, _TYPES.get(type_) or _element(kernel, named, type_), pointer

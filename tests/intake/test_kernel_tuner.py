@@ -1,0 +1,247 @@
+"""`tilusbuild import` of Kernel Tuner's scripts: what is followed of a script that is never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.project import Project
+from tilusbuild.intake import kernel_tuner
+from tilusbuild.intake.draft import Draft
+from tilusbuild.manifest.loading import load
+
+KERNEL = """
+__global__ void scale(float *x, const float *y, int n) {
+    int i = blockIdx.x * block_size_x + threadIdx.x;
+    if (i < n) x[i] = y[i];
+}
+"""
+HEAD = f"""
+import os
+from collections import OrderedDict
+import numpy
+from jinja2 import Template
+from kernel_tuner import tune_kernel
+
+SOURCE = '''{KERNEL}'''
+n = numpy.int32(1e6)
+args = [1, 2, n]
+params = OrderedDict(block_size_x=[32 * i for i in range(1, 5)], tile=[1, 2, 4])
+"""
+
+
+def imported(tmp_path: Path, text: str, **files: str) -> tuple[Draft, dict[str, str]]:
+    """The draft of a script, and the sources that it holds."""
+    (tmp_path / "tune.py").write_text(HEAD + text)
+    for name, source in files.items():
+        (tmp_path / f"{name}.cu").write_text(source)
+    draft, made = Draft("p"), dict[str, str]()
+    kernel_tuner.read(draft, str(tmp_path), "tune.py", made)
+    return draft, made
+
+
+def test_each_call_has_the_values_of_its_place(tmp_path: Path) -> None:
+    text = """
+tune_kernel("scale", SOURCE, n, args, params)
+widest = max(params["block_size_x"])
+params["tile"] = params["tile"][1:]
+params["wide"] = [widest, params["block_size_x"][0]]
+tune_kernel("scale", SOURCE, n, args, params)
+"""
+    first, second = imported(tmp_path, text)[0].kernels
+    assert first.space == {"block_size_x": [32, 64, 96, 128], "tile": [1, 2, 4]}
+    assert second.space["tile"] == [2, 4]
+    assert second.space["wide"] == [128, 32]
+
+
+def test_a_function_is_walked_with_what_it_is_given(tmp_path: Path) -> None:
+    text = """
+def blocks(most, step=32):
+    return [step * i for i in range(1, most)]
+
+def tune(source, size, **more):
+    params = {"block_size_x": blocks(3)}
+    return tune_kernel("scale", source, size, args, params)
+
+def never_called():
+    tune_kernel("scale", SOURCE, 7, args, {"block_size_x": blocks(2, step=64)})
+
+if __name__ == "__main__":
+    tune(SOURCE, (n, 1))
+else:
+    tune(SOURCE, 3)
+"""
+    called, other = imported(tmp_path, text)[0].kernels
+    assert called.space == {"block_size_x": [32, 64]}
+    assert called.grid == ["cdiv(1000000, block_size_x)", 1]
+    assert other.space == {"block_size_x": [64]}
+    assert other.grid == ["cdiv(7, block_size_x)"]
+
+
+RULES = """
+limit = 96
+
+def small(config):
+    "Keeps it small."
+    return config["block_size_x"] * config["tile"] <= limit
+
+tune_kernel("scale", SOURCE, n, args, params, restrictions=[
+    "tile == 1 or block_size_x > 32", lambda p: p["block_size_x"] // p["tile"] >= 16, small,
+    lambda p: some(p),
+])
+tune_kernel("scale", SOURCE, n, args, params, restrictions=lambda p: p["tile"] < limit // 32)
+"""
+
+
+def test_restrictions_are_texts_and_functions(tmp_path: Path) -> None:
+    draft, _ = imported(tmp_path, RULES)
+    first, second = draft.kernels
+    assert list(first.restrict.values()) == [
+        "tile == 1 or block_size_x > 32",
+        "block_size_x // tile >= 16",
+        "block_size_x * tile <= 96",
+    ]
+    assert list(second.restrict.values()) == ["tile < 96 // 32"]
+    assert any("lambda p: some(p)" in note for note in draft.notes)
+
+
+def test_blocks_that_no_device_has_are_left_out_as_kernel_tuner_does(tmp_path: Path) -> None:
+    text = """
+params["block_size_y"] = [1, 8, 16]
+tune_kernel("scale", SOURCE, n, args, params)
+"""
+    (kernel,) = imported(tmp_path, text)[0].kernels
+    assert kernel.restrict == {"threads": "block_size_x * block_size_y <= arch.threads_per_block"}
+    assert kernel.block == ["block_size_x", "block_size_y"]
+
+
+def test_grids_and_shared_memory_are_texts_and_functions(tmp_path: Path) -> None:
+    text = """
+tune_kernel("scale", SOURCE, (4096, "tile", lambda p: p["tile"]), args, params,
+            grid_div_x=["block_size_x / tile"], grid_div_y=[], grid_div_z=lambda p: p["tile"] * 2,
+            smem_args={"size": lambda p: p["block_size_x"] * 4},
+            compiler_options=["-std=c++20", "-O3", "-I/usr/include/x"])
+"""
+    draft, _ = imported(tmp_path, text)
+    (kernel,) = draft.kernels
+    assert kernel.grid == ["cdiv(4096, (block_size_x // tile))", "tile", "cdiv(tile, (tile * 2))"]
+    assert kernel.smem == "block_size_x * 4"
+    assert (draft.std, kernel.flags[-1]) == ("c++20", "-O3")
+    assert any("-I/usr/include/x" in note for note in draft.notes)
+
+
+def test_a_block_without_x_has_kernel_tuner_s_256(tmp_path: Path) -> None:
+    text = "tune_kernel('scale', SOURCE, n, args, {'block_size_y': [1, 2], 'block_size_x_': [1]})"
+    (kernel,) = imported(tmp_path, text)[0].kernels
+    assert kernel.block == [256, "block_size_y"]
+    assert "-Dblock_size_x=256" in kernel.flags  # the source has it
+
+
+def test_a_template_of_jinja2_is_one_here(tmp_path: Path) -> None:
+    text = """
+with open(os.path.join(os.path.dirname(__file__), "scale.cu")) as file:
+    template = Template(file.read())
+tune_kernel("scale", template.render, n, args, params)
+tune_kernel("scale", Template(SOURCE).render, n, args, params)
+"""
+    draft, made = imported(tmp_path, text, scale=KERNEL)
+    first, second = draft.kernels
+    assert (first.template, first.rendered) == ("scale.cu", True)
+    assert made == {second.template: KERNEL}
+
+
+UNROLLED = """
+__global__ void scale(float *x, const float *y, int n) {
+    #pragma unroll loop_unroll_factor_0
+    for (int i = 0; i < 1024; i++) x[i] = y[i];
+}
+"""
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_what_unrolls_loops_is_no_macro(project: Project) -> None:
+    project.write("a/scale.cu", UNROLLED)
+    space = "{'block_size_x': [64], 'loop_unroll_factor_0': [0, 4]}"
+    project.write("a/tune.py", HEAD + f"tune_kernel('scale', 'scale.cu', n, args, {space})")
+    project.run("import", "a/tune.py")
+    assert Project(project.directory / "a", project.environment).compiled() == 2
+
+
+TYPED = '''
+GENERIC = """
+#include <cuda_fp16.h>
+using half = __half;
+template <typename T, int block>
+__global__ void fill(T *x, const float2 *y, int n) {
+    int i = blockIdx.x * block + threadIdx.x;
+    if (i < n) x[i] = T(y[i].x);
+}
+"""
+kinds = {"block_size_x": [64, 128], "float_type": ["float", "half"]}
+tune_kernel("fill<float_type, block_size_x>", GENERIC, n, [1, 2, n], kinds)
+tune_kernel("fill<double, block_size_x>", GENERIC, n, [1, 2, n], params, defines={})
+'''
+
+
+def test_types_of_templates_are_types_of_arguments(project: Project) -> None:
+    project.write("tune.py", HEAD + TYPED)
+    project.run("import", "tune.py")
+    tuned, fixed = load(str(project.directory / "tilus.toml")).scripts.values()
+    assert [arg.type for arg in tuned.args.values()] == ["float_type_dtype*[n]", "f32*[n]", "i32"]
+    assert [arg.type for arg in fixed.args.values()] == ["f64*[n]", "f32*[n]", "i32"]
+    assert tuned.kernel == "fill<float_type, block_size_x>"  # macros
+    assert fixed.kernel == "fill<double, {{ block_size_x }}>"
+    assert not fixed.flags
+    assert "16 to compile" in project.run("plan").out
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_types_of_templates_compile(project: Project) -> None:
+    project.write("tune.py", HEAD + TYPED)
+    project.run("import", "tune.py")
+    assert project.compiled("--level", "0") == 3
+
+
+LEFT_OUT = {
+    "tune_kernel('scale', ['a.cu', 'b.cu'], n, args, params, lang='C')": "lang = 'C'",
+    "tune_kernel('scale', made(), n, args, params)": "a kernel_source that only running",
+    "tune_kernel('scale', SOURCE, n, args, {**other})": "a tune_params that only running",
+    "tune_kernel('scale', SOURCE, n, args, params, texmem_args={})": "texture references",
+    "tune_kernel('other', SOURCE, n, args, params)": "declares no such kernel",
+    "tune_kernel('scale', 'nowhere.cu', n, args, params)": "which is not there",
+}
+
+
+@pytest.mark.parametrize("call", LEFT_OUT)
+def test_what_is_left_out_says_why(tmp_path: Path, call: str) -> None:
+    draft, _ = imported(tmp_path, call)
+    assert not draft.kernels
+    assert LEFT_OUT[call] in next(iter(draft.notes))
+
+
+def test_a_space_that_is_too_large_is_built_in_part(tmp_path: Path) -> None:
+    big = "{'block_size_x': list(range(1, 1025)), 'tile': list(range(1, 1025))}"
+    draft, _ = imported(tmp_path, f"tune_kernel('scale', SOURCE, n, args, {big})")
+    assert draft.level == 1
+    assert any("1,048,576 points" in note for note in draft.notes)
+
+
+HOSTILE = {
+    "recursion": "def f(x):\n    f(x)\n    f(x)\n    tune_kernel('k', x, 1, [], {})\nf('a')\n",
+    "growth": "x = [1]\n" + "x = x + x\n" * 60 + "tune_kernel('k', str(x), 1, [], {})\n",
+    "nested": "x = " + "[" * 20 + "0" + " for i in range(9)]" * 20 + "\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_script_that_never_ends_is_read_in_bounded_steps(tmp_path: Path, name: str) -> None:
+    draft, _ = imported(tmp_path, HOSTILE[name])
+    assert not draft.kernels
