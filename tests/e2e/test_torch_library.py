@@ -9,62 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from support.fake_torch import MANIFEST, SOURCE, fake_torch, library
 from support.project import NewProject, Project, needs_cxx
 from tilusbuild.binary import read_needs
-
-MANIFEST = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.host]
-arch = "cpu"
-[library.ops]
-sources = ["*.cpp"]
-torch = true
-output = "ops.so"
-"""
-SOURCE = """\
-#include <torch/csrc/api/include/torch/all.h>
-#include <torch/all.h>
-int answer();
-extern "C" int ask() { return answer() + _GLIBCXX_USE_CXX11_ABI; }
-"""
-
-
-def library(path: Path, code: str, *needs: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    words = ["g++", "-shared", "-fPIC", "-xc++", "-", "-xnone", f"-Wl,-soname,{path.name}"]
-    subprocess.run([*words, *needs, "-o", path], input=code, text=True, check=True)
-    return path
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 @pytest.fixture
 def ops(new_project: NewProject, tmp_path: Path) -> Project:
     """A project with an operator, and a package that has the parts of torch's that count."""
     needs_cxx()
-    torch = tmp_path / "site/torch"
-    write(torch / "__init__.py", "raise RuntimeError('it is not imported')\n")
-    write(torch / "include/torch/csrc/api/include/torch/all.h", "#pragma once\n")
-    write(
-        torch / "share/cmake/Torch/TorchConfig.cmake",
-        'set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")\n',
-    )
-    library(torch / "lib/libfarm.so.2", "int farm_() { return 1; }\n")
-    cpu = library(torch / "lib/libtorch_cpu.so", "int answer() { return 42; }\n")
-    library(torch / "lib/libtorch_unused.so", "int unused() { return 1; }\n")
-    whole = library(torch / "lib/libtorch.so", "int whole() { return 1; }\n")
-    code = "int answer(); int whole(); int all() { return answer() + whole(); }\n"
-    library(torch / "lib/libtorch_python.so", code, cpu, whole)
+    fake_torch(tmp_path / "site")
     project = new_project(MANIFEST, {"ops.cpp": SOURCE})
-    project.environment["PYTHONPATH"] = str(torch.parent)
+    project.environment["PYTHONPATH"] = str(tmp_path / "site")
     return project
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from support.casd import SLOW, Casd
+from support.fake_torch import MANIFEST as OPS
+from support.fake_torch import SOURCE as OPERATOR
+from support.fake_torch import fake_torch
 from support.http_cache import HttpCache
 from support.one_library import FILES, HEAD, MANIFEST, archive
 from support.poison import poison
@@ -93,6 +96,19 @@ def test_sonames_that_the_process_has_are_no_reason_to_link_again(
     users[0].build()
     assert users[1].build()["attempts"] == 0
     same(users[0], users[1])
+
+
+def test_operators_of_torch_come_along(
+    server: HttpCache, new_user: NewProject, tmp_path: Path
+) -> None:
+    users = [new_user(server.address, WRITE=write) for write in "10"]
+    for number, user in enumerate(users):  # each has a torch of their own
+        fake_torch(tmp_path / f"site-{number}")
+        user.environment["PYTHONPATH"] = str(tmp_path / f"site-{number}")
+        user.write_all({"tilus.toml": OPS, "ops.cpp": OPERATOR})
+    assert users[0].build()["remote"]["sent"] == 2
+    assert users[1].build()["attempts"] == 0
+    same(users[0], users[1], "ops.so")
 
 
 def test_what_is_linked_by_its_name_alone_is_linked_here(
