@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,34 @@ def test_a_level_that_nvcc_does_not_know_is_the_host_compiler_s() -> None:
     assert commands.understood(["-Os", "-c", "k.cpp"], "/p").flags == ["-Xcompiler", "-Os"]
 
 
+def test_what_nvcc_does_not_know_is_the_host_compiler_s() -> None:
+    found = commands.understood(["-Wall", "-fwrapv", "-O2", "-B/x", "-c", "k.cpp"], "/p")
+    assert found.flags == ["-Xcompiler", "-Wall", "-Xcompiler", "-fwrapv", "-O2", "-B/x"]
+
+
+def test_a_macro_that_is_taken_back_is_not_defined() -> None:
+    """As extensions of PyTorch do with its `__CUDA_NO_HALF_OPERATORS__`."""
+    found = commands.understood(["-DA", "-DB=2", "-UA", "-U", "B", "-UC", "-DB=3", "k.cu"], "/p")
+    assert found.defines == {"B": "3"}
+    assert found.flags == ["-UC"]
+
+
+def test_directories_of_packages_and_of_the_toolkit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, toolkit = folder / "site-packages", folder / "toolkit/include"
+    (site / "torch/include").mkdir(parents=True)
+    (toolkit / "crt").mkdir(parents=True)
+    (toolkit / "crt/host_config.h").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    words = ["nvcc", "-DTORCH_EXTENSION_NAME=ops_2", f"-I{toolkit}", f"-I{site}/torch/include"]
+    draft = Draft("p")
+    commands.read(draft, str(folder), iter([(str(folder), [*words, "-c", "csrc/one.cu"])]))
+    (library,) = draft.libraries
+    assert library.name == "ops_2"
+    assert library.include_dirs == [{"package": "torch", "path": "include"}]
+
+
 SPELLINGS = {
     "include": [["-I", "@"], ["-I@"], ["-isystem", "@"]],
     "define": [["-D", "@"], ["-D@"]],
@@ -126,6 +155,7 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
     told = project.run("import", "build/compile_commands.json").out
     assert "-B/evil" in told
     manifest = load(str(folder / "tilus.toml"))
+    assert manifest.project.name == folder.name.replace("_", "-")  # and not "build"
     assert dict(manifest.targets)["gpu"].arch == ("sm_90",)
     assert [library.sources for library in manifest.libraries.values()] == [
         ("csrc/one.cu", "csrc/two.cu"),

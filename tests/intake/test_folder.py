@@ -99,6 +99,35 @@ def test_a_package_s_header_is_found_where_its_name_begins_with_the_package(
     assert library.include_dirs == [{"package": "deep", "path": "include/csrc/api/include"}]
 
 
+OUTSIDE = {
+    "repo/setup.py": "",
+    "repo/csrc/vendor/include/vendor/core.h": "#include <nowhere/x.h>\n",
+    "repo/csrc/common/helper.h": "",
+    "repo/csrc/ops/a.cu": '#include <vendor/core.h>\n#include "helper.h"\n',
+    "other/include/other.h": "",
+}
+
+
+def test_headers_beside_the_folder_are_of_its_project(packages: Path, tmp_path: Path) -> None:
+    (packages / "deep/include/vendor").mkdir()
+    (packages / "deep/include/vendor/core.h").write_text("")
+    drafted(OUTSIDE, tmp_path)
+    draft = drafted({}, tmp_path / "repo/csrc/ops")
+    (library,) = draft.libraries
+    assert library.include_dirs == ["../vendor/include", "../common"]
+    assert "a directory outside of the folder: ../vendor/include" in draft.notes
+
+
+def test_no_header_is_taken_from_beyond_the_project(tmp_path: Path) -> None:
+    drafted(OUTSIDE, tmp_path)
+    draft = drafted({"a.cu": "#include <other.h>\n"}, tmp_path / "repo/csrc/ops")
+    assert not draft.libraries
+    (tmp_path / "setup.py").write_text("")
+    draft = drafted({}, tmp_path / "repo/csrc/ops")
+    (library,) = draft.libraries
+    assert library.include_dirs == ["../../../other/include"]
+
+
 def test_what_the_preprocessor_misses_is_looked_for(packages: Path, tmp_path: Path) -> None:
     def preprocess(source: str, include_dirs: Sequence[str]) -> Complaint | None:
         if str(packages / "deep/include") in include_dirs:

@@ -118,6 +118,7 @@ PURE_GPU += [
     "-Xptxas -regUsageLevel=3,--dont-merge-basicblocks",
 ]
 PURE_GPU += ["-ftz=true", "--split-compile=0", "-Xfatbin -compress-all", "--restrict", "-dopt on"]
+PURE_GPU += ["-ftemplate-backtrace-limit=0", "--ftemplate-depth 2000"]
 PURE_CPU = [
     "-O2",
     "-Ofast",

@@ -45,12 +45,12 @@ class ImportedLine(JsonLine):
 def run(arguments: ImportArgs) -> int:
     """Write `tilus.toml` beside what was named, and say what was not understood."""
     from tilusbuild.errors import input_error
-    from tilusbuild.intake.draft import Draft, manifest_text, name_of
+    from tilusbuild.intake.draft import Draft, manifest_text
     from tilusbuild.space import SpaceError
 
     what = os.path.abspath(arguments.what)
     root = what if os.path.isdir(what) else os.path.dirname(what)
-    draft, files = Draft(name_of(os.path.basename(root)).replace("_", "-")), dict[str, str]()
+    draft, files = Draft(_project_of(root)), dict[str, str]()
     try:
         root = _read(draft, what, root, files)
     except (OSError, ValueError, SyntaxError, RecursionError, SpaceError) as error:
@@ -135,13 +135,13 @@ def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
         _read_folder(draft, what)
     elif name.endswith(".ninja"):
         found = list(ninja.commands(draft, read_text(what, "replace"), root))
-        root = _common(root, commands.sources_of(found))
+        root = _common(draft, root, commands.sources_of(found))
         commands.read(draft, root, iter(found))
     elif name.endswith(".py"):
         kernel_tuner.read(draft, root, name, files)
     elif isinstance(entries := json.loads(read_text(what)), list):
         found = list(_entries(entries, root))
-        root = _common(root, commands.sources_of(found))
+        root = _common(draft, root, commands.sources_of(found))
         commands.read(draft, root, iter(found))
     else:
         t1.read(draft, root, name)
@@ -159,9 +159,17 @@ def _entries(entries: list[object], root: str) -> Iterator[tuple[str, list[str]]
             yield os.path.join(root, str(entry.get("directory", "."))), [str(w) for w in words]
 
 
-def _common(root: str, sources: list[str]) -> str:
-    """Return the directory that holds the record and all sources."""
-    return os.path.commonpath([root, *map(os.path.dirname, sources)])
+def _common(draft: Draft, root: str, sources: list[str]) -> str:
+    """Return the directory that holds the record and all sources; the project has its name."""
+    common = os.path.commonpath([root, *map(os.path.dirname, sources)])
+    draft.project = _project_of(common)
+    return common
+
+
+def _project_of(directory: str) -> str:
+    from tilusbuild.intake.draft import name_of
+
+    return name_of(os.path.basename(directory)).replace("_", "-")
 
 
 def _read_folder(draft: Draft, root: str) -> None:

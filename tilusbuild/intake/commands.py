@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import Draft, LibraryDraft, name_of
+from tilusbuild.intake.places import of_a_package
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.sources import LANGUAGES
 
@@ -31,7 +32,9 @@ _OURS = re.compile(
 )
 """What tilusbuild says itself, or what changes no code of a kernel."""
 
-_HOST_LEVELS = frozenset({"-O", "-Os", "-Og", "-Oz", "-Ofast"})
+_EXTENSION = "TORCH_EXTENSION_NAME"
+_OF_A_TOOLKIT = "crt/host_config.h"
+"""A directory with this header is a toolkit's, which tilusbuild finds itself."""
 
 _OURS_VALUED = """
     -o -odir -ccbin --compiler-bindir -x -code -t --threads -MF -MT -MQ -MJ --dependency-output
@@ -79,9 +82,8 @@ def _take(found: Arguments, name: str, value: str, word: str, directory: str) ->
     if name in ("-I", "-isystem", "-iquote"):
         path = os.path.normpath(os.path.join(directory, value))
         found.include_dirs += [path] if path not in found.include_dirs else []
-    elif name == "-D":
-        macro, equals, text = value.partition("=")
-        found.defines[macro] = text if equals else True
+    elif name in ("-D", "-U"):
+        _take_macro(found, name, value)
     elif name in ("-gencode", "--generate-code", "-arch", "--gpu-architecture"):
         for arch in re.findall(r"(?:sm|compute)_[0-9]+[af]?", value):
             named = arch.replace("compute_", "sm_")
@@ -96,10 +98,30 @@ def _take(found: Arguments, name: str, value: str, word: str, directory: str) ->
             found.sources.append(os.path.normpath(os.path.join(directory, word)))
     elif name in ("-Xcompiler", "--compiler-options"):
         found.flags += [word for kept in _host(value) for word in ("-Xcompiler", kept)]
-    elif word in _HOST_LEVELS:
-        found.flags += ["-Xcompiler", word]  # which nvcc does not know
     elif not _OURS.fullmatch(word) and name not in _OURS_WITH_VALUE:
-        found.flags += [word, value] if word == name and value else [word]
+        kept = [word, value] if word == name and value else [word]
+        found.flags += ["-Xcompiler", word] if _of_the_host(kept) else kept
+
+
+def _take_macro(found: Arguments, name: str, value: str) -> None:
+    macro, equals, text = value.partition("=")
+    if name == "-D":
+        found.defines[macro] = text if equals else True
+    elif macro in found.defines:
+        del found.defines[macro]
+    else:
+        found.flags.append(f"-U{macro}")
+
+
+def _of_the_host(words: list[str]) -> bool:
+    """Return whether a flag is the host compiler's: nvcc does not know it."""
+    if len(words) > 1 or _pure(words):
+        return False
+    return _pure(words, cpu=True) and _pure(["-Xcompiler", *words])
+
+
+def _pure(words: list[str], *, cpu: bool = False) -> bool:
+    return not any(flag_problems(words, unsafe=False, cpu=cpu))
 
 
 def _host(value: str) -> list[str]:
@@ -125,7 +147,8 @@ def read(draft: Draft, root: str, commands: Iterator[tuple[str, Sequence[str]]])
         _take_target(draft, found)
     for found, sources in groups.values():
         taken = [library.name for library in draft.libraries]
-        library = LibraryDraft(name_of(draft.project, taken), sorted(sources), undefined=True)
+        name = name_of(str(found.defines.get(_EXTENSION, draft.project)), taken)
+        library = LibraryDraft(name, sorted(sources), undefined=True)
         _fill(draft, root, library, found)
         draft.libraries.append(library)
 
@@ -156,8 +179,11 @@ def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> N
         if not os.path.isdir(path):
             draft.note(f"left out, because it is not there: include directory {path}")
             continue
+        if os.path.isfile(os.path.join(path, _OF_A_TOOLKIT)):
+            continue
         relative = os.path.relpath(path, root)
-        library.include_dirs.append(path if relative.startswith("..") else relative)
+        place: object = path if relative.startswith("..") else relative
+        library.include_dirs.append(of_a_package(path) or place)
     library.flags = _checked(draft, found.flags)
 
 

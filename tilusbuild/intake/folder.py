@@ -64,8 +64,8 @@ def read(
     library = LibraryDraft(name_of(draft.project), sources, kind="static")
     library.flags = ["-O3"]  # nvcc leaves host code as it is without
     library.include_dirs = list(places.include_dirs())
-    for directory in places.machine:
-        draft.note(f"a directory of this machine, which others may have elsewhere: {directory}")
+    for note in places.notes():
+        draft.note(note)
     draft.libraries.append(library)
     _guess_arch(draft, [_text(root, file) for file in (*sources, *included)])
 

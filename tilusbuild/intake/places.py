@@ -19,6 +19,10 @@ _SKIPPED = frozenset({"build", "dist", "node_modules", "__pycache__", "CMakeFile
 _MAX_DEPTH = 4
 """So many directories of a Python package stand before the name of a header, at most, unless the
 name begins with the package's."""
+_MAX_ABOVE = 3
+_TOP = (".git", "setup.py", "pyproject.toml", "CMakeLists.txt")
+"""A directory above with one of these is of the same project."""
+_BESIDE = ("", "include/", "*/", "*/include/", "*/*/include/")
 _GENERATED_FROM = (".in", ".cmake", ".jinja", ".j2", ".tmpl", ".template")
 
 
@@ -55,6 +59,8 @@ class Places:
     system: Sequence[str]
     roots: list[str] = field(default_factory=list)
     """Directories of the folder that sources need, in the order in which they were found."""
+    outside: list[str] = field(default_factory=list)
+    """Directories of the project that the folder is a part of."""
     packages: list[tuple[str, str]] = field(default_factory=list)
     """Packages, and the directories in them that sources need."""
     machine: list[str] = field(default_factory=list)
@@ -69,12 +75,20 @@ class Places:
     def include_dirs(self) -> Iterator[object]:
         """Yield `include-dirs` as a manifest has them."""
         yield from self.roots
+        yield from self.outside
         yield from ({"package": package, "path": path} for package, path in self.packages)
         yield from self.machine
 
+    def notes(self) -> Iterator[str]:
+        """Yield what a person has to know of them."""
+        for directory in self.outside:
+            yield f"a directory outside of the folder: {directory}"
+        for directory in self.machine:
+            yield f"a directory of this machine, which others may have elsewhere: {directory}"
+
     def directories(self) -> list[str]:
         """Return the directories that a compiler is given, absolute, in the same order."""
-        own = [os.path.normpath(os.path.join(self.root, each)) for each in self.roots]
+        own = [os.path.normpath(os.path.join(self.root, each)) for each in self._own()]
         of_packages = [
             found
             for package, path in self.packages
@@ -82,6 +96,9 @@ class Places:
             if os.path.isdir(found := os.path.join(site, package, path))
         ]
         return [*own, *of_packages, *self.machine]
+
+    def _own(self) -> list[str]:
+        return [*self.roots, *self.outside]
 
     def find(self, include: Include, includer: str) -> str | None:
         """Return the file of the folder that an include means; None for one of elsewhere. Raises
@@ -106,11 +123,11 @@ class Places:
     def take(self, name: str, includer: str) -> bool:
         """Take the directory of a header that the preprocessor did not find; False if there is
         none."""
-        before = (len(self.roots), len(self.packages), len(self.machine))
+        before = len(list(self.include_dirs()))
         self._known.pop(name, None)
-        if not self._in_folder(name, includer):
+        if not self._in_folder(name, includer) and not self._of_the_project(name):
             self._in_package(name)
-        return before != (len(self.roots), len(self.packages), len(self.machine))
+        return before != len(list(self.include_dirs()))
 
     def name(self, path: str) -> str:
         """Return a file's name in the folder, or in the package that it is of."""
@@ -138,10 +155,23 @@ class Places:
         self.roots += [directory] if directory not in self.roots else []
         return near
 
+    def _of_the_project(self, name: str) -> bool:
+        """Search the directories above, as far as the project goes, and what is beside them."""
+        for above in _above(self.root):
+            for beside in _BESIDE:
+                home = os.path.join(self.root, above)
+                for found in sorted(glob.glob(beside + glob.escape(name), root_dir=home)):
+                    directory = os.path.normpath(os.path.join(above, _before(found, name)))
+                    self.outside += [directory] if directory not in self.outside else []
+                    return True
+        return False
+
     def _outside(self, name: str) -> bool:
         if name not in self._known:
             there = any(os.path.isfile(os.path.join(each, name)) for each in self.system)
-            self._known[name] = there or self._in_package(name)
+            # What a project has of its own is meant, also where a package has it as well.
+            own = not there and not _ending(self._index, name) and self._of_the_project(name)
+            self._known[name] = there or own or self._in_package(name)
         return self._known[name]
 
     def _in_package(self, name: str) -> bool:
@@ -188,6 +218,26 @@ class Places:
 
 def _sites() -> list[str]:
     return [site for site in sys.path if site.endswith("-packages")]
+
+
+def of_a_package(path: str) -> dict[str, str] | None:
+    """Return a directory as `include-dirs` has it, if an installed package holds it."""
+    for site in _sites():
+        package, _, inside = os.path.relpath(path, site).partition("/")
+        if package.isidentifier() and inside:
+            return {"package": package, "path": inside}
+    return None
+
+
+def _above(folder: str) -> list[str]:
+    """Return the directories above a folder, relative to it, that are of the same project."""
+    ways = ["/".join([".."] * number) for number in range(1, _MAX_ABOVE + 1)]
+    tops = [
+        number
+        for number, way in enumerate(ways, 1)
+        if any(os.path.exists(os.path.join(folder, way, each)) for each in _TOP)
+    ]
+    return ways[: max(tops, default=0)]
 
 
 def _before(file: str, name: str) -> str:

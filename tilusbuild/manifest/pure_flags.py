@@ -154,7 +154,8 @@ _NVCC_VALUED_TEXT = """
     -cudart --cudart -modify-stack-limit --modify-stack-limit -frandom-seed --frandom-seed
     -builtin-move-forward --builtin-move-forward -builtin-initializer-list
     --builtin-initializer-list -opt-info --optimization-info -brief-diag --brief-diagnostics
-    -static-global-template-stub --static-global-template-stub
+    -static-global-template-stub --static-global-template-stub -ftemplate-backtrace-limit
+    --ftemplate-backtrace-limit -ftemplate-depth --ftemplate-depth
 """
 _NVCC_VALUED = frozenset(_NVCC_VALUED_TEXT.split())
 
