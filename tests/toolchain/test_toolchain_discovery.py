@@ -13,7 +13,7 @@ import pytest
 from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError, Place
-from tilusbuild.toolchain import ToolchainRequest, discovery
+from tilusbuild.toolchain import Toolchain, ToolchainRequest, discovery
 from tilusbuild.toolchain.diagnose import diagnose
 
 World = Any
@@ -375,3 +375,60 @@ def test_a_tool_that_somebody_ended_is_not_called_broken(
     machine.runner.on(tool, finished("", status=-number))
     with pytest.raises(OSError, match=f"ended by {number.name}"):
         machine.discover()
+
+
+def with_cxx(machine: World, cxx: str) -> Toolchain:
+    place = Place("tilus.toml", 3, 7)
+    request = ToolchainRequest(None, False, str(machine.root), cxx=cxx, cxx_place=place)
+    return discovery.discover(request, machine.env, machine.runner, machine.memory)
+
+
+def versioned(machine: World, name: str) -> None:
+    """A second g++ and gcc with their version in the name, beside the first ones."""
+    for tool in ("g++", "gcc"):
+        machine.write(f"{name}/bin/{tool}-11", f"{tool} 11.3.0", executable=True)
+
+
+def test_a_host_compiler_by_name_has_its_gcc_beside_it(machine: World) -> None:
+    versioned(machine, "usr")
+    host = with_cxx(machine, "g++-11").host
+    assert [tool.path for tool in (host.cxx, host.cc)] == [
+        f"{machine.root}/usr/bin/{tool}-11" for tool in ("g++", "gcc")
+    ]
+    assert [tool.name for tool in (host.cxx, host.cc)] == ["g++", "gcc"]
+    assert host.cxx.digest != machine.discover(needs_cuda=False).cxx.digest
+
+
+def test_a_host_compiler_by_path_is_relative_to_the_project(machine: World) -> None:
+    machine.host("opt/gcc")
+    machine.env["PATH"] = f"{machine.root}/usr/bin"
+    found = with_cxx(machine, "./opt/gcc/bin/g++")
+    assert found.cxx.path == f"{machine.root}/opt/gcc/bin/g++"
+    assert found.environment()["PATH"].startswith(f"{machine.root}/opt/gcc/bin:")
+
+
+@pytest.mark.parametrize(
+    ("cxx", "why"),
+    [
+        ("g++-11", "g++-11 not found on PATH"),
+        ("./usr/bin/g++-11", "/usr/bin/g++-11 is not there, or not executable"),
+        ("./usr/bin/x-g++", "/usr/bin/x-gcc is not there, or not executable"),
+    ],
+)
+def test_a_host_compiler_that_is_not_there_is_said_at_its_place(
+    machine: World, cxx: str, why: str
+) -> None:
+    machine.write("usr/bin/x-g++", executable=True)
+    with pytest.raises(InputError) as caught:
+        with_cxx(machine, cxx)
+    said = caught.value.render()
+    assert said.startswith("tilus.toml:3:7: error: no host compiler: toolchain.cxx = ")
+    assert why in said
+    assert f"apt install {cxx.rpartition('/')[2]}" in said
+
+
+def test_equal_tools_have_one_fingerprint_by_any_name(machine: World) -> None:
+    request = ToolchainRequest(project_root=str(machine.root), name="other")
+    named = discovery.discover(request, machine.env, machine.runner, machine.memory)
+    assert named.fingerprint_cuda == machine.discover().fingerprint_cuda
+    assert named != machine.discover()

@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from support.nvcc_journal import as_release, read_journal
+
 
 def compiled(said: list[dict[str, Any]]) -> Counter[str]:
     """How many programs of each script were compiled."""
@@ -360,3 +362,32 @@ def test_lists_of_constants_and_linked_parameters_are_nothing_to_warn_of(project
     assert sum(compiled(watching.rest()).values()) > 0
     watching.interrupt()
     assert not [line for line in watching.errors if "Pydantic" in line or "Warning" in line]
+
+
+def test_each_script_is_built_with_its_own_toolchain(project, watch, tmp_path):
+    ours = Path(project.nvcc).parents[1]
+    other = shutil.copytree(ours, tmp_path / "other", ignore=shutil.ignore_patterns("journal"))
+    nvcc = as_release(str(other), "13.1.15")
+    text = (project.directory / "tilus.toml").read_text()
+    named = f'[toolchain.named.other]\nnvcc = "{nvcc}"\n[target.gpu]'
+    text = text.replace("[target.gpu]", named)
+    text = text.replace("[script.add]\n", '[script.add]\ntoolchain = "other"\n')
+    project.save("tilus.toml", text)
+    watching = watch(project)
+    assert compiled(watching.rest()) == {"scale": 3, "add": 3}
+    assert len(read_journal(nvcc)) == 3
+
+    project.kernel("add", "edited")
+    assert compiled(watching.rest()) == {"add": 3}
+    assert len(read_journal(nvcc)) == 6
+
+    ptxas = other / "bin/ptxas"
+    again = ptxas.with_name("again")
+    again.write_bytes(ptxas.read_bytes() + b"// another\n")
+    again.chmod(0o755)
+    again.rename(ptxas)
+    assert compiled(watching.until("watching", ok=True)) == {"add": 3}
+
+    project.save("tilus.toml", text.replace('toolchain = "other"\n', ""))
+    assert compiled(watching.until("watching", ok=True)) == {"add": 3}
+    assert len(read_journal(nvcc)) == 9

@@ -26,11 +26,11 @@ def check_toolchains(checks: Checks) -> None:
             )
     for path, name in _asked_for(checks):
         if name not in known:
-            hint = did_you_mean(name, known) or "there is none with a name"
+            hint = did_you_mean(name, known)
             checks.error(
                 f'unknown toolchain "{name}"',
                 partial(checks.document.value, *path, "toolchain"),
-                f"{hint}; one is declared as [toolchain.named.{name}]",
+                hint or f"a toolchain is declared as [toolchain.named.{name}]",
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -215,9 +216,11 @@ def _march(text: str) -> str:
     return text
 
 
+_GXX = re.compile(r"(?:.*-)?g\+\+(?:-.+)?")
+
+
 def _cxx(text: str) -> str:
-    name = os.path.basename(text)
-    if "g++" not in name:
+    if not _GXX.fullmatch(os.path.basename(text)):
         raise fault(
             "must be a g++, whose gcc is beside it", 'such as "g++-11" or "/opt/gcc-11/bin/g++"'
         )

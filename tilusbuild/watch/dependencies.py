@@ -158,8 +158,9 @@ def dependencies_of_tools(
         for name in ("CUDA_HOME", "CUDA_PATH")
         if environment.get(name)
     ]
-    witnesses = (path for each in toolchains for path in each.witnesses())
-    return Dependencies(frozenset((*witnesses, *directories)), _TOOLS)
+    witnesses = [path for each in toolchains for path in each.witnesses()]
+    names = _TOOLS.union(map(os.path.basename, witnesses))  # g++-11, where one was asked for
+    return Dependencies(frozenset((*witnesses, *directories)), names)
 
 
 def project_files(root: str, cache: str) -> frozenset[str]:

@@ -1,0 +1,53 @@
+"""Programs of several toolchains on other machines: what a worker has is compared for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fake_engine import FakeJob, FakeStore
+from support.fake_runner import FakeRunner
+from tilusbuild.cache.cache import Cache
+from tilusbuild.remote import lazy
+from tilusbuild.remote.execute import Executed
+from tilusbuild.remote.lazy import LazyRemote
+from tilusbuild.remote.settings import RemoteSettings
+
+
+class Opened:
+    """An executor that was opened for a toolchain, and ran some commands."""
+
+    made: list[Opened]
+
+    def __init__(self, settings: Any, toolchain: str, runner: Any, warn: Any) -> None:
+        self.toolchain = toolchain
+        self.executed = Executed(commands=len(self.made) + 1, seconds=1.0, inputs=10, outputs=20)
+        self.closed = False
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Opened.made = []
+    monkeypatch.setattr(lazy, "LazyExecutor", Opened)
+    tools: Any = ["of one", "of another"]
+    with LazyRemote(None, FakeStore(), Cache(str(tmp_path))) as remote:
+        remote.share(RemoteSettings("grpc://there", "test"), FakeRunner())
+        assert remote.summary() is None
+        asked: Any = [
+            remote.executor_for(FakeJob(text), toolchain)
+            for text in ("first", "second")
+            for toolchain in tools
+        ]
+        assert [each.toolchain for each in asked] == [*tools, *tools]
+        assert [each.toolchain for each in Opened.made] == tools
+        summary = remote.summary()
+        assert summary is not None
+        assert (summary.executed, summary.executed_seconds) == (3, 2.0)
+        assert (summary.inputs_bytes, summary.outputs_bytes) == (20, 40)
+        assert summary.executor == "grpc://there"
+    assert all(each.closed for each in Opened.made)
