@@ -231,6 +231,41 @@ def test_a_size_that_is_an_argument_is_that_argument(project: Project) -> None:
     assert launch.grid == ("cdiv(n, block_size_x)", 3)
 
 
+FILLED = SCRIPT.replace(
+    "__global__ void",
+    "#define WIDTH 33\n__constant__ float filter[WIDTH*WIDTH]; // __constant__ int scale[2];\n"
+    "__constant__ unsigned int scale = 1;\n__constant__ Odd odd;\n__global__ void",
+).replace(
+    "restrictions=restrict)",
+    'restrictions=restrict, cmem_args={"filter": f(3), "scale": s, "odd": o, "none": n})',
+)
+
+
+def test_the_constants_that_a_script_fills_are_arguments(project: Project) -> None:
+    project.write("tune.py", FILLED)
+    told = project.run("import", "tune.py").out
+    args = load(str(project.directory / "tilus.toml")).scripts["vector_add"].args
+    assert [*args] == ["c", "a", "b", "n", "filter", "filter_size", "scale"]
+    assert (args["filter"].type, args["filter"].constant) == ("f32*[filter_size]", True)
+    assert (args["filter_size"].type, args["filter_size"].parameter) == ("i32", False)
+    assert (args["scale"].type, args["scale"].constant) == ("u32", True)
+    for name in ("odd", "none"):
+        assert f"vector_add: what fills {name} is not understood: declare it in args" in told
+    project.write("tune.py", FILLED.replace('cmem_args={"filter"', 'cmem_args=make({"filter"'))
+    project.edit("tune.py", '"none": n})', '"none": n}))')
+    told = project.run("import", "tune.py", "--stdout").out
+    assert "vector_add: its cmem_args are not understood" in told
+
+
+@pytest.mark.nvcc
+def test_a_script_that_fills_constants_builds(project: Project) -> None:
+    project.write("tune.py", FILLED)
+    project.edit("tune.py", "__constant__ Odd odd;\n", "")
+    project.edit("tune.py", "a[i] + b[i]", "a[i] * filter[i % WIDTH] + b[i] * scale")
+    project.run("import", "tune.py")
+    assert project.compiled("--level", "0") == 1
+
+
 def test_a_t1_file_names_its_kernel(project: Project) -> None:
     project.write("k.cu", 'extern "C" __global__ void k(double *x, int n) { x[n] = BLOCK; }\n')
     space = {

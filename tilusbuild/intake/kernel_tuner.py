@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of
-from tilusbuild.intake.kernels import declared, take_arguments
+from tilusbuild.intake.kernels import declared, take_arguments, take_constants
 from tilusbuild.intake.python_script import Function, Script, Template, Values
 from tilusbuild.manifest.pure_flags import impure
 from tilusbuild.runtime.regular import read_text
@@ -93,12 +93,21 @@ class _Reader:
         kernel.kernel = found.name
         take_space(self.draft, kernel, space if isinstance(space, dict) else {})
         take_arguments(self.draft, kernel, found, text)
+        self._constants(given, kernel, text)
         self._defines(given, kernel, text)
         self._rules(given, kernel)
         self._launch(given, kernel)
         self._options(given, kernel)
         self.draft.kernels.append(kernel)
         return None
+
+    def _constants(self, given: _Call, kernel: KernelDraft, text: str) -> None:
+        filled = given.said.get("cmem_args")
+        if isinstance(filled, dict):
+            take_constants(self.draft, kernel, map(str, filled), text)
+        elif "cmem_args" in given.written and filled != []:
+            shown = given.shown("cmem_args")
+            self.draft.note(f"{kernel.name}: its cmem_args are not understood: {shown}")
 
     def _source(self, given: _Call, kernel: KernelDraft, source: object) -> str | None:
         """Return the text of a kernel's file, which it makes where the script has it as text."""

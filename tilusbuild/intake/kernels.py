@@ -6,7 +6,7 @@ Sizes of arrays are not in a declaration, so the only integer argument stands fo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.intake.draft import Draft, KernelDraft
@@ -96,6 +96,33 @@ def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, source: s
         kernel.args[name] = {"type": tensor, "out": True} if is_out else tensor
     if size == "1" and any(pointer for _, _, pointer in types):
         draft.note(f"{kernel.name}: the sizes of its arrays are not known; they are written as [1]")
+
+
+def take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], source: str) -> None:
+    """Add the `__constant__` variables that a caller fills to a kernel's arguments. A caller may
+    fill less of an array than there is, so its size is that of what is given."""
+    text = _COMMENTS.sub(" ", source)
+    named = _aliases(source)
+    for name in names:
+        own = re.escape(name)
+        # Bounded, because the source is not trusted.
+        match = re.search(
+            rf"__(?:constant|device)__([\w\s]{{1,200}})\b{own}\s{{0,20}}(\[[^;={{]{{0,500}}\])?"
+            r"\s{0,20}[;={]",
+            text,
+        )
+        type_ = _argument(f"{match[1]} {name}", kernel, named)[1] if match else None
+        if match is None or type_ is None or name in kernel.args:
+            draft.note(f"{kernel.name}: what fills {name} is not understood: declare it in args")
+            continue
+        if match[2] is None:
+            kernel.args[name] = {"type": type_, "constant": True}
+            continue
+        size = f"{name}_size"
+        while size in kernel.args:
+            size += "_"
+        kernel.args[name] = {"type": f"{type_}*[{size}]", "constant": True}
+        kernel.args[size] = {"type": "i32", "parameter": False}
 
 
 def _aliases(source: str) -> dict[str, str]:
