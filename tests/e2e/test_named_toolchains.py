@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support import scale
+from support import one_library, scale
 from support.nvcc_journal import FakeCuda
 from support.processes import wait_until
 from support.project import NewProject, Project
@@ -171,31 +171,61 @@ def test_a_target_names_a_toolchain_for_scripts_that_name_none(
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (4, 2)
 
 
-def test_a_host_compiler_by_name(new_project: NewProject, tmp_path: Path) -> None:
-    """Its gcc is the one beside it, and compiles the launcher."""
+@pytest.fixture
+def other_host(tmp_path: Path) -> Path:
+    """A folder with g++-x and gcc-x, which note their words in the file `journal` beside it."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("g++", "gcc"):
+        tool = tools / f"{name}-x"
         real = shutil.which(name)
-        path = tools / f"{name}-x"
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/journal\nexec {real} "$@"\n')
-        path.chmod(0o755)
+        tool.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/journal\nexec {real} "$@"\n')
+        tool.chmod(0o755)
+    return tools
+
+
+def on_path(tools: Path) -> dict[str, str]:
+    search = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": search, "TILUSBUILD_SANDBOX": "0"}
+
+
+def test_a_host_compiler_by_name(new_project: NewProject, other_host: Path) -> None:
+    """Its gcc is the one beside it."""
     text = scale.manifest(
         scale.script("plain", schedules=1),
         scale.script("special", schedules=1, more='toolchain = "x"'),
     ).replace("[target.cpu]", '[toolchain.named.x]\ncxx = "g++-x"\n\n[target.cpu]')
     files = {f"kernels/{name}.cu.j2": scale.TEMPLATE for name in ("plain", "special")}
-    search = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    project = new_project(text, files, PATH=search, TILUSBUILD_SANDBOX="0")
+    project = new_project(text, files, **on_path(other_host))
+    journal = other_host.with_name("journal")
     assert project.compiled("plain") == 1
-    assert not (tmp_path / "journal").exists()
+    assert not journal.exists()
     assert project.compiled() == 1
-    journal = (tmp_path / "journal").read_text()
-    assert "g++ " in journal
-    (tools / "gcc-x").unlink()
-    said = project.run("build", "--device-compiler", "nvcc", status=2).err
+    assert {line.split()[0] for line in journal.read_text().splitlines()} == {"g++", "gcc"}
+    (other_host / "gcc-x").unlink()
+    said = project.run("build", status=2).err
     assert 'no host compiler: toolchain.named.x.cxx = "g++-x"' in said
     assert "apt install g++-x" in said
+
+
+def test_a_librarys_toolchain_compiles_its_objects_and_links_them(
+    new_project: NewProject, other_host: Path
+) -> None:
+    """But for the objects of a script that names another one itself."""
+    text = one_library.MANIFEST.replace("LIBRARY\n", 'toolchain = "x"\n')
+    text += '[toolchain.named.x]\ncxx = "g++-x"\n[toolchain.named.usual]\n'
+    project = new_project(text, one_library.FILES, **on_path(other_host))
+    assert project.compiled() == 6
+    compiled = other_host.with_name("journal").read_text().splitlines()
+    assert sum(" -c " in f"{words} " for words in compiled) >= 5
+    assert any("-shared" in words and "lib.so" in words for words in compiled)
+    before = len(compiled)
+    project.edit("tilus.toml", "[script.scale]\n", '[script.scale]\ntoolchain = "usual"\n')
+    # The wrappers run the same compilers, but they are other files: its two objects, and the link.
+    assert project.compiled() == 3
+    compiled = other_host.with_name("journal").read_text().splitlines()[before:]
+    assert not any(" -c " in f"{words} " for words in compiled)
+    assert any("-shared" in words and "lib.so" in words for words in compiled)
 
 
 def test_doctor_shows_each_toolchain_and_misses_those_in_use(two: MakeTwo) -> None:
@@ -276,6 +306,14 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject, tmp_path: Path)
         assert f"Cuda compilation tools, release {release}".encode() in made
         assert f"Cuda compilation tools, release {not_this}".encode() not in made
     assert project.compiled() == 0
+
+    if list(other.glob("**/libnvrtc.so.*")):
+        nvrtc = 'device-compiler = "nvrtc"\n'
+        project.edit("tilus.toml", 'toolchain = "other"\n', f'toolchain = "other"\n{nvrtc}')
+        assert project.compiled() == 1
+        assert f"\nnvrtc {theirs}." in "".join(options_of(project, "special"))
+        project.edit("tilus.toml", nvrtc, "")
+        assert project.compiled() == 0
 
     header = next(path for path in other.glob("**/cuda_fp16.h") if path.is_file())
     again = header.with_name("again")

@@ -174,3 +174,60 @@ def test_a_manifest_can_be_written_out_again(manifest: Manifest) -> None:
     dumped = manifest.model_dump(by_alias=True, exclude_defaults=True)
     assert dumped["script"]["m"]["override"]["gpu"]["space"]["stages"] == {"values": (3,)}
     assert dumped["build"]["defines"] == {"A": 0, "Z": 1.5}
+
+
+TOOLCHAINS = """
+targets = ["gpu", "old"]
+std = "c++20"
+[script.n]
+template = "m.cu.j2"
+kernel = "m"
+args = { n = "i32" }
+launch = { grid = [1], block = [32] }
+toolchain = "b"
+[target.old]
+arch = "sm_75"
+toolchain = "a"
+[toolchain]
+nvcc = ">=13"
+std = "c++14"
+host-march = "x86-64-v2"
+cudart = "shared"
+[toolchain.named.a]
+nvcc = "==12.8.*"
+std = "c++17"
+device-compiler = "nvrtc"
+[toolchain.named.b]
+host-march = "x86-64-v3"
+cudart = "static"
+"""
+
+
+def test_a_scripts_toolchain_goes_before_its_targets(
+    load_script: Callable[[str], Manifest],
+) -> None:
+    manifest = load_script(TOOLCHAINS)
+    names = {
+        (script, target): manifest.toolchain_of(script, target)
+        for script in ("m", "n")
+        for target in ("gpu", "old")
+    }
+    assert names == {("m", "gpu"): "", ("m", "old"): "a", ("n", "gpu"): "b", ("n", "old"): "b"}
+
+
+def test_a_toolchain_is_laid_over_the_one_without_a_name(
+    load_script: Callable[[str], Manifest],
+) -> None:
+    manifest = load_script(TOOLCHAINS)
+    a, b = (manifest.toolchain_named(name) for name in "ab")
+    assert (a.nvcc, a.std, a.host_march, a.cudart) == ("==12.8.*", "c++17", "x86-64-v2", "shared")
+    assert (b.nvcc, b.std, b.host_march, b.cudart) == (">=13", "c++14", "x86-64-v3", "static")
+    assert manifest.toolchain_named("") == manifest.toolchain
+    assert manifest.key_of_toolchain("a", "nvcc") == ("toolchain", "named", "a", "nvcc")
+    assert manifest.key_of_toolchain("b", "nvcc") == ("toolchain", "nvcc")
+    # A script's own goes before its toolchain's.
+    assert [manifest.std_for("m", target) for target in ("gpu", "old")] == ["c++20", "c++20"]
+    assert manifest.std_for("n", "old") == "c++14"
+    assert [manifest.cudart_for(script, "old") for script in "mn"] == ["shared", "static"]
+    found = [manifest.device_compiler_for("m", target) for target in ("gpu", "old")]
+    assert found == [None, "nvrtc"]
