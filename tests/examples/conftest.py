@@ -147,6 +147,11 @@ def marlin() -> Example:
 
 
 @pytest.fixture(scope="session")
+def hopper() -> Example:
+    return Example("hopper")
+
+
+@pytest.fixture(scope="session")
 def gemm() -> Example:
     return Example("gemm")
 

@@ -7,6 +7,7 @@ EVERY_SCRIPT = [
     ("quickstart", "rms_norm"),
     ("gemm", "gemm"),
     ("cutlass", "linear"),
+    ("hopper", "rms_norm"),
 ]
 
 

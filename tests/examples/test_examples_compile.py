@@ -13,6 +13,7 @@ DEFAULTS = [
     ("quickstart", "rms_norm", "sm_90a"),
     ("gemm", "gemm", "ampere"),
     ("gemm", "gemm", "hopper"),
+    ("hopper", "rms_norm", "hopper"),
 ]
 
 

@@ -53,6 +53,22 @@ def test_gemm(torch: Any, example: NewExample, dtype: str, m: int, n: int, k: in
     torch.testing.assert_close(c, expected, rtol=2e-2, atol=2e-2 * k**0.5)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 4), (33, 1000), (512, 16_384)])
+def test_hopper(torch: Any, example: NewExample, rows: int, columns: int) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a device of sm_90")
+    project = example("hopper")
+    project.events("build", "rms_norm", "--target", "hopper", "--level", "0")
+    rms_norm = load("rms_norm", where=project.cache, target="hopper")
+    x = torch.randn(rows, columns, device="cuda")
+    y, z = torch.empty_like(x), torch.empty_like(x)
+    rms_norm(x, y, 1e-6)
+    rms_norm(y, z, 1e-6)  # which depends on the call before
+    once = x * torch.rsqrt((x * x).mean(dim=1, keepdim=True) + 1e-6)
+    twice = once * torch.rsqrt((once * once).mean(dim=1, keepdim=True) + 1e-6)
+    torch.testing.assert_close(z, twice, rtol=1e-4, atol=1e-4)
+
+
 def test_run_and_tensors_on_the_wrong_device(torch: Any, example: NewExample) -> None:
     project = example("quickstart")
     *calls, summary = project.events("run", "rms_norm", "--target", project.target)
