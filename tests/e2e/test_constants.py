@@ -14,7 +14,6 @@ import pytest
 
 import tilusbuild
 from support.project import NewProject, Project, needs_cxx
-from tilusbuild.compile.constants import variable_symbol
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
@@ -269,8 +268,3 @@ def test_a_tensor_map_is_of_no_constant(new_project: NewProject) -> None:
     project = new_project(MANIFEST, FILES)
     project.edit("tilus.toml", 'k = "i32"', 'k = "i32"\nf = { tensor-map = "filter", box = [8] }')
     assert '"filter" is no tensor that is always there' in project.run("plan", status=2).err
-
-
-def test_names_of_variables_are_those_of_the_compilers() -> None:
-    assert variable_symbol("d_filter") == variable_symbol("::d_filter") == "d_filter"
-    assert variable_symbol("conv::nn::filter") == "_ZN4conv2nn6filterE"

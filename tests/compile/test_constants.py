@@ -1,0 +1,71 @@
+"""Variables of device code, held against the arguments that are copied to them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from support.recipes import make_recipe
+from tilusbuild.compile.constants import constants_problem, known_bytes, variable_symbol
+from tilusbuild.compile.pipelines.nvrtc import assembler_flags
+from tilusbuild.signature import parse_argument
+from tilusbuild.tune.inputs import numpy_type
+
+KERNEL = 'extern "C" __global__ void saxpy(float *x) {\n  __constant__;\n}\n'
+
+
+def recipe(source, **constants):
+    arguments = {name: (type_, {"constant": c}) for name, (type_, c) in constants.items()}
+    return make_recipe(arguments={"x": "f32*[4]", **arguments}, out=(), source=source)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("\n__constant__ float f[3];\n" + KERNEL, 2),
+        ("// __constant__ float f[3];\n/* __constant__ f */ __device__\nint a[2],\nf[3];\n", 4),
+        ("namespace n {\n__constant__ float f[3];\n}\n" + KERNEL, 2),
+        ('#include "f.cuh"\n\n' + KERNEL, 3),
+        ("__constant__ float g = f(3);\n\nint f;\n" + KERNEL, 4),
+        ('#include "f.cuh"\n', None),
+    ],
+)
+def test_a_mistake_is_shown_where_the_variable_is_declared_else_where_the_kernel_is(
+    source: str, line: int | None
+) -> None:
+    problem = constants_problem(recipe(source, f=("f32*[4]", "f")), {"f": 12})
+    said = '"f" has 12 bytes; the argument "f" is declared f32*[4], which has 16'
+    assert problem == (said if line is None else f"source.cu:{line}: error: {said}")
+
+
+def test_a_size_of_the_call_is_left_to_the_call() -> None:
+    made = make_recipe(arguments={"f": ("f32*[n]", {"constant": "f"}), "n": "i32"}, out=())
+    assert constants_problem(made, {"f": 12}) is None
+    problem = constants_problem(made, {"g": 12, "a": 1}) or ""
+    assert problem.endswith('the code has no variable "f" for the argument "f" (it has: a, g)')
+
+
+def test_bytes_are_those_of_an_array_of_the_shape() -> None:
+    draw = random.Random(7)
+    for _ in range(200):
+        dtype = draw.choice(["bool", "i8", "u16", "f16", "bf16", "i32", "f32", "u64", "f64"])
+        shape = [draw.randrange(5) for _ in range(draw.randrange(4))]
+        argument = parse_argument("f", f"{dtype}*[{', '.join(map(str, shape))}]", constant="f")
+        assert known_bytes(argument) == np.zeros(shape, numpy_type(dtype)).nbytes
+    assert known_bytes(parse_argument("p", "struct P { u8 a; f64 b }", constant="p")) == 16
+    assert known_bytes(parse_argument("s", "i16", constant="s")) == 2
+
+
+def test_names_of_variables_are_those_of_the_compilers() -> None:
+    assert variable_symbol("d_filter") == variable_symbol("::d_filter") == "d_filter"
+    assert variable_symbol("conv::nn::filter") == "_ZN4conv2nn6filterE"
+
+
+def test_what_no_kernel_reads_stays_where_it_is_filled() -> None:
+    source = "#include <cuda_fp16.h>\n" + KERNEL
+    assert assembler_flags(make_recipe("kernel-nvrtc", source=source, assembled=True)) is not None
+    arguments = {"x": "f32*[4]", "f": ("f32", {"constant": "f"})}
+    filled = make_recipe("kernel-nvrtc", arguments=arguments, out=(), source=source, assembled=True)
+    assert assembler_flags(filled) is None
