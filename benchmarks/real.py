@@ -14,7 +14,17 @@ import sys
 from collections.abc import Callable
 
 from _bench import Arm, machine, ratio
-from _real import deep_gemm, entry_size, flashinfer, llama_cpp, marlin, torch_headers, world
+from _real import (
+    cutlass,
+    deep_gemm,
+    entry_size,
+    flash_attention,
+    flashinfer,
+    llama_cpp,
+    marlin,
+    torch_headers,
+    world,
+)
 from _real.project import Measured, Project, measure
 
 _PROJECTS: dict[str, Callable[[int | None], Project]] = {
@@ -25,6 +35,8 @@ _PROJECTS: dict[str, Callable[[int | None], Project]] = {
     "marlin-unit": lambda count: marlin.prepare(count, grouped=True),
     "marlin": lambda count: marlin.prepare(count, grouped=False),
     "deep-gemm": deep_gemm.prepare,
+    "flash-attention": flash_attention.prepare,
+    "cutlass": cutlass.prepare,
 }
 
 _ROWS: dict[str, Callable[[int], None]] = {

@@ -121,15 +121,20 @@ def rebuild_set(project: Project, cache: Path) -> tuple[int, int]:
     header.write_bytes(before + b"\nstruct tilusbuild_edit;\n")
     try:
         words = tilusbuild("plan", "--cache-dir", str(cache))
-        said = process(words, project.tree, world.environment()).out.splitlines()[-1]
+        said = process(words, project.tree, world.environment()).out
         where, again = project.theirs_again
         edges = process([*again, "-n", "-v"], where, world.environment()).out
     finally:
         header.write_bytes(before)
         os.utime(header, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    match = re.search(r"(\d+) to compile", said)
-    if match is None:
-        raise WorkNotDoneError(f"what plan said was not understood: {said}")
-    links = len(re.findall(r"(?m)^\[library\.", (project.tree / "tilus.toml").read_text()))
     compiles = len(re.findall(r"(?m)^.* (?:-c|--cubin) ", edges))
-    return max(0, int(match[1]) - links), compiles
+    return compiles_planned(said, (project.tree / "tilus.toml").read_text()), compiles
+
+
+def compiles_planned(said: str, manifest: str) -> int:
+    """Return how many compiles `plan` said, of what is no link of a library."""
+    rows = re.findall(r"(?m)^(\S+) .* (\d+)$", said)
+    if not rows:
+        raise WorkNotDoneError(f"what plan said was not understood: {said}")
+    links = re.findall(r"(?m)^\[library\.([\w-]+)\]", manifest)
+    return sum(int(number) for script, number in rows if script not in links)
