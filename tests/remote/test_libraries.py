@@ -327,3 +327,27 @@ def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: 
     assert [each for each in ran.events if each["event"] == "warning"] == []
     assert (ran.summary["attempts"], ran.summary["remote"]["hits"]) == (0, 3)
     same(users[0], users[1], "l.so")
+
+
+@pytest.mark.nvcc
+def test_what_nvcc_numbers_by_its_process_is_measured_the_same_with_a_seed(
+    server: HttpCache, new_user: NewProject
+) -> None:
+    text = HEAD.format(target="gpu", arch="sm_80") + (
+        '[library.l]\nsources = ["a.cu"]\noutput = "l.so"\nflags = ["-frandom-seed=0"]\n'
+    )
+    source = (
+        "namespace n { __device__ constexpr float half[2] = {0.5f, 0.25f};\n"
+        "template <int K> __global__ void a(float *x, int i) { *x = half[i] + K; }\n"
+        "template __global__ void a<1>(float *, int); }\n"
+    )
+    users = [
+        new_user(server.address, WRITE=write, VERIFY=verify)
+        for write, verify in (("1", "0"), ("0", "1"))
+    ]
+    for user in users:
+        user.write_all({"a.cu": source, "tilus.toml": text})
+    users[0].build()
+    remote = users[1].build()["remote"]
+    assert (remote["verified"], remote["wrong"]) == (2, 0)
+    same(users[0], users[1], "l.so")
