@@ -11,7 +11,6 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild import __version__
@@ -152,7 +151,13 @@ def kept(project: Project, config: BuildConfig) -> Iterator[None]:
     finally:
         if len(timeline.attempts) > known:
             found = built(timeline, config.jobs or 1, since)
-            _ENVELOPE.write(_path(project.cache.state_path), json.dumps(asdict(found)).encode())
+            body = json.dumps(found, default=_by_name).encode()
+            _ENVELOPE.write(_path(project.cache.state_path), body)
+
+
+def _by_name(value: BuildTimeline | AttemptRecord | Span | MemorySample) -> dict[str, Any]:
+    # `dataclasses.asdict` copies what it finds, deeply: most of what a timeline costs.
+    return {name: getattr(value, name) for name in type(value).__slots__}
 
 
 def last(state_path: str) -> BuildTimeline | None:
