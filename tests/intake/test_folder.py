@@ -11,7 +11,7 @@ import pytest
 
 from support.project import Project
 from tilusbuild.intake import folder
-from tilusbuild.intake.complaints import Complaint, Preprocess
+from tilusbuild.intake.complaints import Complaint, Preprocess, Preprocessed, files_left
 from tilusbuild.intake.draft import Draft
 from tilusbuild.manifest import load
 
@@ -129,10 +129,11 @@ def test_no_header_is_taken_from_beyond_the_project(tmp_path: Path) -> None:
 
 
 def test_what_the_preprocessor_misses_is_looked_for(packages: Path, tmp_path: Path) -> None:
-    def preprocess(source: str, include_dirs: Sequence[str]) -> Complaint | None:
+    def preprocess(source: str, include_dirs: Sequence[str]) -> Preprocessed:
         if str(packages / "deep/include") in include_dirs:
-            return None
-        return Complaint(f"{packages}/deep/include/csrc/api/include/deep/all.h", 3, "", "core/x.h")
+            return Preprocessed()
+        asker = f"{packages}/deep/include/csrc/api/include/deep/all.h"
+        return Preprocessed(Complaint(asker, 3, "", "core/x.h"))
 
     draft = drafted({"a.cu": "#include <deep/all.h>\n"}, tmp_path / "p", preprocess)
     (library,) = draft.libraries
@@ -140,10 +141,11 @@ def test_what_the_preprocessor_misses_is_looked_for(packages: Path, tmp_path: Pa
 
 
 def test_what_the_preprocessor_refuses_is_left_out_by_name(packages: Path, tmp_path: Path) -> None:
-    def preprocess(source: str, include_dirs: Sequence[str]) -> Complaint | None:
+    def preprocess(source: str, include_dirs: Sequence[str]) -> Preprocessed:
         if source.endswith("a.cu"):
-            return Complaint(f"{packages}/deep/include/core/x.h", 7, "", "made/by_cmake.h")
-        return Complaint(source, 2, "#error not for this compiler")
+            asker = f"{packages}/deep/include/core/x.h"
+            return Preprocessed(Complaint(asker, 7, "", "made/by_cmake.h"))
+        return Preprocessed(Complaint(source, 2, "#error not for this compiler"))
 
     files = {"a.cu": "#include <deep/all.h>\n", "b.cu": "", "made.h.in": ""}
     assert list(drafted(files, tmp_path / "p", preprocess).notes) == [
@@ -165,6 +167,51 @@ def test_a_generated_header_is_told_by_what_it_is_made_of(tmp_path: Path) -> Non
 def test_a_header_does_not_include_itself_by_its_own_name(tmp_path: Path) -> None:
     files = {"x/a.cu": '#include "x/odd.h"\n', "x/odd.h": "#pragma once\n#include <odd.h>\n"}
     assert next(iter(drafted(files, tmp_path / "p").notes)) == "left out: x/a.cu: odd.h is nowhere"
+
+
+def test_files_left_are_those_with_more_than_blanks_and_directives() -> None:
+    text = b'# 1 "/a.cu"\n\n# 1 "/x \\"y\\".h" 1\nint i;\n#pragma once\n# 3 "/a.cu" 2\n  \n'
+    assert files_left(text) == {'/x "y".h'}
+
+
+SWITCHED = {
+    "a.cu": '#include <vector>\n# ifdef USE_CUDA  // set by CMake\n#include "k.h"\n#endif\n',
+    "b.cu": "#if defined(USE_CUDA)\n__global__ void b() {}\n#endif\n",
+    "c.cu": "#if USE_CUDA > 1\n__global__ void c() {}\n#endif\n",
+    "d.cu": '#include "k.h"\n#ifdef NOT_ALL_OF_IT\n#endif\n',
+    "k.h": "__global__ void k() {}\n",
+}
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_sources_that_a_condition_leaves_nothing_of_are_noted(project: Project) -> None:
+    project.write_all(SWITCHED)
+    told = project.run("import", ".", "--stdout").out
+    hint = "(--define USE_CUDA makes it hold)"
+    assert [line for line in told.splitlines() if "nothing is left" in line] == [
+        f"# nothing is left of a.cu: #ifdef USE_CUDA does not hold {hint}",
+        f"# nothing is left of b.cu: #if defined(USE_CUDA) does not hold {hint}",
+        "# nothing is left of c.cu: #if USE_CUDA > 1 does not hold",
+    ]
+    assert "nothing is left" not in project.run("import", ".", "--define", "USE_CUDA=2").out
+    (library,) = load(str(project.directory / "tilus.toml")).libraries.values()
+    assert library.defines == {"USE_CUDA": "2"}
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "message"),
+    [
+        (".", "2=3", "--define 2=3: '2' is not the name of a macro"),
+        ("tune.py", "USE_CUDA", "--define is for a folder; tune.py says its macros itself"),
+    ],
+)
+def test_a_macro_that_cannot_be_is_refused(
+    project: Project, what: str, given: str, message: str
+) -> None:
+    project.write_all({"tune.py": "", "a.cu": ""})
+    told = project.run("import", what, "--define", given, status=2)
+    assert message in told.err
 
 
 CONDITIONAL = {

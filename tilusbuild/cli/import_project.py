@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, Verb, flag, positional
+from tilusbuild.cli.arguments import Common, Verb, flag, positional, repeated
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
+    from tilusbuild.expr import Value
     from tilusbuild.intake.draft import Draft
 
 
@@ -25,6 +27,11 @@ class ImportArgs(Common):
         "WHAT",
         help="a folder of .cu files, compile_commands.json, build.ninja, a Kernel Tuner script, or "
         "a T1 file",
+    )
+    defines: tuple[str, ...] = repeated(
+        "--define",
+        metavar="NAME[=VALUE]",
+        help="a macro of a folder's sources: its conditions then count; can be repeated",
     )
     stdout: bool = flag("--stdout", help="print the manifest, and write nothing")
     build: bool = flag("--build", help="build it, and leave out what does not compile")
@@ -52,7 +59,7 @@ def run(arguments: ImportArgs) -> int:
     root = what if os.path.isdir(what) else os.path.dirname(what)
     draft, files = Draft(_project_of(root)), dict[str, str]()
     try:
-        root = _read(draft, what, root, files)
+        root = _read(draft, what, root, files, _defines(arguments))
     except (OSError, ValueError, SyntaxError, RecursionError, SpaceError) as error:
         raise input_error(f"{arguments.what} cannot be imported: {error}") from None
     if not draft.libraries and not draft.kernels:
@@ -125,14 +132,31 @@ def _failed(arguments: ImportArgs, root: str) -> dict[str, tuple[str, str]]:
     return failed
 
 
-def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
+def _defines(arguments: ImportArgs) -> dict[str, Value]:
+    """Return the macros of the command line, as a manifest has them. Raises `InputError`."""
+    from tilusbuild.errors import input_error
+
+    if arguments.defines and not os.path.isdir(arguments.what):
+        raise input_error(f"--define is for a folder; {arguments.what} says its macros itself")
+    found: dict[str, Value] = {}
+    for given in arguments.defines:
+        name, equals, value = given.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise input_error(f"--define {given}: {name!r} is not the name of a macro")
+        found[name] = value if equals else True
+    return found
+
+
+def _read(
+    draft: Draft, what: str, root: str, files: dict[str, str], defines: Mapping[str, Value]
+) -> str:
     """Read what was named into a draft, by what it is. Return the project's directory."""
     from tilusbuild.intake import commands, kernel_tuner, ninja, t1
     from tilusbuild.runtime.regular import read_text
 
     name = os.path.basename(what)
     if os.path.isdir(what):
-        _read_folder(draft, what)
+        _read_folder(draft, what, defines)
     elif name.endswith(".ninja"):
         found = list(ninja.commands(draft, read_text(what, "replace"), root))
         root = _common(draft, root, commands.sources_of(found))
@@ -172,7 +196,7 @@ def _project_of(directory: str) -> str:
     return name_of(os.path.basename(directory)).replace("_", "-")
 
 
-def _read_folder(draft: Draft, root: str) -> None:
+def _read_folder(draft: Draft, root: str, defines: Mapping[str, Value]) -> None:
     """Read a folder, with the compilers that are there."""
     from tilusbuild.errors import InputError
     from tilusbuild.intake import folder
@@ -190,9 +214,9 @@ def _read_folder(draft: Draft, root: str) -> None:
                 continue
             headers = found.headers(cuda=cuda)
             system = [*headers.toolkit, *headers.compiler, *headers.system]
-            preprocess = preprocessor(found, runner, DEFAULT_ARCH, "c++17")
-            return folder.read(draft, root, system, preprocess)
-    return folder.read(draft, root, [])
+            preprocess = preprocessor(found, runner, DEFAULT_ARCH, "c++17", defines)
+            return folder.read(draft, root, system, preprocess, defines)
+    return folder.read(draft, root, [], defines=defines)
 
 
 def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:

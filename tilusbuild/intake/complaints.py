@@ -2,18 +2,20 @@
 
 The preprocessor is the one judge of which includes count: it knows the conditions around them. It
 compiles nothing and runs nothing of the project. What ends it is one line of gcc's: a header that
-it did not find, or an `#error`.
+it did not find, or an `#error`. Of what it leaves, each line says which file it is from.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tilusbuild.expr import Value
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.process.base import Command, Runner
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.toolchain import Toolchain
 
@@ -23,6 +25,7 @@ _ERROR = re.compile(
 )
 _ASKED = re.compile(r"--[a-z]+(?:-[a-z]+)+")
 _MISSING = re.compile(r"(.+): No such file or directory")
+_MARKER = re.compile(rb'# \d+ "((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,24 @@ class Complaint:
     """The header that was not found."""
 
 
-Preprocess = Callable[[str, Sequence[str]], Complaint | None]
+@dataclass(frozen=True, slots=True)
+class Preprocessed:
+    """What became of a source."""
+
+    complaint: Complaint | None = None
+    """Why there is nothing; None too where no line of the output says why."""
+    left: frozenset[str] | None = None
+    """The files of which text is left, as they are named there; None where that is not known."""
+
+
+Preprocess = Callable[[str, Sequence[str]], Preprocessed]
 """Preprocess a source with include directories, all absolute."""
 
 
-def preprocessor(toolchain: Toolchain, runner: Runner, arch: str, std: str) -> Preprocess | None:
-    """Return what preprocesses CUDA sources; None without a toolkit."""
+def preprocessor(
+    toolchain: Toolchain, runner: Runner, arch: str, std: str, defines: Mapping[str, Value]
+) -> Preprocess | None:
+    """Return what preprocesses CUDA sources with some macros; None without a toolkit."""
     if toolchain.cuda is None:
         return None
     nvcc, cxx = toolchain.cuda.nvcc, toolchain.cxx.path
@@ -49,17 +64,33 @@ def preprocessor(toolchain: Toolchain, runner: Runner, arch: str, std: str) -> P
     words = (
         *(nvcc, "-E", f"-std={std}", "-ccbin", cxx, "--expt-relaxed-constexpr"),
         *("-gencode", f"arch=compute_{number},code=sm_{number}"),
+        *(f"-D{name}={1 if value is True else value}" for name, value in defines.items()),
     )
 
-    def run(source: str, include_dirs: Sequence[str]) -> Complaint | None:
+    def run(source: str, include_dirs: Sequence[str]) -> Preprocessed:
         with TemporaryDirectory("import") as made:
             includes = (f"-I{path}" for path in include_dirs)
             env = {**toolchain.environment(), "TMPDIR": made.path}
-            argv = (*words, *includes, source, "-o", os.devnull)
+            text = os.path.join(made.path, "text.ii")
+            argv = (*words, *includes, source, "-o", text)
             ended = runner.run(Command(argv, made.path, env, timeout=_TIMEOUT))
-        return None if ended.ok else _complaint(ended.output)
+            if not ended.ok:
+                return Preprocessed(_complaint(ended.output))
+            return Preprocessed(left=files_left(read_bytes(text)))
 
     return run
+
+
+def files_left(text: bytes) -> frozenset[str]:
+    """Return the files of which a preprocessed text has more than white space and directives."""
+    found: set[bytes] = set()
+    file = b""
+    for line in text.splitlines():
+        if marker := _MARKER.match(line):
+            file = marker[1]
+        elif file not in found and line.strip() and not line.startswith(b"#"):
+            found.add(file)
+    return frozenset(re.sub(rb"\\(.)", rb"\1", each).decode(errors="replace") for each in found)
 
 
 def _complaint(output: bytes) -> Complaint | None:

@@ -2,16 +2,19 @@
 
 Includes are followed through the files of the folder, and the preprocessor, where there is one, is
 asked about each source: it alone knows which conditions hold, also in the headers of packages. A
-file that asks for a header which is nowhere is left out and noted, so that what remains compiles.
+file that asks for a header which is nowhere is left out and noted, so that what remains compiles;
+one of which a condition leaves nothing is noted with it, since its object would be empty.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from tilusbuild.intake.complaints import Preprocess
+from tilusbuild.expr import Value
+from tilusbuild.intake.complaints import Preprocess, Preprocessed
 from tilusbuild.intake.draft import Draft, LibraryDraft, name_of
 from tilusbuild.intake.places import Places, files_below
 from tilusbuild.render.preprocessor import scan
@@ -19,17 +22,27 @@ from tilusbuild.runtime.regular import read_text
 
 _HOPPER = re.compile(r"\bwgmma\.|\bcp\.async\.bulk\b|\bsetmaxnreg\b|\bSM90_")
 _BLACKWELL = re.compile(r"\btcgen05\.|\bSM100_")
+_CONDITION = re.compile(
+    r"^[ \t]*#[ \t]*(if(?:def|ndef)?[^\w\n].*?)[ \t]*(?://.*|/\*.*)?$", re.MULTILINE
+)
+_ASKS_FOR = re.compile(r"(?:ifdef\s+|if\s+defined\s*\(?\s*)(\w+)\s*\)?")
 _MAIN = re.compile(r"^\s*(?:int|void)\s+main\s*\(", re.MULTILINE)
 _MOST_DIRECTORIES = 64
 _NAMED = 4
 """So many files are named that are left out for the same reason."""
 
+_ByReason: TypeAlias = "dict[str, list[str]]"
+
 
 def read(
-    draft: Draft, root: str, system: Sequence[str], preprocess: Preprocess | None = None
+    draft: Draft,
+    root: str,
+    system: Sequence[str],
+    preprocess: Preprocess | None = None,
+    defines: Mapping[str, Value] | None = None,
 ) -> None:
     """Add the library of a folder's `.cu` files to a draft; `system` are the directories that the
-    compilers search by themselves."""
+    compilers search by themselves, `defines` the macros that it is compiled with."""
     places = Places(root, files_below(root), system)
     included: set[str] = set()
     sources: list[str] = []
@@ -50,18 +63,22 @@ def read(
     for file in sorted(included.intersection(sources)):
         draft.note(f"not a source of its own, because another one includes it: {file}")
     sources = [file for file in sources if file not in included]
+    empty: dict[str, list[str]] = {}
     if preprocess is not None:
         for file in list(sources):
-            if reason := _refused(places, file, preprocess):
+            reason, found = _judged(places, file, preprocess)
+            if reason:
                 left_out.setdefault(reason, []).append(file)
                 sources.remove(file)
-    for reason, files in left_out.items():
-        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-        draft.note(f"left out: {', '.join(files[:_NAMED])}{more}: {reason}")
+            elif _is_nothing(found, root):
+                empty.setdefault(_first_condition(_text(root, file)), []).append(file)
+    _note(draft, left_out, empty)
     if not sources:
         draft.note("no .cu file is left to compile")
         return
-    library = LibraryDraft(name_of(draft.project), sources, kind="static")
+    library = LibraryDraft(
+        name_of(draft.project), sources, kind="static", defines=dict(defines or {})
+    )
     library.flags = ["-O3"]  # nvcc leaves host code as it is without
     library.include_dirs = list(places.include_dirs())
     for note in places.notes():
@@ -70,20 +87,47 @@ def read(
     _guess_arch(draft, [_text(root, file) for file in (*sources, *included)])
 
 
-def _refused(places: Places, file: str, preprocess: Preprocess) -> str:
-    """Return why the preprocessor refuses a file, if it does. Directories that it needs are
-    taken."""
+def _note(draft: Draft, left_out: _ByReason, empty: _ByReason) -> None:
+    for reason, files in left_out.items():
+        draft.note(f"left out: {_some(files)}: {reason}")
+    for condition, files in empty.items():
+        asked = _ASKS_FOR.fullmatch(condition)
+        define = f" (--define {asked[1]} makes it hold)" if asked else ""
+        draft.note(f"nothing is left of {_some(files)}: #{condition} does not hold{define}")
+
+
+def _some(files: Sequence[str]) -> str:
+    more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+    return f"{', '.join(files[:_NAMED])}{more}"
+
+
+def _is_nothing(found: Preprocessed, root: str) -> bool:
+    """Return whether no text of the folder is left, of the source or of what it includes."""
+    below = os.path.join(root, "")
+    return found.left is not None and not any(file.startswith(below) for file in found.left)
+
+
+def _first_condition(text: str) -> str:
+    """Return the first condition that is not an include guard's, without its `#`."""
+    found = _CONDITION.findall(text)
+    return next((each for each in found if not each.startswith("ifndef")), "its condition")
+
+
+def _judged(places: Places, file: str, preprocess: Preprocess) -> tuple[str, Preprocessed]:
+    """Return why the preprocessor refuses a file ("": it does not), and what it leaves of it.
+    Directories that it needs are taken."""
     for _ in range(_MOST_DIRECTORIES):
-        complaint = preprocess(os.path.join(places.root, file), places.directories())
-        if complaint is None:
-            return ""
+        found = preprocess(os.path.join(places.root, file), places.directories())
+        if (complaint := found.complaint) is None:
+            return "", found
         where = os.path.relpath(complaint.file, places.root)
         if not complaint.missing:
-            return f"{places.name(complaint.file)}:{complaint.line}: {complaint.text}"
+            return f"{places.name(complaint.file)}:{complaint.line}: {complaint.text}", found
         if not places.take(complaint.missing, where):
             reason = places.nowhere(complaint.missing)
-            return reason if where == file else f"{reason} (for {places.name(complaint.file)})"
-    return f"more than {_MOST_DIRECTORIES} include directories are needed"
+            asker = "" if where == file else f" (for {places.name(complaint.file)})"
+            return f"{reason}{asker}", found
+    return f"more than {_MOST_DIRECTORIES} include directories are needed", Preprocessed()
 
 
 def _guess_arch(draft: Draft, texts: Sequence[str]) -> None:
