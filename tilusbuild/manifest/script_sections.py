@@ -193,13 +193,15 @@ def _members(value: object) -> object:
         return value
     found: dict[str, object] = {}
     for name, given in value.items():
-        inner = _members(given)
-        if isinstance(inner, dict):
-            found |= {f"{name}.{member}": each for member, each in inner.items()}
-        elif isinstance(inner, list | tuple):
-            found |= {f"{name}[{number}]": each for number, each in enumerate(inner)}
-        else:
-            found[name] = inner
+        if not isinstance(given, dict):
+            found[name] = given
+            continue
+        for member, each in given.items():
+            place = f"{name}.{member}"
+            if isinstance(each, list | tuple):
+                found |= {f"{place}[{number}]": item for number, item in enumerate(each)}
+            else:
+                found[place] = each
     return found
 
 
