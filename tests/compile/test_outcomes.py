@@ -51,7 +51,12 @@ def nvcc(tmp_path):
             Cause.KILLED,
             "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
         ),
-        ("/bin/sleep 60", "timed_out", Cause.TIME, "nvcc was stopped after 1 s"),
+        (
+            "/bin/sleep 60",
+            "timed_out",
+            Cause.TIME,
+            "nvcc was stopped after 1 s, which timeout in [build] sets",
+        ),
         (
             'printf "" > "$out"',
             "no_output",

@@ -76,7 +76,8 @@ def failure(
     the program's fault. `explanation` replaces the diagnosis as the reason.
     """
     if finished.timed_out:
-        return StepError(Cause.TIME, f"{tool} was stopped after {finished.seconds:.0f} s")
+        after = f"{finished.seconds:.0f} s, which timeout in [build] sets"
+        return StepError(Cause.TIME, f"{tool} was stopped after {after}")
     if finished.status == 0:
         return None
     said = read(log, program, _ANY_ACCIDENT)
