@@ -262,6 +262,18 @@ def test_a_package_has_programs_of_several_toolkits(two: MakeTwo, tmp_path: Path
     assert toolkits == {"13.0.88", "13.1.15"}
 
 
+def test_each_program_is_made_again_by_an_nvcc_of_its_own_version(
+    two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda
+) -> None:
+    project = two()
+    project.build()
+    roots = [os.path.dirname(os.path.dirname(each.nvcc)) for each in (fake_cuda, other_cuda)]
+    rebuild = ("verify", project.cache, "--rebuild")
+    said = project.run(*rebuild, CUDA_HOME=roots[0], CUDA_PATH=roots[1]).out
+    assert "4 programs compiled again, 0 not reproduced" in said
+    assert (len(fake_cuda.journal), len(other_cuda.journal)) == (4, 4)
+
+
 def other_toolkit(tmp_path: Path) -> Path:
     """A copy of a real toolkit of another release than the one on PATH, to be changed."""
     mine = release_of(Path(shutil.which("nvcc") or "").resolve())
@@ -307,6 +319,13 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject, tmp_path: Path)
         assert f"Cuda compilation tools, release {not_this}".encode() not in made
     assert project.compiled() == 0
 
+    ran = project.run("verify", project.cache, "--rebuild", status=1)
+    lacks = f"that was made by nvcc {theirs}."
+    assert (ran.out + ran.err).count(lacks) == 1
+    assert "which is not found here: set NVCC" in ran.out + ran.err
+    again = project.run("verify", project.cache, "--rebuild", CUDA_PATH=str(other)).out
+    assert "2 programs compiled again, 0 not reproduced" in again
+
     if list(other.glob("**/libnvrtc.so.*")):
         nvrtc = 'device-compiler = "nvrtc"\n'
         project.edit("tilus.toml", 'toolchain = "other"\n', f'toolchain = "other"\n{nvrtc}')
@@ -316,8 +335,8 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject, tmp_path: Path)
         assert project.compiled() == 0
 
     header = next(path for path in other.glob("**/cuda_fp16.h") if path.is_file())
-    again = header.with_name("again")
-    again.write_bytes(header.read_bytes() + b"// another\n")
-    again.rename(header)
+    new = header.with_name("new")
+    new.write_bytes(header.read_bytes() + b"// another\n")
+    new.rename(header)
     assert project.compiled() == 1
     assert project.compiled("plain") == 0

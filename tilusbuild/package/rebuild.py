@@ -8,8 +8,10 @@ kept.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
@@ -17,12 +19,13 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import product_of
 from tilusbuild.cache.index import programs
 from tilusbuild.compile.steps import OBJECT
+from tilusbuild.errors import InputError
 from tilusbuild.package import names
 from tilusbuild.package.errors import MissingFileError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpacked
-from tilusbuild.plan.identity import sections
+from tilusbuild.plan.identity import section_of, sections
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
@@ -30,6 +33,10 @@ from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest
+from tilusbuild.toolchain.discovery import find_cuda
+from tilusbuild.toolchain.host import find_host
+from tilusbuild.toolchain.probe import Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class RebuildResult:
     recorded_sha256: str
     rebuilt_sha256: str | None
     error: str = ""
+    lacks: str = ""
+    """The compiler that made the recorded one, where it is not found here."""
 
     @property
     def same(self) -> bool:
@@ -52,7 +61,10 @@ class RebuildResult:
             return f"{where} does not compile here: {self.error}"
         if self.same:
             return f"{where} is reproduced"
-        return f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
+        made = f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
+        if not self.lacks:
+            return made
+        return f"{made}; that was made by {self.lacks}, which is not found here: set NVCC"
 
 
 def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
@@ -108,13 +120,47 @@ def compile_again(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildRes
     """Compile programs of a tree, whose products have these digests; as many at once as there are
     cores. Yields in the order of hashes."""
     runner = LocalRunner()
+    compilers = _compilers(root, recorded, runner)
     with TemporaryDirectory("rebuild") as directory, ThreadPoolExecutor(usable_cores()) as pool:
         try:
             yield from pool.map(
-                lambda item: _one(root, directory.path, runner, *item), sorted(recorded.items())
+                lambda item: _one(root, directory.path, runner, compilers, *item),
+                sorted(recorded.items()),
             )
         finally:
             runner.close()  # first: the pool waits for its threads, and they for compilers
+
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+def _release(root: str, program: str) -> str | None:
+    """Return the version of the nvcc that a program was compiled with; None of another compiler,
+    and where that cannot be read."""
+    path = os.path.join(root, layout.PROGRAMS, program, layout.OPTIONS_TXT)
+    try:
+        line = section_of(read_text(path, "replace"), "toolchain").get("nvcc")
+    except OSError:
+        return None
+    version = (line or "").partition(" ")[0]
+    return version if _VERSION.fullmatch(version) else None
+
+
+def _compilers(root: str, programs: Iterable[str], runner: Runner) -> dict[str, str | None]:
+    """Return an nvcc of each version that programs were compiled with, None where there is none
+    here; empty where the user has said which one to take."""
+    releases = {_release(root, program) for program in programs} - {None}
+    if os.environ.get("NVCC") or not releases:
+        return {}
+    probe = Probe(runner, os.environ, DigestMemory())
+    found: dict[str, str | None] = {}
+    # Where none can be looked for, compile.sh says what it misses.
+    with suppress(InputError, OSError):
+        host = find_host(probe)
+        for release in sorted(filter(None, releases)):
+            cuda, _ = find_cuda(ToolchainRequest(f"=={release}"), probe, host)
+            found[release] = None if cuda is None else cuda.nvcc
+    return found
 
 
 def _objects_missing(root: str, program: str) -> int:
@@ -131,7 +177,14 @@ def _objects_missing(root: str, program: str) -> int:
     return sum(not os.path.isfile(place) for place in places)
 
 
-def _one(root: str, directory: str, runner: Runner, program: str, recorded: str) -> RebuildResult:
+def _one(
+    root: str,
+    directory: str,
+    runner: Runner,
+    compilers: Mapping[str, str | None],
+    program: str,
+    recorded: str,
+) -> RebuildResult:
     library = os.path.join(directory, program)
     if missing := _objects_missing(root, program):
         error = f"{missing} of the objects that it links are not here: a package holds none"
@@ -139,6 +192,11 @@ def _one(root: str, directory: str, runner: Runner, program: str, recorded: str)
     script = os.path.join(root, layout.PROGRAMS, program, layout.COMPILE_SH)
     # What a compiler leaves behind is removed with the directory.
     environment = {**os.environ, "TMPDIR": directory}
+    release = _release(root, program)
+    nvcc = compilers.get(release) if release else None
+    if nvcc is not None:
+        environment["NVCC"] = nvcc
+    lacks = f"nvcc {release}" if release in compilers and nvcc is None else ""
     try:
         finished = runner.run(Command(("bash", script, library), directory, environment))
     except OSError as error:
@@ -147,4 +205,4 @@ def _one(root: str, directory: str, runner: Runner, program: str, recorded: str)
         lines = finished.output.decode(errors="replace").splitlines()
         reason = lines[-1] if lines else f"exit {finished.status}"
         return RebuildResult(program, recorded, None, reason)
-    return RebuildResult(program, recorded, sha256_file(library))
+    return RebuildResult(program, recorded, sha256_file(library), lacks=lacks)
