@@ -20,6 +20,7 @@ from _real import (
     entry_size,
     flash_attention,
     flashinfer,
+    kernel_tuner,
     llama_cpp,
     marlin,
     torch_headers,
@@ -37,6 +38,8 @@ _PROJECTS: dict[str, Callable[[int | None], Project]] = {
     "deep-gemm": deep_gemm.prepare,
     "flash-attention": flash_attention.prepare,
     "cutlass": cutlass.prepare,
+    "kernel-tuner": lambda count: kernel_tuner.prepare("convolution", count),
+    "kernel-tuner-readme": lambda count: kernel_tuner.prepare("readme", count),
 }
 
 _ROWS: dict[str, Callable[[int], None]] = {

@@ -7,9 +7,10 @@ a number that nvcc makes of its path; it is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from tilusbuild.binary.cubin import read_cubin
 from tilusbuild.binary.elf import BinaryError, Elf
@@ -37,7 +38,11 @@ class Compared:
         return ", ".join([f"{self.equal} of {both}", *rest])
 
 
-def kernels(files: Iterable[Path]) -> dict[str, bytes]:
+Naming: TypeAlias = Callable[[Path, str], str]
+"""Names a file's kernel otherwise than its symbol, where many files have one of the same name."""
+
+
+def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, bytes]:
     """Return the code of every kernel in objects, libraries and cubins, by name."""
     found: dict[str, bytes] = {}
     for path in files:
@@ -50,13 +55,14 @@ def kernels(files: Iterable[Path]) -> dict[str, bytes]:
             for kernel in read_cubin(cubin.data):
                 section = elf.named(f".text.{kernel.name}")
                 if section is not None:
-                    found[_INTERNAL.sub("", kernel.name)] = elf.content(section)
+                    name = naming(path, kernel.name) if naming else _INTERNAL.sub("", kernel.name)
+                    found[name] = elf.content(section)
     return found
 
 
-def compare(ours: Iterable[Path], theirs: Iterable[Path]) -> Compared:
+def compare(ours: Iterable[Path], theirs: Iterable[Path], naming: Naming | None = None) -> Compared:
     """Compare two builds."""
-    mine, other = kernels(ours), kernels(theirs)
+    mine, other = kernels(ours, naming), kernels(theirs, naming)
     both = mine.keys() & other.keys()
     different = tuple(sorted(name for name in both if mine[name] != other[name]))
     return Compared(

@@ -17,7 +17,7 @@ from pathlib import Path
 from _bench import Arm, Ran, WorkNotDoneError, process
 
 from _real import world
-from _real.code import Compared, compare
+from _real.code import Compared, Naming, compare
 
 Command = tuple[Path, Sequence[str]]
 """A directory and the words of a program that is run in it."""
@@ -44,6 +44,8 @@ class Project:
     header: Path
     """An edit of it is built again."""
     note: str = ""
+    names: Naming | None = None
+    """Names kernels where programs have kernels of one name."""
 
 
 @dataclass
@@ -95,7 +97,7 @@ def measure(project: Project, jobs: int, rounds: int) -> Measured:
         for arm in (ours, theirs) if number % 2 == 0 else (theirs, ours):
             arm.once()
     built = programs(project)
-    code = compare(built, project.theirs_code())
+    code = compare(built, project.theirs_code(), project.names)
     sizes = tuple(sum(path.stat().st_size for path in side()) for side in project.products)
     noop = [(_run([(tree, build)]), _run([project.theirs_again])) for _ in range(2)][-1]
     edited = rebuild_set(project, cache)
