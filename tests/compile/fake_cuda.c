@@ -165,6 +165,7 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
     for (size_t i = 0; i < bytes && i < 16; i++) sprintf(text + 2 * i, "%02x", ((unsigned char *)from)[i]);
   else snprintf(text, sizeof text, "%#llx", (unsigned long long)from);
   say("copy %zu bytes %s to %#llx stream=%p", bytes, text, (unsigned long long)to, stream);
+  usleep(500); /* another thread's turn, if it may */
   return 0;
 }
 int cuStreamIsCapturing(void *stream, int *status) {
