@@ -14,6 +14,7 @@ from tilusbuild.intake import folder
 from tilusbuild.intake.complaints import Complaint, Preprocess, Preprocessed, files_left
 from tilusbuild.intake.draft import Draft
 from tilusbuild.manifest import load
+from tilusbuild.render.preprocessor import Scan, scan
 
 SCRIPT = '''\
 """Tunes the sum of two vectors."""
@@ -97,6 +98,22 @@ def test_a_package_s_header_is_found_where_its_name_begins_with_the_package(
     draft = drafted({"a.cu": "#include <deep/all.h>\n"}, tmp_path / "p")
     (library,) = draft.libraries
     assert library.include_dirs == [{"package": "deep", "path": "include/csrc/api/include"}]
+
+
+def test_a_header_that_many_sources_include_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned: list[str] = []
+
+    def counted(text: str) -> Scan:
+        scanned.append(text)
+        return scan(text)
+
+    monkeypatch.setattr(folder, "scan", counted)
+    sources = {f"{name}.cu": f'#include "a.h"\n// {name}\n' for name in ("x", "y", "z")}
+    draft = drafted({**sources, "a.h": "// header\n", "m.cu": "int main() {}\n"}, tmp_path)
+    assert draft.libraries[0].sources == ["x.cu", "y.cu", "z.cu"]
+    assert sorted(scanned) == sorted([*sources.values(), "// header\n"])
 
 
 OUTSIDE = {

@@ -17,7 +17,7 @@ from tilusbuild.expr import Value
 from tilusbuild.intake.complaints import Preprocess, Preprocessed
 from tilusbuild.intake.draft import Draft, LibraryDraft, name_of
 from tilusbuild.intake.places import Places, files_below
-from tilusbuild.render.preprocessor import scan
+from tilusbuild.render.preprocessor import Include, scan
 from tilusbuild.runtime.regular import read_text
 
 _HOPPER = re.compile(r"\bwgmma\.|\bcp\.async\.bulk\b|\bsetmaxnreg\b|\bSM90_")
@@ -45,18 +45,19 @@ def read(
     compilers search by themselves, `defines` the macros that it is compiled with."""
     places = Places(root, files_below(root), system)
     included: set[str] = set()
+    known: dict[str, Sequence[Include]] = {}
     sources: list[str] = []
     left_out: dict[str, list[str]] = {}
     for file in places.files:
         if not file.endswith(".cu"):
             continue
-        try:
-            reached = list(_reached(places, file))
-        except LookupError as error:
-            left_out.setdefault(error.args[0], []).append(file)
-            continue
         if _MAIN.search(_text(root, file)):
             draft.note(f"left out: {file} is a program of its own (main)")
+            continue
+        try:
+            reached = list(_reached(places, file, known))
+        except LookupError as error:
+            left_out.setdefault(error.args[0], []).append(file)
             continue
         included.update(reached)
         sources.append(file)
@@ -139,12 +140,15 @@ def _guess_arch(draft: Draft, texts: Sequence[str]) -> None:
     draft.note("assumed, because nothing says what to compile for: arch sm_80")
 
 
-def _reached(places: Places, source: str) -> Iterator[str]:
-    """Yield the files of the folder that a source includes, however deep. Raises `LookupError`."""
+def _reached(places: Places, source: str, known: dict[str, Sequence[Include]]) -> Iterator[str]:
+    """Yield the files of the folder that a source includes, however deep; `known` are what files
+    include. Raises `LookupError`."""
     seen, queue = {source}, [source]
     while queue:
         file = queue.pop()
-        for include in scan(_text(places.root, file)).includes:
+        if file not in known:
+            known[file] = scan(_text(places.root, file)).includes
+        for include in known[file]:
             if not include.name:
                 continue
             try:
