@@ -234,9 +234,21 @@ def test_a_space_that_is_too_large_is_built_in_part(tmp_path: Path) -> None:
     assert any("1,048,576 points" in note for note in draft.notes)
 
 
+def test_data_that_a_script_makes_is_not_followed(tmp_path: Path) -> None:
+    text = """
+data = [[i] * (n + i) for i in range(n)]
+more = [[row, row] for row in range(n)]
+tune_kernel("scale", SOURCE, n, args, params)
+"""
+    (kernel,) = imported(tmp_path, text * 5)[0].kernels[:1]
+    assert kernel.space["tile"] == [1, 2, 4]
+    assert len(imported(tmp_path, text * 5)[0].kernels) == 5
+
+
 HOSTILE = {
     "recursion": "def f(x):\n    f(x)\n    f(x)\n    tune_kernel('k', x, 1, [], {})\nf('a')\n",
     "growth": "x = [1]\n" + "x = x + x\n" * 60 + "tune_kernel('k', str(x), 1, [], {})\n",
+    "long": "x = [i for i in range(40_000)]\n" * 50,
     "nested": "x = " + "[" * 20 + "0" + " for i in range(9)]" * 20 + "\n",
 }
 
@@ -245,3 +257,5 @@ HOSTILE = {
 def test_a_script_that_never_ends_is_read_in_bounded_steps(tmp_path: Path, name: str) -> None:
     draft, _ = imported(tmp_path, HOSTILE[name])
     assert not draft.kernels
+    if name == "long":
+        assert "tune.py is too long to be followed to its end" in draft.notes

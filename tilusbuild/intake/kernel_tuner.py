@@ -303,6 +303,8 @@ def read(draft: Draft, root: str, name: str, files: dict[str, str]) -> None:
     reader = _Reader(draft, root, name, files)
     script = Script(name, "tune_kernel", lambda call, known: reader.call(call, known, script))
     script.walk(read_text(os.path.join(root, name), "replace"))
+    if not script.is_whole:
+        draft.note(f"{name} is too long to be followed to its end")
     for kernel in draft.kernels:
         points = math.prod(len(v) for v in kernel.space.values() if isinstance(v, list))
         if points > MAX_SCHEDULES:

@@ -16,8 +16,10 @@ from typing import TypeAlias
 
 from tilusbuild.space.t1 import MAX_VALUES
 
-_MAX_TEXT, _MAX_BITS, _MAX_STEPS, _MAX_DEPTH = 1 << 20, 1 << 10, 300_000, 8
+_MAX_TEXT, _MAX_BITS, _MAX_STEPS, _MAX_DEPTH = 1 << 20, 1 << 10, 1_000_000, 8
 """Characters or items, bits of a number, expressions that are looked at, calls within calls."""
+_MAX_COMPREHENSION = 50_000
+"""Expressions that are looked at for one list: data that a script makes is not followed."""
 
 Values: TypeAlias = dict[str, object]
 Function: TypeAlias = ast.FunctionDef | ast.Lambda
@@ -140,14 +142,26 @@ class Script:
             case ast.Attribute():
                 return _attribute(self.value(node.value, known), node.attr)
             case ast.ListComp(generators=[ast.comprehension(target=ast.Name(id=name), ifs=[])]):
-                items = self.value(node.generators[0].iter, known)
-                if isinstance(items, list):
-                    return [self.value(node.elt, {**known, name: item}) for item in items]
+                return self._listed(node, name, known)
             case _:
                 for child in ast.iter_child_nodes(node):
                     if isinstance(child, ast.expr):
                         self.value(child, known)
         return None
+
+    def _listed(self, node: ast.ListComp, name: str, known: Values) -> object:
+        items, end = self.value(node.generators[0].iter, known), self._steps + _MAX_COMPREHENSION
+        found = []
+        for item in items if isinstance(items, list) else ():
+            if self._steps > end:
+                return None
+            found.append(self.value(node.elt, {**known, name: item}))
+        return found if isinstance(items, list) else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was followed to its end."""
+        return self._steps <= _MAX_STEPS
 
     def _table(self, node: ast.Dict, known: Values) -> object:
         table: Values = {}
