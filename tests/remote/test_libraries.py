@@ -291,6 +291,27 @@ def test_objects_are_compiled_on_workers_and_linked_here(farm: Casd, new_user: N
 
 
 @pytest.mark.slow
+@pytest.mark.nvcc
+def test_device_code_of_workers_is_that_of_this_machine(farm: Casd, new_user: NewProject) -> None:
+    text = HEAD.format(target="gpu", arch="sm_80") + (
+        '[library.l]\nsources = ["src/*"]\noutput = "l.so"\nrdc = true\n'
+    )
+    sources = {
+        f"src/{n}.cu": f"__global__ void k{n}(float *x) {{ *x = {n}; }}\n"
+        f"void run{n}(float *x) {{ k{n}<<<1, 1>>>(x); }}\n"
+        for n in range(8)
+    }
+    here, there = (new_user("off", EXECUTOR=address, JOBS="4") for address in ("off", farm.address))
+    for user in (here, there):
+        user.write_all({**sources, "tilus.toml": text})
+    here.build()
+    ran = there.run("build", "--json", "-j1")
+    assert [each for each in ran.events if each["event"] in ("warning", "retry")] == []
+    assert (ran.summary["attempts"], ran.summary["remote"]["executed"] >= 1) == (9, True)
+    same(here, there, "l.so")
+
+
+@pytest.mark.slow
 def test_flags_that_no_hash_covers_are_compiled_here(farm: Casd, new_user: NewProject) -> None:
     user = many(new_user, farm.address)
     user.edit("tilus.toml", "[build]\n", "[build]\nunsafe-flags = true\n")

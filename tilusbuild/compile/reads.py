@@ -54,6 +54,8 @@ _AT = re.compile(
 )
 """A place in the source, or in a header of the program, at the start of a message."""
 
+_MADE = ("/tmp/source.cudafe1.stub.c", "/tmp/source.fatbin.c")  # noqa: S108 - in a private directory
+
 REMEDY = (
     "put it into a directory of include-dirs and include it by its name there; a computed include "
     "is declared by headers = […]"
@@ -140,7 +142,10 @@ class Reads:
                 "with what the program's hash covers (does toolchain.launcher pass the "
                 "environment on, and share the directory?)"
             )
-        found = next(self._outside(sorted(listed | (self._listed(ASSEMBLED) or set()))), None)
+        listed |= self._listed(ASSEMBLED) or set()
+        if finished.elsewhere is not None:
+            listed -= _made_elsewhere(listed)
+        found = next(self._outside(sorted(listed)), None)
         return None if found is None else _located(found, source)
 
     def _lists_linked(self, step: Step) -> bool:
@@ -211,6 +216,14 @@ class Reads:
                 continue
             # The assembler's input, and the directories of gcc's own programs in its messages.
             yield os.path.normpath(path) if own else path
+
+
+def _made_elsewhere(listed: set[str]) -> set[str]:
+    """Return the files of nvcc's own that an object's host code includes, by the real path of the
+    private directory: on another machine nobody else knows that. Nvcc always lists them, so that
+    files of these names in a second directory are the source's."""
+    own = {path for path in listed if path.endswith(_MADE) and not path.startswith(HERE)}
+    return own if len({os.path.dirname(path) for path in own}) == 1 else set()
 
 
 def _assembles(step: Step) -> bool:
