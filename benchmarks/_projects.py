@@ -116,7 +116,7 @@ class NoCompiler(builder.ProgramCompiler):
             launcher, _ = self._lay_out_all(work, stage.path, self._runner.scope(), [])
         else:
             launcher, _ = launcher_directory(work.recipe, None)
-        files = module_files(work.recipe, self._toolchain, launcher)
+        files = module_files(work.recipe, work.toolchain, launcher)
         made = {name: read(os.path.join(LIKE, "module", name)) for name in MADE if LIKE}
         made["lib.so"] = made.get("lib.so", bytes(8000)) + job.hash.encode()
         for name, data in {**files, "nvcc_output.txt": b"", **made}.items():
