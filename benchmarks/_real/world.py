@@ -1,9 +1,9 @@
 """Where the projects come from: their published packages, in an environment of their own.
 
 Everything lies below `build/real`, is made once, and may be deleted. Nothing of a project is run to
-unpack it: source packages are fetched as files. What is installed is NVIDIA's cuBLAS, PyTorch for
-its headers (TORCH names another build of it, as for `make peers`), and what the projects' own
-builds are started with.
+unpack it: source packages are fetched as files. What is installed are NVIDIA's cuBLAS and cuRAND,
+PyTorch for its headers (TORCH names another build of it, as for `make peers`), the projects that
+are headers, and what the projects' own builds are started with.
 """
 
 from __future__ import annotations
