@@ -1,4 +1,5 @@
-"""Manifests: a right one, changed in its values by what each place may hold, and in its text."""
+"""Manifests: a right one that grows by its schema, changed in its values by what each place may
+hold, and in its text."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import random
 from typing import Any
 
 from support import scale
+from support.hostile.grown import grow
 from support.hostile.trial import Trial
 
 TEMPLATE = scale.TEMPLATE.encode()
@@ -121,9 +123,12 @@ def _copied(value: Any) -> Any:
 
 
 def mutated(rng: random.Random) -> dict[str, Any]:
-    """Return the base with up to four changes."""
+    """Return the base, grown by some keys that its models know, with up to four changes."""
     data: dict[str, Any] = _copied(BASE)
-    for _ in range(rng.randint(1, 4)):
+    for _ in range(rng.choice((0, 1, 2, 5))):
+        grow(rng, data)
+    data = _copied(data)  # no two places share a value of the schema
+    for _ in range(rng.choice((0, 0, 1, 2, 4))):
         *path, last = rng.choice(_places(data))
         at: Any = data
         for part in path:
