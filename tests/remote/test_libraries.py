@@ -351,11 +351,11 @@ def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: 
 
 
 @pytest.mark.nvcc
-def test_what_nvcc_numbers_by_its_process_is_measured_the_same_with_a_seed(
+def test_what_nvcc_would_number_by_its_process_is_measured_the_same(
     server: HttpCache, new_user: NewProject
 ) -> None:
     text = HEAD.format(target="gpu", arch="sm_80") + (
-        '[library.l]\nsources = ["a.cu"]\noutput = "l.so"\nflags = ["-frandom-seed=0"]\n'
+        '[library.l]\nsources = ["a.cu"]\noutput = "l.so"\n'
     )
     source = (
         "namespace n { __device__ constexpr float half[2] = {0.5f, 0.25f};\n"

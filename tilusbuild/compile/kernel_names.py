@@ -27,6 +27,9 @@ VARIABLE = "tilus_kernel"
 """What the launcher reads the symbol from; likewise the variable in PTX that names it, in a unit
 with the kernel's number behind it."""
 ONLY = "TILUS_KERNEL"
+_ANCHOR = 'extern "C" void tilus_unit(void) {}\n'
+"""A function that others could call: nvcc makes the names of internal linkage from its name, and in
+a source without one, of nothing but templates, from its process id. PTX has no code of it."""
 
 _C_NAME = re.compile(r"[A-Za-z_]\w*")
 _SYMBOL = re.compile(r'\s*\.asciz "([^"\\]+)"\n?')
@@ -50,7 +53,7 @@ def is_looked_up(recipe: Recipe) -> bool:
 def naming(kernel: str) -> str:
     """Return the lines of C++ that instantiate a kernel and make a variable of its address, whose
     value in PTX is the symbol."""
-    return f"\n{_named(VARIABLE, kernel)}"
+    return f"\n{_ANCHOR}{_named(VARIABLE, kernel)}"
 
 
 def naming_all(kernels: Sequence[str]) -> str:
@@ -60,7 +63,7 @@ def naming_all(kernels: Sequence[str]) -> str:
         f"{wanted} {number}\n{_named(f'{VARIABLE}_{number}', kernel)}#endif\n"
         for number, kernel in enumerate(kernels)
     )
-    return "\n" + "".join(lines)
+    return f"\n{_ANCHOR}{''.join(lines)}"
 
 
 def _named(variable: str, kernel: str) -> str:

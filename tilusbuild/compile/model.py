@@ -128,6 +128,8 @@ class Recipe:
     """Headers that were rendered for the program, by the name that it includes them by."""
     assembled: bool = False
     """Whether there is a ptxas of NVRTC's version, for PTX less what no kernel reaches."""
+    seeded: bool = False
+    """Whether nvcc has `-frandom-seed`."""
     language: str = "cu"
     """Of an object's source: "cu", "c++" or "c"."""
     rdc: bool = False

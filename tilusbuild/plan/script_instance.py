@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.compile import Recipe, options_text, pipeline_for
+from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.lazy_dataclass import dataclass
@@ -284,6 +285,7 @@ class ScriptInstance:
         values = self.values(schedule)
         symbol = self.symbol(values)
         unit = self.unit(values)
+        cuda = self.toolchain.cuda
         source = self.pipeline.source(source, symbol, unit) + self._valued.layouts
         recipe = Recipe(
             pipeline=self.pipeline,
@@ -305,6 +307,7 @@ class ScriptInstance:
             unit=unit,
             headers={name: each.text for name, each in headers.items()},
             assembled=bool(self.toolchain.fingerprint_assembler),
+            seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
             language=language_of(template),
             rdc=self._rdc,
         )

@@ -61,6 +61,7 @@ class ObjectNvcc(NvccPipeline):
         if recipe.language == "cu":
             code = gencode(recipe.archs, ptx=recipe.ptx)
             device = (*_KEEP, "-rdc=true") if recipe.rdc else _KEEP
+            device += _seed(recipe)
         compiler = self.nvcc(recipe, "-c", code)
         if recipe.language == "c":
             compiler.remove(f"-std={recipe.std}")
@@ -73,6 +74,17 @@ class ObjectNvcc(NvccPipeline):
         from tilusbuild.binary import parse_ptxas
 
         found.ptxas = parse_ptxas(log)
+
+
+def _seed(recipe: Recipe) -> tuple[str, ...]:
+    """Return what stands for nvcc's process id in names of internal linkage.
+
+    cudafe++ and cicc take it where a source has no function of its own that others could call, only
+    templates and their instances. Objects that are linked as device code are told apart by the
+    source's name. What the user's flags say is said once: nvcc warns of two.
+    """
+    own = any(flag.lstrip("-").startswith("frandom-seed") for flag in recipe.flags)
+    return ("-frandom-seed=0",) if recipe.seeded and not own else ()
 
 
 class ObjectCpu(Cpu):

@@ -311,6 +311,8 @@ HOST = HostPipeline()
 
 FIRST_RELEASE = (13, 0)
 """The first CUDA release whose nvcc has `--jobserver`."""
+FIRST_SEEDED = (13, 0)
+"""The first CUDA release whose nvcc is known to have `-frandom-seed`."""
 _THREADS = ("-t", "--threads", "-threads")
 
 
