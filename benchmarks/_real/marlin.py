@@ -1,7 +1,8 @@
 """vLLM's Marlin: the kernels of one combination of types.
 
 vLLM generates a source for each combination, with all of its schedules; that is its unit, compiled
-by the flags of its CMake file. Ours is the same unit (`grouped`), or a program for each schedule.
+by the flags of its CMake file. Ours is the same unit, or a program for each schedule: alone, or
+with one front end for all of them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ build kernels.so: link kernels.o
 """
 
 
-def prepare(kernels: int | None, *, grouped: bool) -> Project:
-    """Lay Marlin out with f16, u4b8 and f16; so many of its 60 kernels, or all."""
-    tree = world.WORK / ("marlin/grouped" if grouped else "marlin/single")
+WAYS = {"unit": "one unit", "single": "a program each", "group": "a program each, one front end"}
+
+
+def prepare(kernels: int | None, way: str) -> Project:
+    """Lay Marlin out with f16, u4b8 and f16: all of its 60 kernels or so many, in one of `WAYS`."""
+    tree = world.WORK / "marlin" / way
     ours = tree / "csrc/quantization/marlin"
     if not ours.exists():
         csrc = world.source(PACKAGE) / "csrc"
@@ -45,7 +49,7 @@ def prepare(kernels: int | None, *, grouped: bool) -> Project:
         shutil.copytree(csrc / "core", tree / "csrc/core", dirs_exist_ok=True)
         Path(f"{ours}.new").rename(ours)
     world.port("marlin", tree)
-    _narrow(tree / "tilus.toml", kernels or 60, grouped=grouped)
+    _narrow(tree / "tilus.toml", kernels or 60, way)
     build = tree / "theirs"
     (build / "generated").mkdir(parents=True, exist_ok=True)
     generate = [world.python(), str(ours / "generate_kernels.py"), "8.0", str(build / "generated")]
@@ -59,9 +63,8 @@ def prepare(kernels: int | None, *, grouped: bool) -> Project:
     rules = _NINJA.format(nvcc=nvcc(), flags=_FLAGS, includes=includes)
     (build / "build.ninja").write_text(rules)
     own = tree / "build/marlin_kernels.so"
-    way = "one unit" if grouped else "a program each"
     return Project(
-        name=f"Marlin, {len(chosen)} of {len(each)} kernels, {way}",
+        name=f"Marlin, {len(chosen)} of {len(each)} kernels, {WAYS[way]}",
         tree=tree,
         theirs=[(build, [ninja(), "-j2"])],
         made=lambda: [build / "kernels.o", build / "kernels.so"],
@@ -69,18 +72,18 @@ def prepare(kernels: int | None, *, grouped: bool) -> Project:
         theirs_code=lambda: [build / "kernels.o"],
         theirs_compiles=1,
         products=(
-            lambda: [own] if grouped else list(tree.rglob("programs/**/module/lib.so")),
+            lambda: [own] if way == "unit" else list(tree.rglob("programs/**/module/lib.so")),
             lambda: [build / "kernels.so"],
         ),
         header=ours / "dequant.h",
     )
 
 
-def _narrow(manifest: Path, kernels: int, *, grouped: bool) -> None:
-    """Leave one of the two ways, and so many kernels, in the order of vLLM's generator."""
+def _narrow(manifest: Path, kernels: int, way: str) -> None:
+    """Leave one of the ways, and so many kernels, in the order of vLLM's generator."""
     text = manifest.read_text()
     unit, single = text.index("[library."), text.index("[script.marlin]")
-    if grouped:
+    if way == "unit":
         chosen = "[script.unit.restrict]\none = \"a_type == 'kFloat16' and b_type == 'kU4B8'\"\n"
         text = text[:single].replace("most = 1000", f"most = {kernels}") + chosen
     else:
@@ -89,4 +92,6 @@ def _narrow(manifest: Path, kernels: int, *, grouped: bool) -> None:
         ]
         chosen = " or ".join(rules[: kernels // 3])
         text = text[:unit] + text[single:].replace("large =", f'sample = "{chosen}"\nlarge =')
+        if way == "group":
+            text = text.replace("render = false\n", "render = false\ngroup = []\n")
     manifest.write_text(text)
