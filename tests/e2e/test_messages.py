@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.project import Project, needs_cxx
+from support.project import NewProject, Project, needs_cxx
 from support.recipes import make_recipe
-from support.scale import TEMPLATE, manifest
+from support.scale import TEMPLATE, manifest, script
 from tilusbuild.compile import checks
 from tilusbuild.engine.events import FailureGroup, Summary
 from tilusbuild.errors import InputError
@@ -189,3 +189,11 @@ def test_compile_sh_refuses_what_the_build_refused(project: Project) -> None:
         assert not (directory / "module/lib.so").exists()
         subprocess.run([*script, str(project.directory / "l.so")], check=True)
     project.run("cache", "verify")
+
+
+@pytest.mark.nvcc
+def test_a_kernel_that_nobody_links_is_not_built(new_project: NewProject) -> None:
+    project = new_project(manifest(script(target="gpu"), build='flags = ["-rdc=true"]'))
+    ran = project.run("build", status=1)
+    assert "[library.NAME] with rdc = true" in ran.err
+    assert project.build(status=1)["attempts"] == 0  # as any verdict about a source

@@ -30,11 +30,17 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _NOBITS = 8
+_RELOCATABLE = (1).to_bytes(2, "little")
 MAX_NAME_LENGTH = 1 << 16
 
 
 class BinaryError(TilusbuildError):
     """The bytes are not what they should be: truncated, damaged, or of an unknown kind."""
+
+
+def is_relocatable(elf: bytes) -> bool:
+    """Return whether an ELF file is one for a linker, which no loader takes."""
+    return elf[16:18] == _RELOCATABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,16 +317,19 @@ def _no_template(recipe: Recipe, what: str) -> str:
     )
 
 
+NO_DEVICE_LINK = (
+    "error: relocatable device code (-rdc=true) needs a device link, which a program of one source "
+    "does not get: include what other units define, or make it a library, [library.NAME] with "
+    "rdc = true"
+)
+
+
 def _undefined(missing: Sequence[str]) -> str | None:
     """Return the meaning of a linker's error about other names."""
     if not missing:
         return None
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
-        return (
-            "error: relocatable device code (-rdc=true) needs a device link, which a program of "
-            "one source does not get: include what other units define, or make it a library, "
-            "[library.NAME] with rdc = true"
-        )
+        return NO_DEVICE_LINK
     names = ", ".join(dict.fromkeys(missing))
     return f"error: nothing that is linked defines {names}"
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.binary import BinaryError, extract_cubins, parse_ptxas, read_cubin
+from tilusbuild.binary import (
+    BinaryError,
+    extract_cubins,
+    is_relocatable,
+    parse_ptxas,
+    read_cubin,
+)
 from tilusbuild.compile import checks
 from tilusbuild.compile.causes import StepError
 from tilusbuild.compile.constants import constants_problem
@@ -42,6 +48,9 @@ def judge_code(
         raise StepError(Cause.OUTPUT, reason) from None
     if not codes:
         raise StepError(Cause.OUTPUT, f"{step.tool} ended well but {step.output} holds no code")
+    # The driver loads no such code, and only a call would find out.
+    if any(is_relocatable(cubin.data) for cubin in cubins):
+        raise StepError(Cause.CHECK, checks.NO_DEVICE_LINK)
     found.ptxas = parse_ptxas(log)
     for _, kernels in codes:
         names = [kernel.name for kernel in kernels]
