@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile import checks, declared
+from tilusbuild.compile import checks, declared, unit_ptx
 from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.diagnosis import Program
 from tilusbuild.compile.kernel_names import symbol_of
@@ -313,7 +313,8 @@ class Compile:
             before = len(self.logs)
             try:
                 self._step(step)
-                return Shared(read_bytes(path), "".join(self.logs[before:]))
+                ptx = read_bytes(path)
+                return Shared(ptx, "".join(self.logs[before:]), unit_ptx.entries(ptx))
             except StepError as error:
                 if error.cause.status not in RECORDED:
                     raise
@@ -328,7 +329,7 @@ class Compile:
             self._step(step.by_itself)
             return
         with open(path, "wb") as file:
-            file.write(made.output)
+            file.write(unit_ptx.of_one(self.recipe, made.output, made.kernels))
         self.logs.append(made.log)
 
     def _step(self, step: Step) -> None:

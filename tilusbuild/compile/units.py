@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
 
 from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import Step
+from tilusbuild.compile.unit_ptx import Span
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_text
@@ -30,6 +31,8 @@ class Shared:
     output: bytes | None
     """None: it does not compile for all programs together."""
     log: str
+    kernels: Sequence[Span] = ()
+    """Those of PTX that each program can do without, but for its own."""
 
 
 @dataclass(slots=True)
@@ -44,14 +47,15 @@ class UnitSteps:
 
     def get(self, recipe: Recipe, step: Step, make: Callable[[], Shared]) -> Shared:
         """Return what a step makes, made by `make` if it is not kept. Raises what `make` does."""
-        parts = ("unit 1", *step.argv, recipe.source, recipe.include_digest or "", self.tools)
+        parts = ("unit 2", *step.argv, recipe.source, recipe.include_digest or "", self.tools)
         parts += tuple(text for header in sorted(recipe.headers.items()) for text in header)
         key = sha256_text("\0".join(parts))
         self.used.add(key)
         data = self.store.get(key, lambda: _packed(make()))
         head, _, output = data.partition(b"\n")
         known = json.loads(head)
-        return Shared(output if known["made"] else None, known["log"])
+        kernels = [(str(name), int(start), int(end)) for name, start, end in known["kernels"]]
+        return Shared(output if known["made"] else None, known["log"], kernels)
 
     def drop(self) -> None:
         """Have what the program was given made again by who asks next: something went wrong."""
@@ -60,7 +64,7 @@ class UnitSteps:
 
 
 def _packed(made: Shared) -> bytes:
-    head = {"made": made.output is not None, "log": made.log}
+    head = {"made": made.output is not None, "log": made.log, "kernels": made.kernels}
     return json.dumps(head).encode() + b"\n" + (made.output or b"")
 
 

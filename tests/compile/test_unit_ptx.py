@@ -1,0 +1,75 @@
+"""Given the PTX of a unit, when a program takes its own of it, then no other kernel is in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from support.recipes import make_recipe
+from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.unit_ptx import entries, of_one
+
+HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n\n"
+DECLARED = ".visible .entry {0}\n(\n\t.param .u64 {0}_param_0\n)\n;\n"
+NAMED = ".global .align 8 .u64 tilus_kernel_{1} = {0};\n"
+DEFINED = """\
+\t// .globl\t{0}
+.visible .entry {0}(
+\t.param .u64 {0}_param_0
+)
+.maxntid 128, 1, 1
+{{
+\t// begin inline asm
+\t{{
+}}
+;
+\t// end inline asm
+{more}\tret;
+
+}}
+"""
+
+
+def ptx(names: tuple[str, ...], more: str = "") -> bytes:
+    text = HEAD + "".join(DECLARED.format(name) for name in names)
+    text += "".join(NAMED.format(name, number) for number, name in enumerate(names))
+    return (text + "".join(DEFINED.format(name, more=more) for name in names)).encode()
+
+
+def recipe(number: int, *, with_ptx: bool = False) -> Recipe:
+    unit = tuple(f"k<{each}>" for each in range(3))
+    return replace(make_recipe("kernel"), symbol=unit[number], unit=unit, ptx=with_ptx)
+
+
+NAMES = ("scale_1", "scale_12", "scale_2")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_other_kernels_are_left_out(number: int) -> None:
+    whole = ptx(NAMES)
+    kernels = entries(whole)
+    assert [name for name, _, _ in kernels] == [*NAMES, *NAMES]  # declared, then defined
+    left = of_one(recipe(number), whole, kernels).decode()
+    own = NAMES[number]
+    assert DECLARED.format(own) in left
+    assert DEFINED.format(own, more="").split("\n", 1)[1] in left
+    assert left.count(".entry") == 2
+    assert left.count("tilus_kernel_") == 3  # what names the kernels is taken out as before
+
+
+def test_all_is_left_where_something_else_names_a_kernel() -> None:
+    whole = ptx(NAMES) + b".global .u64 table[1] = {scale_1};\n"
+    assert of_one(recipe(1), whole, entries(whole)) == whole
+    assert of_one(recipe(0), whole, entries(whole)) != whole
+
+
+def test_all_is_left_where_the_ptx_or_its_lines_are_a_part_of_what_is_made() -> None:
+    whole = ptx(NAMES)
+    assert of_one(recipe(0, with_ptx=True), whole, entries(whole)) == whole
+    assert entries(ptx(NAMES, more="\t.loc\t1 3 5\n")) == []
+
+
+@pytest.mark.parametrize("cut", [-2, -40, -90])
+def test_ptx_that_ends_too_soon_is_left_as_it_is(cut: int) -> None:
+    assert entries(ptx(NAMES)[:cut]) == []
