@@ -60,3 +60,31 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
         built()
         assert [*cache.glob("scripts/scale/*/script.json")]
     assert len(looks) == 2
+
+
+def test_a_script_that_is_collected_before_the_index_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_cxx()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
+    cache = Cache(str(tmp_path / ".cache"))
+
+    def built(schedules: int) -> None:
+        (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=schedules)))
+        with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
+            builder.build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+
+    built(1)
+    built(2)
+    record = Cache.record_build
+    removed: list[str] = []
+
+    def collected_first(self: Cache, *words: Any, **more: Any) -> None:
+        removed.extend(each.name for each in cache.gc().removed)
+        record(self, *words, **more)
+
+    monkeypatch.setattr(Cache, "record_build", collected_first)
+    built(1)
+    assert any(name.startswith("scripts/") for name in removed)
+    cache.gc()  # which refuses while the index names what is not there

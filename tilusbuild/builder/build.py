@@ -185,6 +185,14 @@ def publish(
     `build_planned`. Raises `CacheError` and `InputError`.
     """
     dispatch = _Dispatch(project) if dispatchers and root is None else None
+
+    def ready() -> None:
+        # A build that compiles nothing keeps nobody out: a collection may have taken a directory
+        # that no index named, after it was found to be right.
+        for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+            if not os.path.isdir(_path(project, instance)):
+                _publish_script(project, instance, script_instance, None)
+
     if root is None:
         outputs.write(project, plan)
     try:
@@ -196,6 +204,7 @@ def publish(
             plan.project,
             [(instance.directory, instance.hash) for instance in plan.instances],
             replace=root is not None or selection.is_whole,
+            ready=ready,
         )
     except CacheReadOnlyError:
         # Everything that a reader needs is there: a cache that cannot be written only misses the

@@ -7,7 +7,7 @@ Making a `Cache` touches nothing. All methods may be called from several threads
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -128,12 +128,18 @@ class Cache:
         return read_index(self.tree)
 
     def record_build(
-        self, manifest: str, name: str, scripts: Sequence[tuple[str, str]], *, replace: bool = True
+        self,
+        manifest: str,
+        name: str,
+        scripts: Sequence[tuple[str, str]],
+        *,
+        replace: bool = True,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         """As `index.record_build`: note what a build of a project made, as (directory, hash)."""
         from tilusbuild.cache.index import record_build
 
-        record_build(self.tree, manifest, name, scripts, replace=replace)
+        record_build(self.tree, manifest, name, scripts, replace=replace, ready=ready)
 
     def forget(self, manifests: Sequence[str]) -> None:
         """As `index.forget`: drop projects from the index."""

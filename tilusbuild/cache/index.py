@@ -9,7 +9,7 @@ script that is there and that nobody else lists. Listing writes nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from typing import Any
@@ -61,12 +61,14 @@ def record_build(
     scripts: Sequence[tuple[str, str]],
     *,
     replace: bool = True,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Note what a build of a project made.
 
-    Without `replace` the scripts come to those that are noted, in place of earlier ones of the same
-    constants and target that have no more programs: a build of a part. An index that is missing or
-    does not open is begun again. Raises `CacheError`.
+    `ready` is called before something is noted, when nobody removes anything any more: so that what
+    is noted is there. Without `replace` the scripts come to those that are noted, in place of
+    earlier ones of the same constants and target that have no more programs: a build of a part. An
+    index that is missing or does not open is begun again. Raises `CacheError`.
     """
     found = _or_begun(tree)
     if (
@@ -78,6 +80,7 @@ def record_build(
         tree.held(LockName("use", shared=True), LockName("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
+        ready()
         merged = _merged(tree, _or_begun(tree), manifest, name, scripts, replace)
         tree.put_file(tree.path(layout.INDEX), _sealed(merged))
 
