@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
     from tilusbuild.signature import Argument
 
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-
 
 def variable_symbol(name: str) -> str:
     """Return the symbol of a variable that a manifest names: `d_filter`, `conv::filter`."""
@@ -70,7 +68,10 @@ def constants_problem(recipe: Recipe, variables: Mapping[str, int]) -> str | Non
 def _place(recipe: Recipe, name: str) -> str:
     """Return where a variable is declared, else where the kernel is, as a compiler's errors begin;
     "" for neither."""
-    text = _COMMENTS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), recipe.source)
+    # Imported only here: a plan makes launchers, and has no code to find fault with.
+    from tilusbuild.compile.declared import without_comments
+
+    text = without_comments(recipe.source)
     own = re.escape(name.rpartition("::")[2])
     kernel = re.escape(recipe.symbol.partition("<")[0].rpartition("::")[2])
     for found in (

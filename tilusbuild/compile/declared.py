@@ -180,9 +180,14 @@ def _declaration(recipe: Recipe) -> str | None:
     return written if all(_PLAIN.fullmatch(each) for each in parameters) else None
 
 
+def without_comments(source: str) -> str:
+    """Return C++ with blanks for its comments; each place stays as it is."""
+    return _COMMENTS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+
+
 def _heads(recipe: Recipe) -> list[re.Match[str]]:
-    """Return where the function is declared or defined; comments are blanked, lines kept."""
-    text = _COMMENTS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), recipe.source)
+    """Return where the function is declared or defined."""
+    text = without_comments(recipe.source)
     head = rf"[\w*>&]\s+\**{re.escape(recipe.symbol)}\s*\(([^()]*)\)\s*(?:noexcept\s*)?[{{;]"
     return list(re.finditer(head, text))
 

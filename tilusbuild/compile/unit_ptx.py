@@ -23,7 +23,7 @@ _ENTRY = re.compile(rb"^\.[a-z]+ \.entry ([^\s(]+)\s*\(", re.MULTILINE)
 _END = re.compile(rb"^(?:\}|;|\s*// begin inline asm$)", re.MULTILINE)
 _AFTER_ASM = b"// end inline asm"
 _COMMENT = re.compile(rb"//[^\n]*")
-_NAMED = re.compile(rb"^.* %s_(\d+) = ([^\s;]+);.*\n" % VARIABLE.encode(), re.MULTILINE)
+_NAMED = re.compile(rb"^.* %s_\d+ = .*\n" % VARIABLE.encode(), re.MULTILINE)
 _WORD = re.compile(rb"[\w$]+")
 _DEBUG = re.compile(rb"^\s*\.(?:section|loc)\b", re.MULTILINE)
 
@@ -50,9 +50,12 @@ def entries(ptx: bytes) -> list[Span]:
 
 def of_one(recipe: Recipe, ptx: bytes, kernels: Sequence[Span]) -> bytes:
     """Return what the recipe's program needs of its unit's PTX, whose kernels these are."""
-    own = {int(number): name for number, name in _NAMED.findall(ptx)}.get(number_of(recipe))
-    if own is None or recipe.ptx:
+    named = b" %s_%d = " % (VARIABLE.encode(), number_of(recipe))
+    begin = ptx.find(named)
+    end_of_name = ptx.find(b";", begin)
+    if recipe.ptx or begin < 0 or end_of_name < 0:
         return ptx
+    own = ptx[begin + len(named) : end_of_name]
     kept, at = [], 0
     for name, start, end in kernels:
         if name.encode() != own:

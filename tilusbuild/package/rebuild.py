@@ -120,11 +120,14 @@ def compile_again(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildRes
     """Compile programs of a tree, whose products have these digests; as many at once as there are
     cores. Yields in the order of hashes."""
     runner = LocalRunner()
-    compilers = _compilers(root, recorded, runner)
+    releases = {program: _release(root, program) for program in recorded}
+    compilers = _compilers(releases.values(), runner)
     with TemporaryDirectory("rebuild") as directory, ThreadPoolExecutor(usable_cores()) as pool:
         try:
             yield from pool.map(
-                lambda item: _one(root, directory.path, runner, compilers, *item),
+                lambda item: _one(
+                    root, directory.path, runner, compilers, releases[item[0]], *item
+                ),
                 sorted(recorded.items()),
             )
         finally:
@@ -146,10 +149,10 @@ def _release(root: str, program: str) -> str | None:
     return version if _VERSION.fullmatch(version) else None
 
 
-def _compilers(root: str, programs: Iterable[str], runner: Runner) -> dict[str, str | None]:
-    """Return an nvcc of each version that programs were compiled with, None where there is none
-    here; empty where the user has said which one to take."""
-    releases = {_release(root, program) for program in programs} - {None}
+def _compilers(used: Iterable[str | None], runner: Runner) -> dict[str, str | None]:
+    """Return an nvcc of each version that is used, None where there is none here; empty where the
+    user has said which one to take."""
+    releases = set(filter(None, used))
     if os.environ.get("NVCC") or not releases:
         return {}
     probe = Probe(runner, os.environ, DigestMemory())
@@ -157,7 +160,7 @@ def _compilers(root: str, programs: Iterable[str], runner: Runner) -> dict[str, 
     # Where none can be looked for, compile.sh says what it misses.
     with suppress(InputError, OSError):
         host = find_host(probe)
-        for release in sorted(filter(None, releases)):
+        for release in sorted(releases):
             cuda, _ = find_cuda(ToolchainRequest(f"=={release}"), probe, host)
             found[release] = None if cuda is None else cuda.nvcc
     return found
@@ -182,6 +185,7 @@ def _one(
     directory: str,
     runner: Runner,
     compilers: Mapping[str, str | None],
+    release: str | None,
     program: str,
     recorded: str,
 ) -> RebuildResult:
@@ -192,7 +196,6 @@ def _one(
     script = os.path.join(root, layout.PROGRAMS, program, layout.COMPILE_SH)
     # What a compiler leaves behind is removed with the directory.
     environment = {**os.environ, "TMPDIR": directory}
-    release = _release(root, program)
     nvcc = compilers.get(release) if release else None
     if nvcc is not None:
         environment["NVCC"] = nvcc

@@ -114,8 +114,8 @@ def _code(meta: Mapping[str, Any], files: Mapping[str, bytes], pipeline: Pipelin
 
 def _product(meta: Mapping[str, Any], name: str, made: bytes, pipeline: Pipeline) -> Iterator[str]:
     """Yield what is wrong with what was made, `name`, and with what meta.json says of it."""
-    images = images_of(made)
     if not pipeline.launcher.is_there:
+        images = images_of(made)
         if not made.startswith(_ARCHIVE if name.endswith(".a") else MAGIC):
             yield f"{name} is not what its name says"
     else:
