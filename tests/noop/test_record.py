@@ -236,3 +236,18 @@ def test_says_what_it_saw_of_inputs_and_entries(tree: Path, in_groups: bytes) ->
     assert write.entries(data, f"{tree}/other/", ("/lib.so",)) == {}
     assert write.inputs(data[:-1]) == []
     assert write.entries(data[:-1], f"{tree}/out/", ("/lib.so",)) == {}
+
+
+def test_what_is_kept_for_a_plan_is_not_looked_at(tree: Path) -> None:
+    entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ["p", "q"]}
+    kept: Entries = {(f"{tree}/out/", ("",)): ["p", "q"]}
+    data = write.make(NAME, SUMMARY, {}, entries, Moment(LATER), kept=kept)
+    assert data is not None
+    before = stamp_of(tree / "out/q")
+    time.sleep(0.02)
+    (tree / "out/q/more").touch()
+    assert stamp_of(tree / "out/q") != before
+    assert record.holds(data, NAME) == SUMMARY
+    assert write.entries(data, f"{tree}/out/", ("",))["q"] == (before,)
+    (tree / "out/q/lib.so").unlink()
+    assert record.holds(data, NAME) is None

@@ -43,6 +43,11 @@ from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 
+LOOKED_AT_WHOLE = 2_000
+"""Programs of a build up to which one with nothing to do looks at their directories too, in which a
+deleted file shows: 2 ms. Of more, where that would be a quarter of its time, it looks at what was
+compiled, which shows that this, `module` or the whole program was deleted."""
+_DIRECTORIES = WATCHED[:-1]
 _KEPT = 256
 """Records of other commands are removed, oldest first, when there are more."""
 
@@ -91,10 +96,8 @@ def write_record(
         return
     with suppress(OSError):
         programs = _programs(project.cache)
-        entries = {
-            **_programs_in(project.cache, result.statuses, _products(planned)),
-            **_directories_of(project.cache, planned),
-        }
+        looked_at, kept = _programs_in(project.cache, result.statuses, _products(planned))
+        entries = {**looked_at, **_directories_of(project.cache, planned)}
         answer = _answer(result.summary, BuildStarted(jobs, __version__))
         inputs = {**_inputs_so_far(project, planned), **read.inputs}
         inputs |= {path: sighting(path) for path in outputs.paths(project, planned)}
@@ -107,7 +110,7 @@ def write_record(
             return before != programs or project.cache.lookup(word) is not None
 
         made = write.make(
-            read.invocation.key, answer, inputs, entries, read.started, helper, is_whole
+            read.invocation.key, answer, inputs, entries, read.started, helper, is_whole, kept
         )
         # Not the records alone: beside them is what is remembered of manifests.
         sweep(os.path.dirname(os.path.dirname(path)), deep=True)
@@ -128,7 +131,15 @@ def last_entries(project: Project, invocation: Invocation) -> dict[str, tuple[St
         data = read_bytes(path)
     except OSError:
         return {}
-    return write.entries(data, _programs(project.cache), WATCHED)
+    programs = _programs(project.cache)
+    directories = write.entries(data, programs, _DIRECTORIES)
+    products = write.entries(data, programs, WATCHED[-1:])
+    apart = {
+        program: (*directories[program], *stamps)
+        for program, stamps in products.items()
+        if program in directories
+    }
+    return write.entries(data, programs, WATCHED) | apart
 
 
 def _programs(cache: Cache) -> str:
@@ -152,14 +163,19 @@ def _products(planned: Plan) -> dict[str, write.Endings]:
 
 def _programs_in(
     cache: Cache, statuses: Mapping[str, str], others: Mapping[str, write.Endings]
-) -> _Entries:
-    """Return what is looked at of each program, `others` by hash; one that was not built has no
-    library."""
-    found: _Entries = {}
+) -> tuple[_Entries, _Entries]:
+    """Return what is looked at of each program, `others` by hash, and what is only kept for a build
+    that plans; one that was not built has no library."""
+    looked_at: _Entries = {}
+    kept: _Entries = {}
+    before = _programs(cache)
     for program, status in statuses.items():
-        endings = others.get(program, WATCHED) if status == Status.BUILT else WATCHED[:-1]
-        found.setdefault((_programs(cache), endings), []).append(program)
-    return found
+        endings = others.get(program, WATCHED) if status == Status.BUILT else _DIRECTORIES
+        if status == Status.BUILT and len(statuses) > LOOKED_AT_WHOLE:
+            kept.setdefault((before, _DIRECTORIES), []).append(program)
+            endings = endings[-1:]
+        looked_at.setdefault((before, endings), []).append(program)
+    return looked_at, kept
 
 
 def _directories_of(cache: Cache, planned: Plan) -> _Entries:

@@ -41,6 +41,8 @@ STAMP = struct.Struct("<4q")
 BETWEEN = "\1"
 """Between the endings of a group: its stamps are those of the first word with each of them, then
 of the next, so that what lies together is looked at together."""
+KEPT = b"\2"
+"""Begins the names of a group that is not looked at here: its stamps are for a build that plans."""
 _WORTH_A_THREAD = 1 << 17
 """Bytes of a record: some 700 programs, which take ten times as long as a thread's start."""
 
@@ -107,7 +109,7 @@ def holds(
     pieces = pieces_of(data)
     if not pieces or pieces[0] != name:
         return None
-    groups = groups_of(pieces)
+    groups = [group for group in groups_of(pieces) if group[0][:1] != KEPT]
     same = _same(pieces[2]) if stat is None else None
     if same is None:
         held = _unchanged(groups, stat or os.stat)

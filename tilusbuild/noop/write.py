@@ -11,12 +11,23 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
-from tilusbuild.noop.record import BETWEEN, COUNT, HEAD, MAGIC, STAMP, groups_of, pieces_of
+from tilusbuild.noop.record import (
+    BETWEEN,
+    COUNT,
+    HEAD,
+    KEPT,
+    MAGIC,
+    STAMP,
+    groups_of,
+    pieces_of,
+)
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
 
+_KEPT = KEPT.decode()
 _GROUP_SIZE = 1000
 """Entries; groups are what threads share out."""
 
@@ -33,12 +44,14 @@ def make(
     started: Moment,
     helper: str = "",
     is_whole: Callable[[str, str], bool] = lambda before, word: True,
+    kept: Mapping[tuple[str, Endings], Sequence[str]] = MappingProxyType({}),
 ) -> bytes | None:
     """Return a record; None when an input was too young at `started`, when the build began to read,
     for its stamp to tell whether it changed after that.
 
     `inputs` are as they were before they were read. `entries` maps a prefix and endings to the
-    words between: each path of prefix, word and ending is there. `helper` is the path of the stat
+    words between: each path of prefix, word and ending is there. `kept` are like `entries`; a build
+    with nothing to do does not look at them. `helper` is the path of the stat
     helper to check with, if there is one: it was tried. `is_whole` is asked for each prefix and
     word that changed after the start, when its stamps were taken: else a part that was removed
     meanwhile would be recorded as missing.
@@ -47,7 +60,9 @@ def make(
         return None
     files = sorted(inputs)
     groups = _by_directory(files, [inputs[file].stamp for file in files])
-    for (before, endings), words in sorted(entries.items()):
+    every = [("", *each) for each in sorted(entries.items())]
+    every += [(_KEPT, *each) for each in sorted(kept.items())]
+    for mark, (before, endings), words in every:
         for start in range(0, len(words), _GROUP_SIZE):
             some = list(words[start : start + _GROUP_SIZE])
             seen = [sighting(before + word + ending) for word in some for ending in endings]
@@ -56,7 +71,7 @@ def make(
             young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
             if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
                 return None
-            groups.append(((before, BETWEEN.join(endings)), some, found))
+            groups.append(((mark + before, BETWEEN.join(endings)), some, found))
     named = STAMP.pack(*stamp_of(helper)) + os.fsencode(helper) if helper else b""
     parts = [_packed(part) for part in (name, summary, named)]
     for around, middles, found in groups:
@@ -109,7 +124,7 @@ def entries(data: bytes, before: str, endings: Endings) -> dict[str, tuple[Stamp
     found: dict[str, tuple[Stamp, ...]] = {}
     for names, stamps in groups_of(pieces_of(data)):
         start, after, *words = str(names, "utf-8", "surrogateescape").split("\0")
-        if start == before and after == BETWEEN.join(endings):
+        if start.removeprefix(_KEPT) == before and after == BETWEEN.join(endings):
             each = list(map(Stamp._make, STAMP.iter_unpack(stamps)))
             found.update(zip(words, zip(*[iter(each)] * len(endings), strict=True), strict=True))
     return found
