@@ -96,6 +96,31 @@ def started(directory: Path, *words: str) -> subprocess.Popen[str]:
     return process
 
 
+_INSIDE_PYDANTIC = """\
+import os, sys
+from tilusbuild.cli import main, parser
+
+class Stopped:
+    def __hash__(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        return 1
+
+def build_a_model(*_, **__):
+    from pydantic_core import SchemaValidator
+    SchemaValidator({"type": "literal", "expected": [Stopped()]})
+
+parser.parse = build_a_model
+sys.exit(main.main(["verify"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_of_which_a_library_makes_an_error(number: int) -> None:
+    command = [sys.executable, "-c", _INSIDE_PYDANTIC, str(int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (128 + number, "interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("verb", "number"),
     [

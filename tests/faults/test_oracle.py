@@ -3,6 +3,7 @@ does."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -45,6 +46,14 @@ Traceback (most recent call last):
   File "<frozen importlib._bootstrap>", line 1176, in _find_and_load
   File "<frozen importlib._bootstrap_external>", line 1659, in _fill_cache
 OSError: [Errno 12] Cannot allocate memory: '/room/project'
+"""
+CANNOT_READ = f"""\
+Could not import runpy module
+Traceback (most recent call last):
+  File "<frozen importlib._bootstrap>", line 1176, in _find_and_load
+  File "<frozen importlib.util>", line 14, in <module>
+  File "{contextlib.__file__}", line 6, in <module>
+OSError: [Errno 5] Input/output error
 """
 
 
@@ -111,6 +120,7 @@ def test_processes_that_are_left_over(world: World) -> None:
         (Ended(1, "", "Traceback (most recent call last):\n"), "traceback"),
         (Ended(70, "", "internal error: KeyError: 1\n"), "traceback"),
         (Ended(1, "", f'{CANNOT_IMPORT}  File "tilusbuild/x.py", line 1\n'), "traceback"),
+        (Ended(1, "", CANNOT_READ.partition("\n")[2]), "traceback"),
         (Ended(-9, "", "", hung=True), "stuck"),
         (Ended(3, "", "what?"), "status"),
         (Ended(-11, "", ""), "status"),
@@ -134,6 +144,7 @@ def test_how_a_command_ends(world: World, ended: Ended, column: str) -> None:
         Ended(1, "", CANNOT_BEGIN),
         Ended(1, "", CANNOT_FIND_ITSELF),
         Ended(1, "", CANNOT_IMPORT),
+        Ended(1, "", CANNOT_READ),
     ],
 )
 def test_a_command_that_says_why(ended: Ended) -> None:

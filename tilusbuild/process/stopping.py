@@ -27,15 +27,31 @@ class StoppedError(KeyboardInterrupt):
         self.number = number
 
 
+_stopped_by: int | None = None
+
+
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within the block, SIGTERM and SIGHUP raise `StoppedError`. SIGINT raises `KeyboardInterrupt`
-    by itself. Off the main thread, where Python allows no handlers, nothing is installed."""
-    with _handled(_raise, (signal.SIGTERM, signal.SIGHUP)):
+    """Within the block, SIGTERM and SIGHUP raise `StoppedError`, and SIGINT `KeyboardInterrupt`.
+    Off the main thread, where Python allows no handlers, nothing is installed."""
+    global _stopped_by
+    _stopped_by = None
+    with _handled(_raise, STOPPING):
         yield
 
 
+def stopped_by() -> int | None:
+    """Return the signal that the last `stoppable` block has raised. Its exception may have become
+    another on its way: pydantic-core makes a `SchemaError`, without a cause, of any that it meets
+    while it builds a model."""
+    return _stopped_by
+
+
 def _raise(number: int, frame: FrameType | None) -> None:
+    global _stopped_by
+    _stopped_by = number
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     signal.signal(number, signal.SIG_DFL)
     raise StoppedError(number)
 

@@ -9,7 +9,9 @@ printed a traceback; the exit status is a documented one, and a failure says why
 from __future__ import annotations
 
 import json
+import os
 import re
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +36,9 @@ _NOT_STARTED = "error while loading shared libraries"
 _FRAME = re.compile(r'^ *File "([^"]*)"', re.MULTILINE)
 _FIRST_FRAME = re.compile(r'Traceback \(most recent call last\):\n *File "<frozen ')
 _NO_FRAME = "<no Python frame>"
+_NO_RUNPY = "Could not import runpy module\n"
+"""What Python says when it has not come to `-m`; its library is what runpy imports."""
+_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
 
 
@@ -123,9 +128,10 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
 
 def _has_not_begun(err: str) -> bool:
     """Return whether Python ended before it came to code of ours: all frames that it names are of
-    modules that are frozen into it."""
+    modules that are frozen into it, or of those that it needs to begin."""
     frames = _FRAME.findall(err)
-    if "internal error:" in err or not all(frame.startswith("<frozen ") for frame in frames):
+    of_python = ("<frozen ", *([_LIBRARY] if err.startswith(_NO_RUNPY) else []))
+    if "internal error:" in err or not all(frame.startswith(of_python) for frame in frames):
         return False
     whole = len(_FIRST_FRAME.findall(err)) == err.count("Traceback")
     return whole and (bool(frames) or _NO_FRAME in err)
