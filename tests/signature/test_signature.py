@@ -50,6 +50,7 @@ class TestArgument:
             ("*[m]", 1, "is not an argument type"),
             ("f16[m]", 4, "a tensor needs a * before its shape"),
             ("f16*", 5, 'a tensor needs its shape: "f16*[n]"'),
+            ("half*", 6, 'a tensor needs its shape: "f16*[n]"'),
             ("f16*[m", 7, "the shape has no closing ]"),
             ("f16*[m,, k]", 8, "a dimension is missing here"),
             ("f16*[m, ]", 9, "a dimension is missing here"),

@@ -10,16 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.intake.draft import Draft, KernelDraft
+from tilusbuild.signature.c_types import C_TYPES
 
-_TYPES = {
-    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
-    "nv_bfloat16": "bf16", "bool": "bool", "char": "i8", "signed char": "i8", "int8_t": "i8",
-    "unsigned char": "u8", "uint8_t": "u8", "short": "i16", "int16_t": "i16",
-    "unsigned short": "u16", "uint16_t": "u16", "int": "i32", "int32_t": "i32",
-    "unsigned int": "u32", "unsigned": "u32", "uint32_t": "u32", "long": "i64", "long long": "i64",
-    "int64_t": "i64", "size_t": "u64", "unsigned long": "u64", "unsigned long long": "u64",
-    "uint64_t": "u64",
-}  # fmt: skip
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORDS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|__grid_constant__)\b")
 
@@ -148,11 +140,11 @@ def _element(kernel: KernelDraft, named: Mapping[str, str], name: str) -> str | 
     values = kernel.space.get(name)
     if name in kernel.types:
         return kernel.types[name]
-    if not isinstance(values, list) or any(each not in _TYPES for each in values):
-        return _TYPES.get(re.sub(r"^(u?(?:char|short|int|long)|float|double)[234]$", r"\1", name))
+    if not isinstance(values, list) or any(each not in C_TYPES for each in values):
+        return C_TYPES.get(re.sub(r"^(u?(?:char|short|int|long)|float|double)[234]$", r"\1", name))
     dtype = f"{name}_dtype"
     del kernel.space[name]
-    kernel.params[f"{name}, {dtype}"] = [[each, _TYPES[each]] for each in values]
+    kernel.params[f"{name}, {dtype}"] = [[each, C_TYPES[each]] for each in values]
     kernel.types[name] = dtype
     return dtype
 
@@ -167,4 +159,4 @@ def _argument(
     words = re.sub(r"[*&]|\[[^\]]*\]", " ", text).split()
     name = words[-1] if len(words) > 1 else ""
     type_ = " ".join(words[:-1])
-    return name, _TYPES.get(type_) or _element(kernel, named, type_), pointer
+    return name, C_TYPES.get(type_) or _element(kernel, named, type_), pointer

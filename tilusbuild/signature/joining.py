@@ -11,6 +11,7 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 from tilusbuild.runtime.structs import is_struct
+from tilusbuild.signature.c_types import C_TYPES
 from tilusbuild.signature.model import Argument, Dim, Signature, SignatureError, Tile
 from tilusbuild.signature.parsing import check_argument
 
@@ -122,11 +123,14 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
         return
     if argument.tile is not None:
         return
+    named = C_TYPES.get(argument.dtype)
     raise SignatureError(
         f'"{argument.dtype}" is neither a dtype nor a constant of the script',
         1,
         argument=argument.name,
-        hint=did_you_mean(argument.dtype, [*DTYPES, *constants]),
+        hint=f'that is "{named}" here'
+        if named
+        else did_you_mean(argument.dtype, [*DTYPES, *constants]),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.signature.c_types import C_TYPES
 from tilusbuild.signature.model import Argument, Dim, SignatureError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -63,7 +64,9 @@ def parse_argument(
         dims = None
     elif match["shape"] is None:
         raise SignatureError(
-            f'a tensor needs its shape: "{dtype}*[n]"', match.end("star") + 1, argument=name
+            f'a tensor needs its shape: "{C_TYPES.get(dtype, dtype)}*[n]"',
+            match.end("star") + 1,
+            argument=name,
         )
     else:
         dims = _parse_dims(name, text, match.start("shape"))
