@@ -179,13 +179,15 @@ def entered(directory: str | Path) -> Iterator[None]:
         os.chdir(before)
 
 
+def as_installed() -> None:
+    """Compile our modules to bytecode, as installing them does."""
+    compileall.compile_dir(ROOT / "tilusbuild", quiet=2)
+
+
 @contextmanager
 def workshop() -> Iterator[Path]:
-    """A directory for the workloads, removed afterwards; records of builds are kept in it too.
-
-    Our modules are compiled to bytecode first, as installing them does.
-    """
-    compileall.compile_dir(ROOT / "tilusbuild", quiet=2)
+    """A directory for the workloads, removed afterwards; records of builds are kept in it too."""
+    as_installed()
     with tempfile.TemporaryDirectory(prefix="tilusbuild-bench-") as directory:
         before = os.environ.get("XDG_CACHE_HOME")
         os.environ["XDG_CACHE_HOME"] = f"{directory}/xdg"

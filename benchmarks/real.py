@@ -13,7 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable
 
-from _bench import Arm, machine, ratio
+from _bench import Arm, as_installed, machine, ratio
 from _real import (
     cutlass,
     deep_gemm,
@@ -63,6 +63,7 @@ def main() -> None:
     if unknown:
         parser.error(f"{unknown[0]} is not a project; there are {', '.join((*_PROJECTS, *_ROWS))}")
     world.python()
+    as_installed()
     for name in asked.projects or (*_PROJECTS, *_ROWS):
         print(f"{name} …", file=sys.stderr, flush=True)
         if name in _ROWS:

@@ -26,6 +26,8 @@ from tilusbuild.space import (
     columns,
 )
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 EDGES = [0, 1, -1, 3, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
 REALS = [0.0, -0.0, 0.5, -1.5, 3.0, 1e308, 5e-324, 2.0**53]
 TEXTS = ["", "a", "é", "f16", "a\0", "\0", "1", "x" * 40]
@@ -205,6 +207,7 @@ def test_a_value_that_is_missing_in_a_later_block_is_found(monkeypatch):
         Space(drawn).all()
 
 
+@pytest.mark.usefixtures("arrays")
 @pytest.mark.parametrize(
     ("values", "size"),
     [([0, 127], 1), ([-128, 0], 1), ([128], 2), ([-129], 2), ([2**15], 4), ([2**31], 8)],

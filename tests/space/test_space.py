@@ -18,6 +18,8 @@ from tilusbuild.space import (
     select,
 )
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 TILES = {"block_m": [16, 32, 64, 128], "block_n": [16, 32, 64, 128], "stages": [2, 3, 4]}
 
 

@@ -17,6 +17,8 @@ from tilusbuild.space import open as open_module
 from tilusbuild.space.model import build
 from tilusbuild.space.report import SpaceReport, report
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 RULES = [
     "a % b == 0",
     "a * b <= k * 4",

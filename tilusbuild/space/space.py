@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.space.drawing import shuffled
+from tilusbuild.space.few import Few, few
 from tilusbuild.space.model import (
     Domain,
     EmptySpaceError,
@@ -70,6 +71,11 @@ class Space:
         return build(self.spec)
 
     @cached_property
+    def _few(self) -> Few | None:
+        """The points of a small space, for which no array is made."""
+        return few(self._model, self._budget)
+
+    @cached_property
     def _decoder(self) -> Decoder:
         from tilusbuild.space.columns import Decoder
 
@@ -107,10 +113,14 @@ class Space:
 
     @property
     def _places(self) -> int:
+        if self._few is not None:
+            return len(self._few)
         return math.prod(part.count for part in self._components)
 
     @cached_property
     def _is_open(self) -> bool:
+        if self._few is not None:
+            return False
         from tilusbuild.space.open import OpenComponent
 
         return any(isinstance(part, OpenComponent) for part in self._components)
@@ -157,6 +167,8 @@ class Space:
         """Return the points at `indices`, each within the space. Raises `SpaceError` if a derived
         value has none."""
         wanted = indices if isinstance(indices, range) else list(indices)
+        if self._few is not None and (columns := self._few.columns(wanted)) is not None:
+            return Schedules(wanted, columns)
         places = None if self._is_open else self._places
         whole = len(wanted) == places and wanted[0] == 0 and wanted[-1] == len(wanted) - 1
         if whole and (isinstance(wanted, range) or wanted == list(range(len(wanted)))):
@@ -219,6 +231,8 @@ class Space:
         `SpaceError`: a name that is not a parameter, a value outside the space, no such point.
         """
         fixed = self._fixed(partial)
+        if self._few is not None and (place := self._few.first(fixed)) is not None:
+            return self[place]
         digits: dict[int, int] = {}
         for part in self._components:
             digits |= self._first(part, fixed)
@@ -331,6 +345,8 @@ class Space:
         return rank
 
     def _rank(self, digits: list[int]) -> int | None:
+        if self._few is not None:
+            return self._few.place(digits)
         ranges = [(0, part.count) for part in self._components]
         total, rank = self._places, 0
         for position, digit in enumerate(digits):

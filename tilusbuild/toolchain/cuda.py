@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tilusbuild.arch import Arch
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.runtime.regular import open_file, read_bytes
+from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import ToolFile
@@ -27,6 +27,7 @@ _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
 _INCLUDE = re.compile(r'"(?:-I)?(/[^"]*)"')
 _VERSION = re.compile(r"release \d+\.\d+, V(\d+(?:\.\d+)+)")
 _EMBEDDED_VERSION = re.compile(rb"Cuda compilation tools, release \d+\.\d+, V(\d+(?:\.\d+)+)")
+_PIECE, _LONGEST_VERSION = 1 << 20, 256
 _REAL_ARCH = re.compile(r"'(sm_\d+[af]?)'")
 _PROGRAMS = ("cudafe++", "ptxas", "fatbinary", "nvlink")
 _HEADERS = {
@@ -230,10 +231,24 @@ def embedded_version(probe: Probe, program: str) -> str | None:
     key = f"embedded version {probe.memory.digest(program)}"
     known = probe.memory.recall(key)
     if known is None:
-        found = _EMBEDDED_VERSION.search(read_bytes(program))
-        known = found[1].decode("ascii") if found else ""
+        known = _last_version(program)
         probe.memory.record(key, known)
     return known or None
+
+
+def _last_version(program: str) -> str:
+    """Return the last version in a program's data; "" for none. Raises `OSError`."""
+    # From the end, where linkers put constants: most of these files are code, up to 100 MB of it.
+    with open_file(program) as file:
+        end, after = file.seek(0, os.SEEK_END), b""
+        while end:
+            start = max(0, end - _PIECE)
+            file.seek(start)
+            piece = file.read(end - start) + after
+            if found := _EMBEDDED_VERSION.findall(piece):
+                return str(found[-1], "ascii")
+            end, after = start, piece[:_LONGEST_VERSION]
+    return ""
 
 
 def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:

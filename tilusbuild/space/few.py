@@ -1,0 +1,107 @@
+"""A small space without NumPy: every combination is looked at, one after the other.
+
+Importing NumPy takes longer than this does, and most spaces are small: the sources of a library, a
+few tiles. The points, their order and their values are those of the arrays (`component.py`,
+`columns.py`). Whatever has no value, or no point, is left to the arrays, which say what is wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from tilusbuild.expr import ExprError, Value
+from tilusbuild.space.model import Model
+
+MOST = 512
+"""Combinations: looking at so many takes a tenth of what importing NumPy does, or less."""
+
+Digits = tuple[int, ...]
+"""The row of each parameter."""
+
+
+def few(model: Model, budget: int | None) -> Few | None:
+    """Return the points of a space with few combinations; None where the arrays are to decide."""
+    combinations = math.prod(len(domain.rows) for domain in model.domains)
+    if model.never or combinations > (MOST if budget is None else min(MOST, budget)):
+        return None
+    rows = itertools.product(*(range(len(domain.rows)) for domain in model.domains))
+    try:
+        points = [digits for digits in rows if _is_point(model, digits)]
+    except ExprError:
+        return None
+    return Few(model, points) if points else None
+
+
+def _is_point(model: Model, digits: Digits) -> bool:
+    if not model.rules:
+        return True
+    values: dict[str, Value] = {}
+    for domain, digit in zip(model.domains, digits, strict=True):
+        values.update(zip(domain.names, domain.rows[digit], strict=True))
+    for derived in model.derived:
+        values[derived.name] = derived.expr.evaluate(values)
+    meets = True
+    for rule in model.rules:
+        # Every one: where one has no value, the arrays know whether that counts.
+        holds = bool(rule.expr.evaluate(values))
+        if rule.pins is not None:
+            domain, digit = model.domains[rule.pins], digits[rule.pins]
+            holds = digit < domain.declared if holds else digit == domain.pinned
+        meets = meets and holds
+    return meets
+
+
+class Few:
+    """All points of a space, in order."""
+
+    def __init__(self, model: Model, points: Sequence[Digits]) -> None:
+        self._model = model
+        self._points = points
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @cached_property
+    def _places(self) -> dict[Digits, int]:
+        return {digits: place for place, digits in enumerate(self._points)}
+
+    def place(self, digits: Iterable[int]) -> int | None:
+        """Return the place of a combination; None for one that is not a point."""
+        return self._places.get(tuple(digits))
+
+    def columns(self, indices: Iterable[int]) -> dict[str, list[Value]] | None:
+        """Return the values of the points at `indices`, by name; None where a derived value has
+        none."""
+        points = [self._points[index] for index in indices]
+        columns: dict[str, list[Value]] = {}
+        for position, domain in enumerate(self._model.domains):
+            for name, values in domain.columns.items():
+                columns[name] = [values[digits[position]] for digits in points]
+        for name in self._model.derived_names:  # their places in the order, before their values
+            columns[name] = [self._model.constants.get(name, 0)] * len(points)
+        try:
+            for derived in self._model.derived:
+                needed = {name: columns[name] for name in derived.expr.names}
+                columns[derived.name] = [
+                    derived.expr.evaluate({name: each[n] for name, each in needed.items()})
+                    for n in range(len(points))
+                ]
+        except ExprError:
+            return None
+        return columns
+
+    def first(self, fixed: Mapping[int, tuple[bool, set[int]]]) -> int | None:
+        """Return the place of the first point that agrees with `Space`'s `fixed`; None if none
+        does."""
+        places: Sequence[int] = range(len(self._points))
+        for position in sorted(fixed, key=lambda position: not fixed[position][0]):
+            given, rows = fixed[position]
+            agree = [place for place in places if self._points[place][position] in rows]
+            if not agree and not given:
+                pinned = self._model.domains[position].pinned
+                agree = [place for place in places if self._points[place][position] == pinned]
+            places = agree
+        return places[0] if places else None
