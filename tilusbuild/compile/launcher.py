@@ -98,6 +98,7 @@ def _source(
         features |= {_CONSTANTS}
     if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
         features |= {_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])}
+    launch_features = features | ({_ATTRIBUTES} if has_attributes else set())
     own_launch = kind.passes_stream and symbol == "launch"
     parts = [
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
@@ -108,10 +109,12 @@ def _source(
         _tables(symbol, arguments, dims, features),
         _parameters(signature, len(geometry_texts)) if _PARAMETERS in features else "",
         _constants(arguments) if constants else "",
+        _with_features("messages.c", features),
         _with_features("checks.c", features),
         _expressions(dims),
         _SYMBOL if has_cpp_name else "",
-        _with_features(f"{kind.part}.c", features | ({_ATTRIBUTES} if has_attributes else set())),
+        _with_features("driver.c", launch_features) if kind.starts_kernel else "",
+        _with_features(f"{kind.part}.c", launch_features),
         _part("constants.c") if constants else "",
         _geometry_function(geometry_texts)
         if kind.starts_kernel
