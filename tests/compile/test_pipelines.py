@@ -121,6 +121,23 @@ class TestCpu:
         assert library.launch_error() == b""
 
 
+def test_what_is_said_of_many_dimensions_is_said_whole(compile_in, tmp_path):
+    names = [f"d{number}" for number in range(30)]
+    tensor = f"f32*[{', '.join(names)}]"
+    arguments = {"x": tensor, "y": tensor, **dict.fromkeys(names, "i32")}
+    taken = ", ".join(f"int {name}" for name in names)
+    source = f'extern "C" void saxpy(const float *x, float *y, {taken}) {{}}'
+    made = make_recipe("cpu", source=source, arguments=arguments)
+    outcome = compile_in(made, make_toolchain(), tmp_path / "stage")
+    assert outcome.status == "built", outcome.log
+    ones = np.ones((1,) * 30)
+    with pytest.raises(TypeError) as caught:
+        launch_of(tmp_path / "stage")(ones.astype(np.float32), ones)
+    sizes = ", ".join(f'{name} = 1 (from "x")' for name in names)
+    got = f"got f64 tensor of shape {ones.shape} on cpu"
+    assert str(caught.value) == f'saxpy: argument "y" (2nd): expected {tensor} with {sizes}, {got}'
+
+
 def test_shapes_ranges_and_integers(compile_in, tmp_path):
     """Literal and computed dimensions, a range, bool and integer scalars, a tensor of rank 0."""
     source = """

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import threading
 
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
+from tilusbuild.binary.elf import Elf
 from tilusbuild.compile import StepStore, options_text
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.messages import scrub
 from tilusbuild.compile.module import compile_script
-from tilusbuild.compile.steps import default_march, steps
+from tilusbuild.compile.steps import LAUNCHER_STEP, default_march, steps, tools_of
 
 
 class TestGeometry:
@@ -95,12 +97,12 @@ class TestLauncher:
         assert "tl_take_u64(" in launcher_source(with_it)
 
     def test_what_is_for_attributes_is_in_no_other(self):
-        """Digests of before there were any: programs without them are the same programs."""
+        """Digests of without them: such programs are the same programs."""
         plain = make_recipe()
         assert (
             hashlib.sha256(launcher_source(plain).encode())
             .hexdigest()
-            .startswith("c09aaba5e6f49a0e")
+            .startswith("53b75a4aa8f64cd8")
         )
         image = program_source(plain, "image")
         assert hashlib.sha256(image.encode()).hexdigest().startswith("368b056d8dca478e")
@@ -112,6 +114,17 @@ class TestLauncher:
             make_recipe(cluster=("tile",), constants={"block": 64, "tile": tile}) for tile in (1, 2)
         )
         assert launcher_source(one) == launcher_source(other)
+
+    @pytest.mark.parametrize("pipeline", ["kernel", "host", "cpu"])
+    def test_no_table_of_it_is_written_to_by_the_loader(self, pipeline, tmp_path):
+        """Each pointer in one would be 24 bytes of the file, and its page a process's own."""
+        arguments = {"x": "f32*[n * 2, 3]", "y": "f32*[n]", "n": "i32", "on": "bool"}
+        made = make_recipe(pipeline, arguments=arguments)
+        (tmp_path / "launcher.c").write_text(launcher_source(made))
+        argv = tools_of(make_toolchain()).fill(LAUNCHER_STEP.argv)
+        subprocess.run(argv, cwd=tmp_path, check=True)
+        sections = Elf((tmp_path / "launcher.o").read_bytes()).sections
+        assert not [part.name for part in sections if part.name.startswith(".data.rel")]
 
     def test_a_name_that_the_library_exports_is_refused(self):
         for pipeline, symbol in [("cpu", "launch"), ("host", "launch_error")]:

@@ -57,7 +57,7 @@ def test_a_shared_runtime(new_project: NewProject, tmp_path: Path) -> None:
         (path / "program.txt").read_text().split('"')[1]: path for path in project.programs.values()
     }
     shared = (made["shared"] / "module/lib.so").read_bytes()
-    assert len(shared) < 40_000 < 500_000 < (made["own"] / "module/lib.so").stat().st_size
+    assert len(shared) < 21_000 < 500_000 < (made["own"] / "module/lib.so").stat().st_size
     (runtime,) = (name for name in read_needs(shared).libraries if name.startswith("libcudart"))
     assert runtime.removeprefix("libcudart.so.").isdigit()
     options = (made["shared"] / "options.txt").read_text()

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 
-from tilusbuild.compile.constants import unit_bytes, variable_symbol
-from tilusbuild.compile.geometry import (
-    INT64_LIMITS,
-    geometry,
-    launch_places,
-    map_places,
-    numbers_in_c,
-)
+from tilusbuild.compile.geometry import geometry, launch_places
 from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
+from tilusbuild.compile.launcher_tables import (
+    Dims,
+    Strings,
+    argument_tables,
+    c_string,
+    constant_tables,
+    parameter_tables,
+)
 from tilusbuild.compile.model import Recipe
-from tilusbuild.expr import Expr, ExprError, c_prelude
+from tilusbuild.expr import c_prelude
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.runtime.dtypes import DTYPES, POINTER, DataType, integer_limits, scalar_type
+from tilusbuild.runtime.dtypes import DTYPES, POINTER, scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.structs import Struct, is_struct, struct_of
-from tilusbuild.signature import Argument, Dim, Signature
+from tilusbuild.signature import Argument, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 """The functions that every `lib.so` exports."""
@@ -91,7 +92,8 @@ def _source(
     """Return the launcher's C from all that it depends on."""
     _check(kind, symbol, signature)
     arguments = signature.valued
-    dims = _Dims(signature)
+    strings = Strings()
+    dims = Dims(signature, strings)
     features = _features(arguments)
     constants = signature.constants if kind.starts_kernel else ()
     if constants:
@@ -100,18 +102,32 @@ def _source(
         features |= {_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])}
     launch_features = features | ({_ATTRIBUTES} if has_attributes else set())
     own_launch = kind.passes_stream and symbol == "launch"
+    tables = [
+        argument_tables(
+            symbol,
+            arguments,
+            dims,
+            always_strides=_MAPS in features,
+            always_structs=_PARAMETERS in features,
+        ),
+        parameter_tables(signature, len(geometry_texts), strings)
+        if _PARAMETERS in features
+        else "",
+        constant_tables(arguments, strings) if constants else "",
+    ]
     parts = [
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
-        f"#define TL_ARGUMENTS {len(arguments)}\n",
+        f"#define TL_ARGUMENTS {len(arguments)}",
+        f"#define TL_PASSED {sum(argument.is_passed for argument in arguments)}\n",
         "#define TL_CUDA 1\n" if kind.cuda else "",
         _with_features("values.c", features),
         c_prelude(),
-        _tables(symbol, arguments, dims, features),
-        _parameters(signature, len(geometry_texts)) if _PARAMETERS in features else "",
-        _constants(arguments) if constants else "",
+        strings.table(),
+        *tables,
         _with_features("messages.c", features),
         _with_features("checks.c", features),
-        _expressions(dims),
+        _EXPRESSION_FAILED if dims.expressions or any(what for _, what in geometry_texts) else "",
+        _dimensions(dims) if dims.expressions else "",
         _SYMBOL if has_cpp_name else "",
         _with_features("driver.c", launch_features) if kind.starts_kernel else "",
         _with_features(f"{kind.part}.c", launch_features),
@@ -143,6 +159,9 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_STRIDES": lambda argument: argument.strides is not None,
     "TL_POINTER": lambda argument: argument.dtype == POINTER,
     "TL_STRUCT": lambda argument: is_struct(argument.dtype),
+    "TL_EXPRESSIONS": lambda argument: any(
+        not isinstance(dim, int | str) for dim in argument.dims or ()
+    ),
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
 """What only the launchers of some arguments have a part for."""
@@ -192,186 +211,32 @@ def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:
             raise ValueError(f"{argument.name} has more than {_MAX_RANK} dimensions")
 
 
-class _Dims:
-    """The dimensions of all arguments, in the order of the C table `tl_dims`."""
-
-    def __init__(self, signature: Signature) -> None:
-        self._numbers = numbers_in_c(signature)
-        self._index = {argument.name: i for i, argument in enumerate(signature.valued)}
-        self.rows: list[str] = []
-        self.expressions: list[tuple[str, str]] = []
-
-    def add(self, dims: Iterable[Dim]) -> int:
-        first = len(self.rows)
-        for dim in dims:
-            if isinstance(dim, int):
-                row = f"TL_DIM_LITERAL, INT64_C({dim}), NULL"
-            elif isinstance(dim, str) and dim in self._index:
-                row = f"TL_DIM_ARGUMENT, {self._index[dim]}, {_c_string(dim)}"
-            elif isinstance(dim, str):
-                raise ValueError(f"dimension {dim} is neither an argument nor a number")
-            else:
-                row = f"TL_DIM_EXPRESSION, {len(self.expressions)}, {_c_string(dim.canonical)}"
-                self.expressions.append((dim.canonical, self._text(dim)))
-            self.rows.append(row)
-        return first
-
-    def _text(self, dim: Expr) -> str:
-        try:
-            if dim.c_type() == "float":
-                raise ValueError(f"dimension {dim.canonical} is not an integer: use //")
-            return dim.c(self._numbers)
-        except ExprError as error:
-            raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
-
-
-_STRUCT = DataType("struct", "struct", 255, 0, "const void *", "", "", "")
-"""A struct in the table of arguments. It is passed to the launcher by its address."""
-
-
-def _tables(
-    symbol: str, arguments: Sequence[Argument], dims: _Dims, features: frozenset[str]
-) -> str:
-    rows = []
-    for argument in arguments:
-        kind = _STRUCT if is_struct(argument.dtype) else scalar_type(argument.dtype)
-        low, high = _range(argument)
-        rank = "TL_SCALAR" if argument.dims is None else str(len(argument.dims))
-        first = dims.add(argument.dims or ())
-        rows.append(
-            f"  {{{_c_string(argument.name)}, {_c_string(argument.type_text())}, {kind.code}, "
-            f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "
-            f"{argument.align or kind.bytes}, {_c_int(low)}, {_c_int(high)}}},"
-        )
-    strides = [dims.add(a.strides) if a.strides is not None else -1 for a in arguments]
-    optional = [int(argument.optional) for argument in arguments]
-    structs = [struct_of(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
-    empty = "  {0},"
-    return "\n".join(
-        [
-            f"static const char tl_name[] = {_c_string(symbol)};",
-            "static const tl_argument tl_arguments[] = {",
-            *(rows or [empty]),
-            "};",
-            "static const tl_dim tl_dims[] = {",
-            *([f"  {{{row}}}," for row in dims.rows] or [empty]),
-            "};",
-            *_table("int16_t", "tl_strides", strides, None if _MAPS in features else -1),
-            *_table("uint8_t", "tl_optional", optional, 0),
-            *_table("uint16_t", "tl_struct_bytes", structs, None if _PARAMETERS in features else 0),
-            "",
-        ]
-    )
-
-
-def _table(kind: str, name: str, values: Sequence[int], nothing: int | None) -> list[str]:
-    """Return a table of a number for each argument; none where all say nothing."""
-    if all(value == nothing for value in values):
-        return []
-    return [f"static const {kind} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
-
-
-def _parameters(signature: Signature, slot: int) -> str:
-    """Return what each of the kernel's parameters is, and the tensor maps, whose numbers begin at
-    a slot of `tilus_constants`."""
-    index = {argument.name: number for number, argument in enumerate(signature.valued)}
-    rows = []
-    for number, (name, tile) in enumerate(signature.tensor_maps):
-        tensor = signature.valued[index[tile.tensor]]
-        index[name] = -1 - number
-        size = scalar_type(tensor.dtype).bytes
-        kind = _MAP_TYPES.get(tensor.dtype, 0)
-        numbers = (index[tile.tensor], kind, size, int(tile.nan), slot)
-        rows.append(f"  {{{_c_string(name)}, {', '.join(map(str, numbers))}}},")
-        slot += len(map_places(name, tile))
-    wanted = [index[argument.name] for argument in signature.parameters]
-    return "\n".join(
-        [
-            f"enum {{ TL_PARAMETER_COUNT = {len(wanted)}, TL_MAP_COUNT = {len(rows)} }};",
-            *_table("int16_t", "tl_parameters", wanted, None),
-            *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
-            "",
-        ]
-    )
-
-
-def _constants(arguments: Sequence[Argument]) -> str:
-    """Return which arguments are copied to variables, and to which."""
-    rows = [
-        f"  {{{_c_string(variable_symbol(argument.constant))}, {index}, {unit_bytes(argument)}}},"
-        for index, argument in enumerate(arguments)
-        if argument.constant
-    ]
-    return "\n".join(
-        [
-            f"enum {{ TL_CONSTANT_COUNT = {len(rows)} }};",
-            *_table("uint8_t", "tl_is_constant", [int(bool(a.constant)) for a in arguments], None),
-            "static const tl_constant_of tl_constants[] = {",
-            *rows,
-            "};",
-            "",
-        ]
-    )
-
-
-_MAP_TYPES = {
-    "u16": 1,
-    "i16": 1,
-    "u32": 2,
-    "i32": 3,
-    "u64": 4,
-    "i64": 5,
-    "f16": 6,
-    "f32": 7,
-    "f64": 8,
-    "bf16": 9,
+_EXPRESSION_FAILED = """\
+TL_COLD static int tl_expression_failed(const char *what) {
+  static const char why[][40] = {"", "a division by zero", "a number beyond 64 bits",
+                                 "an argument outside a function's domain"};
+  return tl_fail("ValueError", "%s: %s", what, why[tb_expr_error]);
 }
-"""CUtensorMapDataType of cuda.h; all types of one byte are UINT8."""
+"""
 
 
-def _range(argument: Argument) -> tuple[int, int]:
-    """Return an integer argument's limits: of its type, of its range, and from 0 for a size."""
-    if argument.dtype == "bool":
-        return 0, 1
-    low, high = integer_limits(argument.dtype) or (0, 0)
-    if argument.is_dimension:
-        low = 0
-    if argument.low is not None:
-        low = max(low, argument.low)
-    if argument.high is not None:
-        high = min(high, argument.high)
-    return low, high
-
-
-def _expressions(dims: _Dims) -> str:
+def _dimensions(dims: Dims) -> str:
+    """Return the function that computes dimensions."""
     cases = "\n".join(
         f"    case {index}: *result = {text}; break;"
         for index, (_, text) in enumerate(dims.expressions)
     )
-    names = "\n".join(
-        f"    case {index}: what = {_c_string(name)}; break;"
-        for index, (name, _) in enumerate(dims.expressions)
-    )
+    places = ", ".join(str(place) for place, _ in dims.expressions)
     return f"""\
-static int tl_expression_failed(const char *what) {{
-  static const char *const why[] = {{"", "a division by zero", "a number beyond 64 bits",
-                                    "an argument outside a function's domain"}};
-  return tl_fail("ValueError", "%s: %s", what, why[tb_expr_error]);
-}}
-
 static int tl_dimension(int which, const int64_t *number, int64_t *result) {{
-  const char *what = "";
+  static const uint32_t what[] = {{{places}}};
   (void)number;
   tb_expr_error = 0;
   *result = 0;
   switch (which) {{
-{cases or "    default: break;"}
+{cases}
   }}
-  if (!tb_expr_error) return 0;
-  switch (which) {{
-{names or "    default: break;"}
-  }}
-  return tl_expression_failed(what);
+  return tb_expr_error ? tl_expression_failed(tl_strings + what[which]) : 0;
 }}
 """
 
@@ -381,7 +246,7 @@ def _geometry_function(texts: Iterable[tuple[str, str]]) -> str:
     for slot, (text, what) in enumerate(texts):
         lines.append(f"  geometry[{slot}] = {text};")
         if what:
-            lines.append(f"  if (tb_expr_error) return tl_expression_failed({_c_string(what)});")
+            lines.append(f"  if (tb_expr_error) return tl_expression_failed({c_string(what)});")
     body = "\n".join(lines)
     return f"""\
 static int tl_geometry(const int64_t *number, int64_t *geometry) {{
@@ -413,7 +278,7 @@ def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, .
     result = "int" if kind.passes_stream else "void"
     extra = ", void *stream" if kind.passes_stream else ""
     return f"""\
-{"".join(structs)}extern {result} tl_template({taken}) __asm__({_c_string(symbol)});
+{"".join(structs)}extern {result} tl_template({taken}) __asm__({c_string(symbol)});
 
 static {result} tl_call_template(const tl_value *value{extra}) {{
   (void)value;
@@ -465,21 +330,3 @@ def _struct_type(name: str, kind: Struct) -> str:
         c = f"uint{member.bytes * 8}_t" if c == "void" else c
         members.append(f"{c} {member.name}" + (f"[{member.elements}]" if member.elements else ""))
     return f"typedef struct {{ {'; '.join(members)}; }} {name};\n"
-
-
-def _c_int(value: int) -> str:
-    if value == INT64_LIMITS[0]:
-        return "INT64_MIN"
-    if value > INT64_LIMITS[1]:
-        return f"(int64_t)UINT64_C({value})"  # a u64's limit, whose bits are kept
-    return f"INT64_C({value})"
-
-
-def _c_string(text: str) -> str:
-    """Return a C string literal; quotes, `?` and bytes outside ASCII are octal escapes."""
-    # Always 3 digits: C takes a digit that follows a shorter escape into it.
-    plain = "".join(
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
-        for byte in text.encode("utf-8", "surrogateescape")
-    )
-    return f'"{plain}"'

@@ -57,19 +57,25 @@ EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; 
 
 CC_FLAGS = (
     "-std=gnu11",
-    "-O2",
+    "-Os",
     "-g0",
     "-fPIC",
+    "-fno-plt",
     "-fvisibility=hidden",
     "-fno-stack-protector",
     "-U_FORTIFY_SOURCE",
 )
-"""For the launcher. The last two undo what distributions' compilers add by default: calls of
-glibc's checking functions."""
+"""For the launcher. It is in every library, and most of it is for calls that are wrong: it is
+compiled for its size. `-fno-plt`, as all symbols are bound when it is loaded. The unwind tables
+stay: debuggers need them, and exceptions of a template's function. The last two undo what
+distributions' compilers add by default: calls of glibc's checking functions."""
 
 LIBRARY_FLAGS = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
 """For the linker, of every library."""
-EXPORT_FLAGS = (f"--version-script={EXPORTS_MAP}", "--as-needed", "-z", "defs")
+ONE_SEGMENT_FLAGS = ("-z", "noseparate-code")
+"""For libraries with a launcher: code and constants are one segment. Three would each begin at a
+page, which is up to 8 kB of the file, and two more mappings in a process."""
+EXPORT_FLAGS = (*ONE_SEGMENT_FLAGS, f"--version-script={EXPORTS_MAP}", "--as-needed", "-z", "defs")
 """For libraries of objects that a compiler made: they export nothing but the launcher."""
 
 

@@ -1,3 +1,5 @@
+/* What every launcher does before it launches: read the arguments, check them, raise what is wrong. */
+
 #ifdef TL_STRIDES
 /* Reads the strides of a tensor that declares them, in elements. An axis of one element may have
    any: only its name, and no number, says something. */
@@ -13,10 +15,9 @@ static int tl_take_strides(tl_call *call, int index) {
       call->bound_by[dim->value] = (int16_t)index;
       call->bound_axis[dim->value] = (int16_t)axis;
     } else if (stride != dim->value && tensor->shape[axis] > 1) {
-      tl_text but = {.used = 0};
-      tl_add(&but, " with stride %lld of axis %d, which must be %lld", (long long)stride, axis,
-             (long long)dim->value);
-      return tl_wrong_tensor(call, "ValueError", index, but.text);
+      tl_wrong_tensor(call, "ValueError", index);
+      return tl_add(" with stride %lld of axis %d, which must be %lld", (long long)stride, axis,
+                    (long long)dim->value);
     }
     if (__builtin_mul_overflow(dense, tensor->shape[axis], &dense)) dense = 0;
   }
@@ -34,12 +35,7 @@ static int tl_take_tensor(tl_call *call, int index, const tl_any *any) {
     return 0;
   }
 #endif
-  if (!tensor) {
-    tl_text where = {.used = 0}, got = {.used = 0};
-    tl_add_argument(&where, index);
-    tl_add_any(&got, any);
-    return tl_fail("TypeError", "%s: expected %s, got %s", where.text, argument->type, got.text);
-  }
+  if (!tensor) return tl_wrong_value("TypeError", index, any);
   call->tensor[index] = tensor;
   if (tensor->dtype.code != argument->code || tensor->dtype.bits != argument->bits ||
 #ifdef TL_NEW_FLOATS
@@ -48,16 +44,16 @@ static int tl_take_tensor(tl_call *call, int index, const tl_any *any) {
 #else
       tensor->dtype.lanes != 1)
 #endif
-    return tl_wrong_tensor(call, "TypeError", index, "");
-  if (tensor->rank != argument->rank) return tl_wrong_tensor(call, "ValueError", index, "");
+    return tl_wrong_tensor(call, "TypeError", index);
+  if (tensor->rank != argument->rank) return tl_wrong_tensor(call, "ValueError", index);
   for (int axis = 0; axis < tensor->rank; axis++) {
     const tl_dim *dim = &tl_dims[argument->first_dim + axis];
     int64_t size = tensor->shape[axis];
     if (dim->kind == TL_DIM_LITERAL && size != dim->value)
-      return tl_wrong_tensor(call, "ValueError", index, "");
+      return tl_wrong_tensor(call, "ValueError", index);
     if (dim->kind != TL_DIM_ARGUMENT) continue;
     if (call->bound_by[dim->value] >= 0 && call->number[dim->value] != size)
-      return tl_wrong_tensor(call, "ValueError", index, "");
+      return tl_wrong_tensor(call, "ValueError", index);
     if (call->bound_by[dim->value] < 0) {
       call->number[dim->value] = size;
       call->bound_by[dim->value] = (int16_t)index;
@@ -70,16 +66,8 @@ static int tl_take_tensor(tl_call *call, int index, const tl_any *any) {
   return 0;
 }
 
-static int tl_wrong_scalar(const char *kind, int index, const tl_any *any, const char *but) {
-  tl_text where = {.used = 0}, got = {.used = 0};
-  tl_add_argument(&where, index);
-  tl_add_any(&got, any);
-  return tl_fail(kind, "%s: expected %s, got %s%s", where.text, tl_arguments[index].type, got.text,
-                 but);
-}
-
 /* Stores an integer as the argument's type. The value was checked against the type's range. */
-static void tl_store(tl_call *call, int index, int64_t number) {
+static inline __attribute__((always_inline)) void tl_store(tl_call *call, int index, int64_t number) {
   tl_value *value = &call->value[index];
   call->number[index] = number;
   value->u64 = 0;
@@ -119,12 +107,11 @@ static int tl_take_u64(tl_call *call, int index, const tl_any *any) {
   const tl_argument *argument = &tl_arguments[index];
   uint64_t bits;
   if (any->kind != TL_INT && any->kind != TL_BOOL && any->kind != TL_BIG_INT)
-    return tl_wrong_scalar("TypeError", index, any, "");
+    return tl_wrong_value("TypeError", index, any);
   if (!tl_u64_of(any, &bits) || tl_u64_is_outside(argument, bits)) {
-    tl_text range = {.used = 0};
-    tl_add(&range, ", which is outside %llu..%llu", (unsigned long long)argument->low,
-           (unsigned long long)argument->high);
-    return tl_wrong_scalar("ValueError", index, any, range.text);
+    tl_wrong_value("ValueError", index, any);
+    return tl_add(", which is outside %llu..%llu", (unsigned long long)argument->low,
+                  (unsigned long long)argument->high);
   }
   tl_store(call, index, (int64_t)bits);
   return 0;
@@ -139,7 +126,10 @@ static int tl_take_pointer(tl_call *call, int index, const tl_any *any) {
   if (any->kind == TL_NONE) call->value[index].pointer = NULL;
   else if (any->kind == TL_OPAQUE) call->value[index].pointer = any->as.pointer;
   else if (any->kind == TL_INT) call->value[index].pointer = (void *)(uintptr_t)any->as.integer;
-  else return tl_wrong_scalar("TypeError", index, any, ": pass an address as an int, or None");
+  else {
+    tl_wrong_value("TypeError", index, any);
+    return tl_add(": pass an address as an int, or None");
+  }
   return 0;
 }
 
@@ -155,11 +145,13 @@ static int tl_take_struct(tl_call *call, int index, const tl_any *any) {
   else if (any->kind == TL_BYTES) found = *(const tl_bytes *)((const char *)any->as.pointer + TL_OBJECT_HEAD);
   else if (any->kind == TL_SMALL_BYTES && any->padding <= TL_SMALL_BYTES_MOST)
     found = (tl_bytes){(const char *)&any->as, any->padding};
-  else return tl_wrong_scalar("TypeError", index, any, ": pass its bytes");
+  else {
+    tl_wrong_value("TypeError", index, any);
+    return tl_add(": pass its bytes");
+  }
   if (found.size != tl_struct_bytes[index]) {
-    tl_text size = {.used = 0};
-    tl_add(&size, " of %zu, where it has %d", found.size, (int)tl_struct_bytes[index]);
-    return tl_wrong_scalar("ValueError", index, any, size.text);
+    tl_wrong_value("ValueError", index, any);
+    return tl_add(" of %zu, where it has %d", found.size, (int)tl_struct_bytes[index]);
   }
   call->value[index].pointer = (void *)found.data;
   return 0;
@@ -179,25 +171,25 @@ static int tl_take_scalar(tl_call *call, int index, const tl_any *any) {
   if (argument->code == TL_CODE_POINTER) return tl_take_pointer(call, index, any);
 #endif
   if (argument->code == TL_CODE_FLOAT) {
-    if (!whole && any->kind != TL_FLOAT) return tl_wrong_scalar("TypeError", index, any, "");
+    if (!whole && any->kind != TL_FLOAT) return tl_wrong_value("TypeError", index, any);
     double real = whole ? (double)any->as.integer : any->as.real;
     call->value[index].u64 = 0;
     if (argument->bits == 64) {
       call->value[index].f64 = real;
       return 0;
     }
-    if (__builtin_isfinite(real) && !__builtin_isfinite((float)real))
-      return tl_wrong_scalar("ValueError", index, any, ", which f32 cannot hold");
+    if (__builtin_isfinite(real) && !__builtin_isfinite((float)real)) {
+      tl_wrong_value("ValueError", index, any);
+      return tl_add(", which f32 cannot hold");
+    }
     call->value[index].f32 = (float)real;
     return 0;
   }
-  if (any->kind == TL_BIG_INT) return tl_wrong_scalar("ValueError", index, any, "");
-  if (!whole) return tl_wrong_scalar("TypeError", index, any, "");
+  if (any->kind == TL_BIG_INT) return tl_wrong_value("ValueError", index, any);
+  if (!whole) return tl_wrong_value("TypeError", index, any);
   if (any->as.integer < argument->low || any->as.integer > argument->high) {
-    tl_text range = {.used = 0};
-    tl_add(&range, ", which is outside %lld..%lld", (long long)argument->low,
-           (long long)argument->high);
-    return tl_wrong_scalar("ValueError", index, any, range.text);
+    tl_wrong_value("ValueError", index, any);
+    return tl_add(", which is outside %lld..%lld", (long long)argument->low, (long long)argument->high);
   }
   tl_store(call, index, any->as.integer);
   return 0;
@@ -214,29 +206,39 @@ static int tl_check_dimension(tl_call *call, int index) {
 #endif
   if (size < argument->low || size > argument->high)
     return tl_fail("ValueError", "dimension %s is %lld (axis %d of \"%s\"), outside %lld..%lld",
-                   argument->name, (long long)size, call->bound_axis[index],
-                   tl_arguments[call->bound_by[index]].name, (long long)argument->low,
+                   tl_name_of(index), (long long)size, call->bound_axis[index],
+                   tl_name_of(call->bound_by[index]), (long long)argument->low,
                    (long long)argument->high);
   tl_store(call, index, size);
   return 0;
 }
 
+/* The size that an axis should have, once the arguments are known. */
+static int tl_size_of(const tl_call *call, const tl_dim *dim, int64_t *size) {
+  *size = dim->kind == TL_DIM_ARGUMENT ? call->number[dim->value] : dim->value;
+#ifdef TL_EXPRESSIONS
+  if (dim->kind == TL_DIM_EXPRESSION) return tl_dimension((int)dim->value, call->number, size);
+#endif
+  return 0;
+}
+
+#ifdef TL_EXPRESSIONS
 static int tl_check_expressions(tl_call *call, int index) {
   const tl_argument *argument = &tl_arguments[index];
   for (int axis = 0; axis < argument->rank; axis++) {
     const tl_dim *dim = &tl_dims[argument->first_dim + axis];
     int64_t size;
     if (dim->kind != TL_DIM_EXPRESSION) continue;
-    if (tl_dimension((int)dim->value, call->number, &size)) return -1;
+    if (tl_size_of(call, dim, &size)) return -1;
     if (call->tensor[index]->shape[axis] != size) {
-      tl_text but = {.used = 0};
-      tl_add(&but, ": %s is %lld", dim->text, (long long)size);
-      return tl_wrong_tensor(call, "ValueError", index, but.text);
+      tl_wrong_tensor(call, "ValueError", index);
+      return tl_add(": %s is %lld", tl_strings + dim->text, (long long)size);
     }
   }
   return 0;
 }
 
+#endif
 static int tl_check_device(tl_call *call, int index) {
   const tl_device device = call->tensor[index]->device;
 #ifdef TL_CONSTANTS
@@ -246,18 +248,21 @@ static int tl_check_device(tl_call *call, int index) {
   if (device.kind == TL_ON_CUDA_MANAGED) return 0;
   /* Where there is no driver there is no tensor on a device: say what is really wrong. */
   if (device.kind != TL_ON_CUDA && tl_find_driver()) return -1;
-  if (device.kind != TL_ON_CUDA)
-    return tl_wrong_tensor(call, "ValueError", index, ", not on a cuda device");
+  if (device.kind != TL_ON_CUDA) {
+    tl_wrong_tensor(call, "ValueError", index);
+    return tl_add(", not on a cuda device");
+  }
   if (call->device >= 0 && call->device != device.index) {
-    tl_text but = {.used = 0};
-    tl_add(&but, ", but \"%s\" is on cuda:%d", tl_arguments[call->device_said_by].name, call->device);
-    return tl_wrong_tensor(call, "ValueError", index, but.text);
+    tl_wrong_tensor(call, "ValueError", index);
+    return tl_add(", but \"%s\" is on cuda:%d", tl_name_of(call->device_said_by), call->device);
   }
   call->device = device.index;
   call->device_said_by = index;
 #else
-  if (device.kind != TL_ON_CPU && device.kind != TL_ON_CUDA_HOST)
-    return tl_wrong_tensor(call, "ValueError", index, ", not on the cpu");
+  if (device.kind != TL_ON_CPU && device.kind != TL_ON_CUDA_HOST) {
+    tl_wrong_tensor(call, "ValueError", index);
+    return tl_add(", not on the cpu");
+  }
 #endif
   return 0;
 }
@@ -276,51 +281,53 @@ static int tl_check_memory(tl_call *call, int index) {
   if (tl_strides[index] >= 0) dense = 1;
 #endif
   if (!dense && !empty) {
-    tl_text but = {.used = 0};
-    tl_add(&but, " with strides ");
-    tl_add_tuple(&but, tensor->strides, tensor->strides ? tensor->rank : 0);
-    tl_add(&but, ": it must be contiguous (row-major)");
-    return tl_wrong_tensor(call, "ValueError", index, but.text);
+    tl_wrong_tensor(call, "ValueError", index);
+    tl_add(" with strides ");
+    tl_add_tuple(tensor->strides, tensor->strides ? tensor->rank : 0);
+    return tl_add(": it must be contiguous (row-major)");
   }
-  if (!empty && !tensor->data)
-    return tl_wrong_tensor(call, "ValueError", index, " with no memory (its data is null)");
+  if (!empty && !tensor->data) {
+    tl_wrong_tensor(call, "ValueError", index);
+    return tl_add(" with no memory (its data is null)");
+  }
   char *data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
   uint32_t align = tl_arguments[index].align;
-  if (!empty && (uintptr_t)data % align) {
-    tl_text but = {.used = 0};
-    tl_add(&but, " at an address that is no multiple of %u bytes", (unsigned)align);
-    return tl_wrong_tensor(call, "ValueError", index, but.text);
+  if (!empty && (uintptr_t)data & (align - 1)) {
+    tl_wrong_tensor(call, "ValueError", index);
+    return tl_add(" at an address that is no multiple of %u bytes", (unsigned)align);
   }
   call->value[index].pointer = data;
   return 0;
 }
 
-static int tl_wrong_count(int32_t count) {
-  tl_text names = {.used = 0};
-  int wanted = 0;
-  for (int i = 0; i < TL_ARGUMENTS; i++)
-    if (tl_arguments[i].passed) tl_add(&names, wanted++ ? ", %s" : "%s", tl_arguments[i].name);
-  return tl_fail("TypeError", "expected %d argument%s (%s), got %d", wanted, wanted == 1 ? "" : "s",
-                 names.text, (int)count);
+TL_COLD static int tl_wrong_count(int32_t count) {
+  const char *before = "";
+  tl_fail("TypeError", "expected %d argument%s (", TL_PASSED, TL_PASSED == 1 ? "" : "s");
+  for (int i = 0; i < TL_ARGUMENTS; i++) {
+    if (!tl_arguments[i].passed) continue;
+    tl_add("%s%s", before, tl_name_of(i));
+    before = ", ";
+  }
+  return tl_add("), got %d", count);
 }
 
 static void tl_begin(tl_call *call) {
-  tl_message[0] = 0;
-  tl_error_kind = NULL;
+  tl_error.text[0] = 0;
+  tl_error.kind = NULL;
   call->device = -1;
   call->device_said_by = -1;
   for (int i = 0; i < TL_ARGUMENTS; i++) {
+    __asm__ volatile("" ::: "memory"); /* no `rep stos`: that takes longer to begin */
+#ifdef TL_OPTIONAL
     call->tensor[i] = NULL;
+#endif
     call->bound_by[i] = -1;
-    call->bound_axis[i] = 0;
     call->number[i] = 0;
   }
 }
 
 static int tl_take(tl_call *call, const tl_any *args, int32_t count) {
-  int passed = 0;
-  for (int i = 0; i < TL_ARGUMENTS; i++) passed += tl_arguments[i].passed;
-  if (count != passed) return tl_wrong_count(count);
+  if (count != TL_PASSED) return tl_wrong_count(count);
   for (int i = 0, next = 0; i < TL_ARGUMENTS; i++) {
     if (!tl_arguments[i].passed) continue;
     const tl_any *any = &args[next++];
@@ -334,8 +341,10 @@ static int tl_take(tl_call *call, const tl_any *args, int32_t count) {
 #ifdef TL_OPTIONAL
     if (!call->tensor[i]) continue;
 #endif
-    if (tl_check_expressions(call, i) || tl_check_device(call, i) || tl_check_memory(call, i))
-      return -1;
+#ifdef TL_EXPRESSIONS
+    if (tl_check_expressions(call, i)) return -1;
+#endif
+    if (tl_check_device(call, i) || tl_check_memory(call, i)) return -1;
   }
   return 0;
 }
@@ -348,14 +357,14 @@ static int tl_check_plain(tl_call *call) {
 #ifdef TL_U64
     if (tl_is_u64(argument)) {
       if (tl_u64_is_outside(argument, (uint64_t)call->number[i]))
-        return tl_fail("ValueError", "argument \"%s\": %llu is outside %llu..%llu", argument->name,
+        return tl_fail("ValueError", "argument \"%s\": %llu is outside %llu..%llu", tl_name_of(i),
                        (unsigned long long)call->number[i], (unsigned long long)argument->low,
                        (unsigned long long)argument->high);
       continue;
     }
 #endif
     if (integer && (call->number[i] < argument->low || call->number[i] > argument->high))
-      return tl_fail("ValueError", "argument \"%s\": %lld is outside %lld..%lld", argument->name,
+      return tl_fail("ValueError", "argument \"%s\": %lld is outside %lld..%lld", tl_name_of(i),
                      (long long)call->number[i], (long long)argument->low,
                      (long long)argument->high);
   }
@@ -364,21 +373,18 @@ static int tl_check_plain(tl_call *call) {
     int empty = 0;
 #ifdef TL_STRUCT
     if (tl_struct_bytes[i] && !call->value[i].pointer)
-      return tl_fail("ValueError", "argument \"%s\" is a null pointer", argument->name);
+      return tl_fail("ValueError", "argument \"%s\" is a null pointer", tl_name_of(i));
 #endif
     if (argument->rank == TL_SCALAR || call->value[i].pointer) continue;
 #ifdef TL_OPTIONAL
     if (tl_optional[i]) continue;
 #endif
     for (int axis = 0; axis < argument->rank; axis++) {
-      const tl_dim *dim = &tl_dims[argument->first_dim + axis];
-      int64_t size = dim->value;
-      if (dim->kind == TL_DIM_ARGUMENT) size = call->number[dim->value];
-      if (dim->kind == TL_DIM_EXPRESSION && tl_dimension((int)dim->value, call->number, &size))
-        return -1;
+      int64_t size;
+      if (tl_size_of(call, &tl_dims[argument->first_dim + axis], &size)) return -1;
       if (size == 0) empty = 1;
     }
-    if (!empty) return tl_fail("ValueError", "argument \"%s\" is a null pointer", argument->name);
+    if (!empty) return tl_fail("ValueError", "argument \"%s\" is a null pointer", tl_name_of(i));
   }
   return 0;
 }
@@ -399,7 +405,7 @@ static void *tl_ffi_function(const char *name) {
 static int tl_raise(void) {
   void (*set)(const char *, const char *);
   *(void **)&set = tl_ffi_function("TVMFFIErrorSetRaisedFromCStr");
-  if (set) set(tl_error_kind ? tl_error_kind : "RuntimeError", tl_message);
+  if (set) set(tl_error.kind ? tl_error.kind : "RuntimeError", tl_error.text);
   return -1;
 }
 

@@ -15,23 +15,22 @@ static int tl_copy_of(const tl_call *call, const tl_constant_of *of, tl_copy *co
   int64_t bytes = of->bytes;
   int mode = TL_CAPTURE_RELAXED;
   for (int axis = 0; axis < argument->rank; axis++) {
-    const tl_dim *dim = &tl_dims[argument->first_dim + axis];
-    int64_t size = dim->value;
-    if (dim->kind == TL_DIM_ARGUMENT) size = call->number[dim->value];
-    if (dim->kind == TL_DIM_EXPRESSION && tl_dimension((int)dim->value, call->number, &size)) return -1;
+    int64_t size;
+    if (tl_size_of(call, &tl_dims[argument->first_dim + axis], &size)) return -1;
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
-      return tl_fail("ValueError", "argument \"%s\": axis %d is %lld", argument->name, axis, (long long)size);
+      return tl_fail("ValueError", "argument \"%s\": axis %d is %lld", tl_name_of(of->argument), axis,
+                     (long long)size);
   }
   /* A context that has not run the kernel yet is given the code here. */
   tl_driver.capture_mode(&mode);
-  tl_result error = tl_driver.library_global(&copy->to, &copy->bytes, tl_library, of->variable);
+  tl_result error = tl_driver.library_global(&copy->to, &copy->bytes, tl_library, tl_strings + of->variable);
   tl_driver.capture_mode(&mode);
   if (error)
-    return tl_driver_failed(error, "the variable \"%s\" for the argument \"%s\" was not found", of->variable,
-                            argument->name);
+    return tl_driver_failed(error, "the variable \"%s\" for the argument \"%s\" was not found",
+                            tl_strings + of->variable, tl_name_of(of->argument));
   if ((uint64_t)bytes > copy->bytes)
-    return tl_fail("ValueError", "argument \"%s\" has %lld bytes; the variable \"%s\" has %zu", argument->name,
-                   (long long)bytes, of->variable, copy->bytes);
+    return tl_fail("ValueError", "argument \"%s\" has %lld bytes; the variable \"%s\" has %zu",
+                   tl_name_of(of->argument), (long long)bytes, tl_strings + of->variable, copy->bytes);
   copy->bytes = (size_t)bytes;
   copy->from = (uintptr_t)(argument->rank == TL_SCALAR && !tl_struct_bytes[of->argument] ? value : value->pointer);
   return 0;
@@ -57,12 +56,13 @@ static int tl_fill(const tl_call *call, int ordinal, void *stream) {
     if ((error = tl_driver.is_capturing(stream, &capturing))) return tl_driver_failed(error, "cuStreamIsCapturing");
     if (capturing)
       return tl_fail("ValueError", "argument \"%s\" is in the host's memory, which the graph that is captured "
-                     "would read later: pass a tensor on the device, or in pinned memory", argument->name);
+                     "would read later: pass a tensor on the device, or in pinned memory",
+                     tl_name_of(tl_constants[i].argument));
   }
   for (int i = 0; i < TL_CONSTANT_COUNT; i++)
     if (copies[i].bytes && (error = tl_driver.copy(copies[i].to, copies[i].from, copies[i].bytes, stream)))
       return tl_driver_failed(error, "the argument \"%s\" cannot be copied to the variable \"%s\"",
-                              tl_arguments[tl_constants[i].argument].name, tl_constants[i].variable);
+                              tl_name_of(tl_constants[i].argument), tl_strings + tl_constants[i].variable);
   if (!pageable) return 0;
   tl_driver.device_get(&device, ordinal);
   tl_driver.device_attribute(&reads, TL_PAGEABLE_ACCESS, device);

@@ -1,4 +1,4 @@
-/* The launch through the CUDA driver, which is opened at the first one. The code is loaded as a
+/* The CUDA driver, which is opened at the first launch. The code is loaded as a
    context-independent library once for the process, so that any device, context and thread can
    launch it; what belongs to a device is kept for each. */
 typedef int tl_result;
@@ -75,8 +75,8 @@ typedef struct {
 #endif
 } tl_driver_functions;
 
-static const struct { const char *name; size_t place; } tl_driver_names[] = {
-#define TL_DRIVER(field, name) {name, offsetof(tl_driver_functions, field)}
+static const struct { uint16_t place; char name[34]; } tl_driver_names[] = {
+#define TL_DRIVER(field, name) {offsetof(tl_driver_functions, field), name}
 #ifdef TL_CONSTANTS
   TL_DRIVER(library_global, "cuLibraryGetGlobal"),
   TL_DRIVER(copy, "cuMemcpyAsync"),
@@ -127,20 +127,16 @@ static void *tl_library; /* set before tl_kernel is */
 #endif
 static tl_device_state tl_devices[TL_DEVICES];
 
-static int tl_driver_failed(tl_result error, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static int tl_driver_failed(tl_result error, const char *format, ...) {
-  tl_text what = {.used = 0};
+/* Adds what the driver says of an error, and returns it. */
+TL_COLD static int tl_add_driver_error(tl_result error) {
   const char *name = NULL, *text = NULL;
-  va_list rest;
-  va_start(rest, format);
-  vsnprintf(what.text, sizeof what.text, format, rest);
-  va_end(rest);
   tl_driver.error_name(error, &name);
   tl_driver.error_string(error, &text);
-  tl_fail("RuntimeError", "%s: %s (%s)", what.text, name ? name : "unknown error", text ? text : "");
+  tl_add(": %s (%s)", name ? name : "unknown error", text ? text : "");
   return error;
 }
+
+#define tl_driver_failed(error, ...) (tl_fail("RuntimeError", __VA_ARGS__), tl_add_driver_error(error))
 
 static int tl_open_driver(void) {
   tl_driver_functions found;

@@ -7,7 +7,7 @@ extern const char *cudaGetErrorString(int error);
 
 static int tl_call_template(const tl_value *value, void *stream);
 
-static int tl_cuda_failed(const char *what, int error) {
+TL_COLD static int tl_cuda_failed(const char *what, int error) {
   tl_fail("RuntimeError", "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
   return error;
 }

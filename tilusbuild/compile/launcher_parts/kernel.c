@@ -1,3 +1,5 @@
+/* The launch of a kernel: its grid and block, its parameters and tensor maps. */
+
 /* Grid, block and dynamic shared memory, in this order. */
 #ifdef TL_ATTRIBUTES
 enum { TL_GRID = 0, TL_BLOCK = 3, TL_SHARED = 6, TL_CLUSTER = 7, TL_COOPERATIVE = 10, TL_PDL = 11,
@@ -124,21 +126,19 @@ static int tl_map_memory(const tl_call *call, const tl_map_of *of, tl_mapped *fo
   memset(found, 0, sizeof *found);
   found->address = call->value[of->tensor].pointer;
   for (int axis = tensor->rank - 1, at = 0; axis >= 0; axis--, at++) {
-    const tl_dim *dim = &tl_dims[tensor->first_dim + axis];
-    int64_t size = dim->value, stride = dense;
-    if (dim->kind == TL_DIM_ARGUMENT) size = call->number[dim->value];
-    if (dim->kind == TL_DIM_EXPRESSION && tl_dimension((int)dim->value, call->number, &size)) return -1;
+    int64_t size, stride = dense;
+    if (tl_size_of(call, &tl_dims[tensor->first_dim + axis], &size)) return -1;
     if (tl_strides[of->tensor] >= 0) {
-      dim = &tl_dims[tl_strides[of->tensor] + axis];
-      stride = (dim->kind == TL_DIM_ARGUMENT ? call->number[dim->value] : dim->value) * of->bytes;
+      if (tl_size_of(call, &tl_dims[tl_strides[of->tensor] + axis], &stride)) return -1;
+      stride *= of->bytes;
     }
     if (size < 1)
-      return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has no elements", of->name,
-                     tensor->name, axis);
+      return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has no elements", tl_strings + of->name,
+                     tl_name_of(of->tensor), axis);
     if (size == 1) stride = (dense + 15) / 16 * 16; /* nobody goes along it: any multiple will do */
     else if (at ? stride < 0 || stride % 16 : stride != of->bytes)
       return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has a stride of %lld bytes, which "
-                     "must be %s", of->name, tensor->name, axis, (long long)stride,
+                     "must be %s", tl_strings + of->name, tl_name_of(of->tensor), axis, (long long)stride,
                      at ? "a multiple of 16" : "an element's");
     found->size[at] = (uint64_t)size;
     found->stride[at] = (uint64_t)stride;
@@ -146,7 +146,7 @@ static int tl_map_memory(const tl_call *call, const tl_map_of *of, tl_mapped *fo
   }
   if ((uintptr_t)found->address % 16)
     return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": its address is no multiple of 16 bytes",
-                   of->name, tensor->name);
+                   tl_strings + of->name, tl_name_of(of->tensor));
   return 0;
 }
 
@@ -171,8 +171,8 @@ static int tl_encode(const tl_call *call, int which, tl_map *map) {
         (int)width[0] / 16, width[1] == 128 ? 3 : (int)width[1] / 32, width[2] == 256 ? 3 : (int)width[2] / 64,
         of->nan);
     if (error)
-      return tl_driver_failed(error, "there can be no tensor map \"%s\" of \"%s\"", of->name,
-                              tl_arguments[of->tensor].name);
+      return tl_driver_failed(error, "there can be no tensor map \"%s\" of \"%s\"", tl_strings + of->name,
+                              tl_name_of(of->tensor));
     last[which].memory = memory;
     last[which].made = 1;
   }

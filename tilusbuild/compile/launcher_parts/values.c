@@ -51,8 +51,10 @@ typedef union {
 enum { TL_CODE_INT = 0, TL_CODE_UINT = 1, TL_CODE_FLOAT = 2, TL_CODE_BFLOAT = 4, TL_CODE_BOOL = 6 };
 enum { TL_SCALAR = -1 };
 
+/* Names are places in tl_strings: pointers would each be written when the library is loaded, in a page
+   of its own. */
 typedef struct {
-  const char *name, *type;
+  uint32_t name, type;
   uint8_t code, bits;
   int8_t rank;        /* TL_SCALAR, or the number of dimensions */
   uint8_t passed;     /* 0: a dimension, which is read off the shapes */
@@ -63,7 +65,7 @@ typedef struct {
 
 #ifdef TL_TENSOR_MAPS
 typedef struct {
-  const char *name;
+  uint32_t name;
   uint8_t tensor, type, bytes, nan; /* CUtensorMapDataType, bytes of an element */
   uint16_t slot;                    /* of tilus_constants: where its numbers begin */
 } tl_map_of;
@@ -71,10 +73,10 @@ typedef struct {
 #endif
 #ifdef TL_CONSTANTS
 typedef struct {
-  const char *variable;     /* of the device code */
+  uint32_t variable;        /* of the device code */
   uint16_t argument, bytes; /* bytes of an element, of a scalar or a struct */
 } tl_constant_of;
 
 #endif
 enum { TL_DIM_ARGUMENT, TL_DIM_LITERAL, TL_DIM_EXPRESSION };
-typedef struct { int kind; int64_t value; const char *text; } tl_dim;
+typedef struct { int32_t kind; uint32_t text; int64_t value; } tl_dim;

@@ -18,10 +18,10 @@ from tilusbuild.compile.kernel_names import SYMBOL_FILE
 from tilusbuild.compile.launcher import KERNEL_LAUNCHER
 from tilusbuild.compile.model import Findings, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
-from tilusbuild.compile.steps import LIBRARY_FLAGS, Step
+from tilusbuild.compile.steps import LIBRARY_FLAGS, ONE_SEGMENT_FLAGS, Step
 from tilusbuild.runtime.regular import read_bytes
 
-_LINK = ("-shared", *LIBRARY_FLAGS, "-z", "noseparate-code", "--hash-style=gnu", "--eh-frame-hdr")
+_LINK = ("-shared", *LIBRARY_FLAGS, *ONE_SEGMENT_FLAGS, "--hash-style=gnu", "--eh-frame-hdr")
 """No C library is linked: its functions are found in the process, whatever its version is."""
 
 

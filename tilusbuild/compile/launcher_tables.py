@@ -1,0 +1,221 @@
+"""The tables of a generated launcher: what it knows of its arguments, as constants of C.
+
+Names are places in one array of characters, `tl_strings`. A table of pointers would be written to
+when the library is loaded, with 24 bytes in the file for each; as it is, no table needs anything
+of the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tilusbuild.compile.constants import unit_bytes, variable_symbol
+from tilusbuild.compile.geometry import INT64_LIMITS, map_places, numbers_in_c
+from tilusbuild.expr import Expr, ExprError
+from tilusbuild.runtime.dtypes import DataType, integer_limits, scalar_type
+from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.signature import Argument, Dim, Signature
+
+
+class Strings:
+    """The names in the tables, in one array of characters, where each is known by its place."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._end = 0
+
+    def place(self, text: str) -> int:
+        """Return where a text begins; each is written once."""
+        if text not in self._places:
+            self._places[text] = self._end
+            self._end += len(text.encode("utf-8", "surrogateescape")) + 1
+        return self._places[text]
+
+    def table(self) -> str:
+        """Return the array, with all texts whose place was asked for."""
+        texts = "".join(f'\n  {c_string(text)[:-1]}\\000"' for text in self._places)
+        return f"static const char tl_strings[] ={texts or ' {0}'};\n"
+
+
+class Dims:
+    """The dimensions of all arguments, in the order of the C table `tl_dims`."""
+
+    def __init__(self, signature: Signature, strings: Strings) -> None:
+        self.strings = strings
+        """Where the names of dimensions stand."""
+        self._numbers = numbers_in_c(signature)
+        self._index = {argument.name: i for i, argument in enumerate(signature.valued)}
+        self.rows: list[str] = []
+        self.expressions: list[tuple[int, str]] = []
+        """Of each that is computed: the place of its name, and its C."""
+
+    def add(self, dims: Iterable[Dim]) -> int:
+        """Add rows; return the number of the first. Raises `ValueError` for a dimension that is not
+        a whole number."""
+        first = len(self.rows)
+        for dim in dims:
+            if isinstance(dim, int):
+                row = f"TL_DIM_LITERAL, 0, INT64_C({dim})"
+            elif isinstance(dim, str) and dim in self._index:
+                row = f"TL_DIM_ARGUMENT, {self.strings.place(dim)}, {self._index[dim]}"
+            elif isinstance(dim, str):
+                raise ValueError(f"dimension {dim} is neither an argument nor a number")
+            else:
+                place = self.strings.place(dim.canonical)
+                row = f"TL_DIM_EXPRESSION, {place}, {len(self.expressions)}"
+                self.expressions.append((place, self._text(dim)))
+            self.rows.append(row)
+        return first
+
+    def _text(self, dim: Expr) -> str:
+        try:
+            if dim.c_type() == "float":
+                raise ValueError(f"dimension {dim.canonical} is not an integer: use //")
+            return dim.c(self._numbers)
+        except ExprError as error:
+            raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
+
+
+_STRUCT = DataType("struct", "struct", 255, 0, "const void *", "", "", "")
+"""A struct in the table of arguments. It is passed to the launcher by its address."""
+
+
+def argument_tables(
+    symbol: str,
+    arguments: Sequence[Argument],
+    dims: Dims,
+    *,
+    always_strides: bool,
+    always_structs: bool,
+) -> str:
+    """Return the tables of the arguments and of their dimensions. Those of strides and of structs
+    are there where an argument has any, or always."""
+    rows = []
+    place = dims.strings.place
+    for argument in arguments:
+        kind = _STRUCT if is_struct(argument.dtype) else scalar_type(argument.dtype)
+        low, high = _range(argument)
+        rank = "TL_SCALAR" if argument.dims is None else str(len(argument.dims))
+        first = dims.add(argument.dims or ())
+        rows.append(
+            f"  {{{place(argument.name)}, {place(argument.type_text())}, {kind.code}, "
+            f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "
+            f"{argument.align or kind.bytes}, {c_int(low)}, {c_int(high)}}},"
+        )
+    strides = [dims.add(a.strides) if a.strides is not None else -1 for a in arguments]
+    optional = [int(argument.optional) for argument in arguments]
+    structs = [struct_of(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
+    empty = "  {0},"
+    return "\n".join(
+        [
+            f"static const char tl_name[] = {c_string(symbol)};",
+            "static const tl_argument tl_arguments[] = {",
+            *(rows or [empty]),
+            "};",
+            "static const tl_dim tl_dims[] = {",
+            *([f"  {{{row}}}," for row in dims.rows] or [empty]),
+            "};",
+            *_table("int16_t", "tl_strides", strides, None if always_strides else -1),
+            *_table("uint8_t", "tl_optional", optional, 0),
+            *_table("uint16_t", "tl_struct_bytes", structs, None if always_structs else 0),
+            "",
+        ]
+    )
+
+
+def _table(kind: str, name: str, values: Sequence[int], nothing: int | None) -> list[str]:
+    """Return a table of a number for each argument; none where all say nothing."""
+    if all(value == nothing for value in values):
+        return []
+    return [f"static const {kind} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
+
+
+def parameter_tables(signature: Signature, slot: int, strings: Strings) -> str:
+    """Return what each of the kernel's parameters is, and the tensor maps, whose numbers begin at
+    a slot of `tilus_constants`."""
+    index = {argument.name: number for number, argument in enumerate(signature.valued)}
+    rows = []
+    for number, (name, tile) in enumerate(signature.tensor_maps):
+        tensor = signature.valued[index[tile.tensor]]
+        index[name] = -1 - number
+        size = scalar_type(tensor.dtype).bytes
+        kind = _MAP_TYPES.get(tensor.dtype, 0)
+        numbers = (index[tile.tensor], kind, size, int(tile.nan), slot)
+        rows.append(f"  {{{strings.place(name)}, {', '.join(map(str, numbers))}}},")
+        slot += len(map_places(name, tile))
+    wanted = [index[argument.name] for argument in signature.parameters]
+    return "\n".join(
+        [
+            f"enum {{ TL_PARAMETER_COUNT = {len(wanted)}, TL_MAP_COUNT = {len(rows)} }};",
+            *_table("int16_t", "tl_parameters", wanted, None),
+            *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
+            "",
+        ]
+    )
+
+
+def constant_tables(arguments: Sequence[Argument], strings: Strings) -> str:
+    """Return which arguments are copied to variables, and to which."""
+    rows = [
+        f"  {{{strings.place(variable_symbol(argument.constant))}, {index}, "
+        f"{unit_bytes(argument)}}},"
+        for index, argument in enumerate(arguments)
+        if argument.constant
+    ]
+    return "\n".join(
+        [
+            f"enum {{ TL_CONSTANT_COUNT = {len(rows)} }};",
+            *_table("uint8_t", "tl_is_constant", [int(bool(a.constant)) for a in arguments], None),
+            "static const tl_constant_of tl_constants[] = {",
+            *rows,
+            "};",
+            "",
+        ]
+    )
+
+
+_MAP_TYPES = {
+    "u16": 1,
+    "i16": 1,
+    "u32": 2,
+    "i32": 3,
+    "u64": 4,
+    "i64": 5,
+    "f16": 6,
+    "f32": 7,
+    "f64": 8,
+    "bf16": 9,
+}
+"""CUtensorMapDataType of cuda.h; all types of one byte are UINT8."""
+
+
+def _range(argument: Argument) -> tuple[int, int]:
+    """Return an integer argument's limits: of its type, of its range, and from 0 for a size."""
+    if argument.dtype == "bool":
+        return 0, 1
+    low, high = integer_limits(argument.dtype) or (0, 0)
+    if argument.is_dimension:
+        low = 0
+    if argument.low is not None:
+        low = max(low, argument.low)
+    if argument.high is not None:
+        high = min(high, argument.high)
+    return low, high
+
+
+def c_int(value: int) -> str:
+    if value == INT64_LIMITS[0]:
+        return "INT64_MIN"
+    if value > INT64_LIMITS[1]:
+        return f"(int64_t)UINT64_C({value})"  # a u64's limit, whose bits are kept
+    return f"INT64_C({value})"
+
+
+def c_string(text: str) -> str:
+    """Return a C string literal; quotes, `?` and bytes outside ASCII are octal escapes."""
+    # Always 3 digits: C takes a digit that follows a shorter escape into it.
+    plain = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    )
+    return f'"{plain}"'
