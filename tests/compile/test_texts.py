@@ -211,6 +211,15 @@ class TestStore:
         path.write_bytes(path.read_bytes()[:-1] + b"x" if damage is None else damage)
         assert StepStore(str(tmp_path)).get("k", lambda: b"again") == b"again"
 
+    def test_what_was_used_last_stays_in_memory_up_to_a_size(self, tmp_path):
+        store = StepStore(str(tmp_path), in_memory=10)
+        for key in ("a", "b", "a", "c"):
+            store.get(key, lambda: b"1234")
+        for path in tmp_path.iterdir():
+            path.unlink()
+        assert [store.get(key, lambda: b"again") for key in "acb"] == [b"1234", b"1234", b"again"]
+        assert StepStore(str(tmp_path), in_memory=3).get("d", lambda: b"1234") == b"1234"
+
     def test_a_failure_is_not_kept(self):
         store = StepStore()
 

@@ -2,7 +2,7 @@
 
 What such a step makes follows from its command, the source, the headers and the tools, and its key
 is the digest of all four. Kept is also that it failed for the whole unit, which is a result: then
-each program makes its own. The store only saves work; it is held to a size.
+each program makes its own. The store only saves work; it is held to a size, in memory to another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_text
 
 MAX_KEPT = 1 << 30
-"""Bytes."""
+MAX_IN_MEMORY = 64 << 20
+"""Bytes: in the directory, and of what was used last. The programs of a unit are mostly built in
+turn, and each would read and digest its PTX again, which can be tens of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +80,4 @@ def unit_store(directory: str) -> StepStore:
                 break
             os.unlink(path)
             total -= stat.st_size
-    return StepStore(directory, in_memory=False)
+    return StepStore(directory, in_memory=MAX_IN_MEMORY)

@@ -89,13 +89,13 @@ _ENVELOPE = Envelope("launcher 2")
 
 class StepStore:
     """What steps of compiles made, by the digest of what it was made of: in memory and in
-    `directory`, which is made when it is first written to; with None in memory only, without
-    `in_memory` in the directory only."""
+    `directory`, which is made when it is first written to; with None in memory only. Of what
+    `directory` has, no more than `in_memory` bytes stay in memory: those that were used last."""
 
-    def __init__(self, directory: str | None = None, *, in_memory: bool = True) -> None:
+    def __init__(self, directory: str | None = None, *, in_memory: int | None = None) -> None:
         self.directory = directory
         self._in_memory = in_memory
-        self._objects: dict[str, bytes] = {}
+        self._objects: dict[str, bytes] = {}  # the one that was used last is last
         self._making: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -117,9 +117,17 @@ class StepStore:
                 made = make()
                 if path is not None:
                     _ENVELOPE.write(path, made)
-            if self._in_memory:
-                self._objects[key] = made
+            self._keep(key, made)
             return made
+
+    def _keep(self, key: str, made: bytes) -> None:
+        with self._guard:
+            self._objects.pop(key, None)
+            self._objects[key] = made
+            if self.directory is not None and self._in_memory is not None:
+                total = sum(map(len, self._objects.values()))
+                while total > self._in_memory:
+                    total -= len(self._objects.pop(next(iter(self._objects))))
 
     def drop(self, key: str) -> None:
         """Have the object made again by who asks next: what was made of it went wrong."""
