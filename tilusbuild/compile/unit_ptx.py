@@ -62,6 +62,7 @@ def of_one(recipe: Recipe, ptx: bytes, kernels: Sequence[Span]) -> bytes:
             kept.append(ptx[at:start])
             at = end
     left = b"".join((*kept, ptx[at:]))
-    others = {name.encode() for name, _, _ in kernels} - {own}
     rest = _COMMENT.sub(b"", _NAMED.sub(b"", left))
-    return left if others.isdisjoint(_WORD.findall(rest)) else ptx
+    others = {each for name, _, _ in kernels if (each := name.encode()) in rest} - {own}
+    # Taking all words apart costs more than the rest, and mostly no other name is there at all.
+    return ptx if others and not others.isdisjoint(_WORD.findall(rest)) else left
