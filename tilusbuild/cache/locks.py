@@ -6,9 +6,9 @@
   are striped by their first three digits. Two that share a stripe wait for each other without need.
 - They work over NFS, where a lock of a directory does not.
 
-A free lock is taken by the call of the kernel that `filelock` makes, which waits for an exclusive
-one that somebody has. Up to 0.1 a lock was a byte range of the file `lock`; where a tree has that
-file, its bytes are locked, too, so that builds of both versions may run at once.
+Exclusive locks are `filelock`'s, shared ones the same call of the kernel with `LOCK_SH`. Up to 0.1
+a lock was a byte range of the file `lock`; where a tree has that file, its bytes are locked, too,
+so that builds of both versions may run at once.
 """
 
 from __future__ import annotations
@@ -221,18 +221,17 @@ class Locks:
 def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
     """Lock a whole open file; return whether it is ours, which it is when we `wait`. An exclusive
     lock needs a file that is open for writing. Raises `OSError`."""
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    try:
-        fcntl.flock(handle, kind | (0 if shared and wait else fcntl.LOCK_NB))
-    except OSError as error:
-        if not _is_taken(error) or (shared and wait):
-            raise
-        if not wait:
-            return False
-        # Here, because importing it takes longer than all that a small build does with locks.
+    if not shared:
+        # Here, because a build that finds everything up to date takes no exclusive lock.
         from filelock import lock_descriptor
 
-        return bool(lock_descriptor(handle, poll_interval=_POLL))
+        return bool(lock_descriptor(handle, blocking=wait, poll_interval=_POLL))
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if _is_taken(error) and not wait:
+            return False
+        raise
     return True
 
 
