@@ -138,6 +138,13 @@ def test_a_block_without_x_has_kernel_tuner_s_256(tmp_path: Path) -> None:
     assert "-Dblock_size_x=256" in kernel.flags  # the source has it
 
 
+def test_what_a_comment_assigns_to_is_no_output(tmp_path: Path) -> None:
+    source = KERNEL.replace("x[i] = y[i];", "x[i] = y[i]; // y[i] = 0;").replace("const ", "")
+    text = 'tune_kernel("scale", "scale.cu", n, args, params)'
+    (kernel,) = imported(tmp_path, text, scale=source)[0].kernels
+    assert kernel.args == {"x": {"type": "f32*[n]", "out": True}, "y": "f32*[n]", "n": "i32"}
+
+
 def test_a_template_of_jinja2_is_one_here(tmp_path: Path) -> None:
     text = """
 with open(os.path.join(os.path.dirname(__file__), "scale.cu")) as file:

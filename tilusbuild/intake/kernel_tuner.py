@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of
-from tilusbuild.intake.kernels import declared, take_arguments, take_constants
+from tilusbuild.intake.kernels import declared, take_arguments, take_constants, without_comments
 from tilusbuild.intake.python_script import Function, Script, Template, Values
 from tilusbuild.manifest.pure_flags import impure
 from tilusbuild.runtime.regular import read_text
@@ -87,13 +87,14 @@ class _Reader:
         text = self._source(given, kernel, source)
         if text is None:
             return f"tunes {kernel.template}, which is not there"
-        found = declared(text, kernel.kernel)
+        code = without_comments(text)
+        found = declared(code, kernel.kernel)
         if found is None:
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
         kernel.kernel = found.name
         take_space(self.draft, kernel, space if isinstance(space, dict) else {})
-        take_arguments(self.draft, kernel, found, text)
-        self._constants(given, kernel, text)
+        take_arguments(self.draft, kernel, found, code)
+        self._constants(given, kernel, code)
         self._defines(given, kernel, text)
         self._rules(given, kernel)
         self._launch(given, kernel)
@@ -101,10 +102,10 @@ class _Reader:
         self.draft.kernels.append(kernel)
         return None
 
-    def _constants(self, given: _Call, kernel: KernelDraft, text: str) -> None:
+    def _constants(self, given: _Call, kernel: KernelDraft, code: str) -> None:
         filled = given.said.get("cmem_args")
         if isinstance(filled, dict):
-            take_constants(self.draft, kernel, map(str, filled), text)
+            take_constants(self.draft, kernel, map(str, filled), code)
         elif "cmem_args" in given.written and filled != []:
             shown = given.shown("cmem_args")
             self.draft.note(f"{kernel.name}: its cmem_args are not understood: {shown}")

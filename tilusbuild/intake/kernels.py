@@ -1,5 +1,6 @@
 """A kernel's declaration in a source: the arguments that a manifest declares of it.
 
+A source is read `without_comments`, by whoever asks: what a comment says is no declaration.
 Sizes of arrays are not in a declaration, so the only integer argument stands for them, or 1.
 """
 
@@ -27,9 +28,13 @@ class Declared:
     """Template parameters that are types, each with the argument that the name gives it."""
 
 
-def declared(source: str, name: str) -> Declared | None:
+def without_comments(source: str) -> str:
+    """Return a source as the other functions take it, with a blank for each comment."""
+    return _COMMENTS.sub(" ", source)
+
+
+def declared(text: str, name: str) -> Declared | None:
     """Return the declaration of a `__global__` function; None where there is none."""
-    text = _COMMENTS.sub(" ", source)
     plain = name.partition("<")[0]
     bounds = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
     head = rf"__global__\s+(?:\w+\s+)*?{bounds}(?:void\s+)?{bounds}{re.escape(plain)}\s*\("
@@ -69,9 +74,9 @@ def _is_c(text: str, start: int) -> bool:
     return any(before[at:].count("{") >= before[at:].count("}") for at in opened)
 
 
-def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, source: str) -> None:
+def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, text: str) -> None:
     """Add the arguments of a kernel to its draft."""
-    named = {**_aliases(source), **dict(found.bound)}
+    named = {**_aliases(text), **dict(found.bound)}
     types = [_argument(parameter, kernel, named) for parameter in found.parameters]
     sizes = [name for name, type_, pointer in types if type_ in ("i32", "i64") and not pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
@@ -82,7 +87,7 @@ def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, source: s
         if not pointer:
             kernel.args[name] = type_
             continue
-        written = re.search(rf"\b{re.escape(name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", source)
+        written = re.search(rf"\b{re.escape(name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", text)
         tensor = f"{type_}*[{size}]"
         is_out = written is not None and "const" not in parameter
         kernel.args[name] = {"type": tensor, "out": True} if is_out else tensor
@@ -90,11 +95,10 @@ def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, source: s
         draft.note(f"{kernel.name}: the sizes of its arrays are not known; they are written as [1]")
 
 
-def take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], source: str) -> None:
+def take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], text: str) -> None:
     """Add the `__constant__` variables that a caller fills to a kernel's arguments. A caller may
     fill less of an array than there is, so its size is that of what is given."""
-    text = _COMMENTS.sub(" ", source)
-    named = _aliases(source)
+    named = _aliases(text)
     for name in names:
         own = re.escape(name)
         # Bounded, because the source is not trusted.
@@ -117,9 +121,8 @@ def take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], sour
         kernel.args[size] = {"type": "i32", "parameter": False}
 
 
-def _aliases(source: str) -> dict[str, str]:
+def _aliases(text: str) -> dict[str, str]:
     """Return other names that a source gives types: of several of one name, the first."""
-    text = _COMMENTS.sub(" ", source)
     found: dict[str, str] = {}
     for name, of in re.findall(r"#\s*define\s+(\w+)\s+([\w ]+?)\s*\n", text):
         found.setdefault(name, of)

@@ -7,7 +7,7 @@ import os
 
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of
-from tilusbuild.intake.kernels import declared, take_arguments
+from tilusbuild.intake.kernels import declared, take_arguments, without_comments
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.space.t1 import read_t1
 
@@ -22,7 +22,7 @@ def read(draft: Draft, root: str, name: str) -> None:
     if not space.kernel or not os.path.isfile(os.path.join(root, template)):
         draft.note(f"left out: {name} names no kernel in a file that is there")
         return
-    source = read_text(os.path.join(root, template), "replace")
+    source = without_comments(read_text(os.path.join(root, template), "replace"))
     found = declared(source, space.kernel)
     if found is None:
         draft.note(f"left out: {template} declares no kernel {space.kernel} (is it OpenCL?)")
