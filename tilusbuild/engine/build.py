@@ -47,7 +47,7 @@ from tilusbuild.engine.queue import (
 from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered, RemoteWithdrawn
 from tilusbuild.engine.retries import Retries
 from tilusbuild.engine.running import RunningTickets
-from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
+from tilusbuild.engine.states import BuildState, HeldTickets, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import LOCK, Timeline
 from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Status
@@ -124,7 +124,7 @@ class BuildLoop:
         """Those of `tickets` that wait."""
         self.asked = AskedTickets(self.remote, queue.inbox.put, self.clock)
         """Those of `tickets` that a remote may have."""
-        self.held: list[Ticket] = []
+        self.held = HeldTickets()
         """Those of `tickets` that are READY but for programs that they need."""
         self.running = RunningTickets(
             config, self.history, self.timeline, partial(self.inbox.put, TokenAvailable())
@@ -208,7 +208,7 @@ class BuildLoop:
         for ticket in waiting:
             if ticket.state is not BuildState.READY:
                 ticket.move(BuildState.READY)
-        self.held = [ticket for ticket in waiting if ticket.job.needs]
+        self.held = HeldTickets(ticket for ticket in waiting if ticket.job.needs)
         free = [ticket for ticket in waiting if not ticket.job.needs]
         self.ready = ReadyQueue(free if self.config.dry_run else self.asked.ask(free))
         self._release()
@@ -242,14 +242,14 @@ class BuildLoop:
             ticket = self.tickets[job.hash] = Ticket(job, self.to_compile)
             ticket.estimate = self.history.estimate(job)
             self.to_compile += 1
-            self.held.append(ticket)
+            self.held.add(ticket)
             self._release()
         dropped = self.tickets.pop(instead, None) if instead is not None else None
         if dropped is not None and dropped in self.running:
             dropped.move(BuildState.UNWANTED)
         elif dropped is not None:
             self.ready.remove(dropped)
-            self.held = [ticket for ticket in self.held if ticket is not dropped]
+            self.held.remove(dropped)
             dropped.move(BuildState.DROPPED)
 
     def _known(self, job: Job) -> ProgramAnswer | None:
@@ -273,18 +273,10 @@ class BuildLoop:
     def _release(self) -> None:
         """Make ready what waited for programs that have an answer now; what needs one that was not
         built is skipped, and so is what needs that."""
-        statuses = self.results.statuses
-        waiting, self.held = self.held, []
-        free: list[Ticket] = []
-        for ticket in waiting:
-            needs = ticket.job.needs
-            if any(need in self.tickets for need in needs):
-                self.held.append(ticket)
-            elif all(statuses.get(need, Status.BUILT) == Status.BUILT for need in needs):
-                free.append(ticket)
-            else:
-                self.to_compile -= 1
-                self._skip(ticket)
+        free, hopeless = self.held.released(self.tickets, self.results.statuses)
+        for ticket in hopeless:
+            self.to_compile -= 1
+            self._skip(ticket)
         # Not before: the store never has a program without those that it was made of.
         made_of_others = [each for each in free if each.job.needs and not each.asked]
         if made_of_others and not self.config.dry_run:
@@ -295,8 +287,7 @@ class BuildLoop:
 
     def _drain(self) -> list[Ticket]:
         """Take out everything that waits."""
-        held, self.held = self.held, []
-        return [*self.ready.drain(), *held]
+        return [*self.ready.drain(), *self.held.drain()]
 
     def _dispatch(self) -> None:
         while not self.stopped.is_set() and self.running.has_room():
@@ -407,7 +398,7 @@ class BuildLoop:
     def _ready_after_all(self, ticket: Ticket) -> None:
         ticket.move(BuildState.READY)
         # What it needs may have come from a remote that turned out to be wrong.
-        self.held.append(ticket)
+        self.held.add(ticket)
         self._release()
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
