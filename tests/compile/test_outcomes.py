@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,17 @@ from types import SimpleNamespace
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
+from tilusbuild.binary import CodeImage
+from tilusbuild.binary.elf import Elf
 from tilusbuild.compile import Link, Prune, StepStore
+from tilusbuild.compile.checks import library_problem
+from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.pipelines.library import LinkCpu
-from tilusbuild.compile.program import compile_program
+from tilusbuild.compile.program import compile_program, launcher_object
+from tilusbuild.process.local import LocalRunner
 from tilusbuild.status import Cause
+
+SHF_MERGE = 0x10
 
 
 @pytest.fixture
@@ -221,6 +229,38 @@ def test_a_function_that_nobody_defines_is_found_at_the_link(compile_in, tmp_pat
     assert outcome.reason == "error: nothing that is linked defines other(float)"
     assert "undefined reference to `other(float)'" in outcome.log
     assert "/ld:" not in outcome.log
+
+
+@pytest.mark.parametrize(
+    ("flag", "problem"),
+    [
+        ("--eh-frame-hdr", None),
+        ("--no-eh-frame-hdr", "lib.so has unwind entries and no index of them (.eh_frame_hdr)"),
+    ],
+)
+def test_what_the_linker_left_out_after_a_failed_read(host_toolchain, tmp_path, flag, problem):
+    """ld ends with 0 when it cannot read an object's unwind entries."""
+    recipe = make_recipe()
+    source = "".join(f"int {name}(void) {{ return 0; }}\n" for name in EXPORTS)
+    (tmp_path / "exports.c").write_text(source)
+    library = tmp_path / "lib.so"
+    words = ["-shared", "-nostdlib", f"-Wl,{flag}", "exports.c", "-o", str(library)]
+    subprocess.run([host_toolchain.host.cc.path, *words], cwd=tmp_path, check=True)
+    asked = (CodeImage("sass", "sm_90a", 0),)
+    assert library_problem(recipe, library.read_bytes(), asked) == problem
+
+
+def test_a_launcher_has_no_section_that_a_linker_may_merge_or_not(host_toolchain, tmp_path):
+    """ld merges nothing of a section that it cannot read, and says nothing: other bytes."""
+    (tmp_path / "stage").mkdir()
+    with LocalRunner() as running:
+        made = launcher_object(
+            make_recipe(), host_toolchain, str(tmp_path / "stage"), running, StepStore()
+        )
+    assert isinstance(made, bytes)
+    flags = {section.name: section.flags for section in Elf(made).sections}
+    assert ".text" in flags
+    assert [name for name, each in flags.items() if each & SHF_MERGE] == []
 
 
 @pytest.mark.nvcc

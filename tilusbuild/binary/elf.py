@@ -207,6 +207,9 @@ class Needs:
     exports: frozenset[str]
     libstdcxx: tuple[int, int, int] | None = None
     isa: str | None = None
+    unwinds: bool = True
+    """Whether a debugger and an exception find its unwind entries, if it has any: by an index that
+    the linker makes."""
 
     def missing(self, *names: str) -> tuple[str, ...]:
         """Return those of `names` that the library does not export."""
@@ -229,6 +232,7 @@ def read_needs(data: bytes) -> Needs:
         exports=_exports(elf),
         libstdcxx=max(cxx, default=None),
         isa=_isa(elf),
+        unwinds=elf.named(".eh_frame_hdr") is not None or elf.named(".eh_frame") is None,
     )
 
 

@@ -344,6 +344,9 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
         return f"lib.so does not export {', '.join(missing)}"
     if recipe.pipeline.launcher.starts_kernel and needs.libraries:
         return f"lib.so needs {', '.join(needs.libraries)}, and must need nothing"
+    if recipe.pipeline.launcher.starts_kernel and not needs.unwinds:
+        # What ld leaves out where it could not read an object's entries, and ends well.
+        return "lib.so has unwind entries and no index of them (.eh_frame_hdr)"
     held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     asked = asked_images(recipe)
     if held != asked:

@@ -61,14 +61,17 @@ CC_FLAGS = (
     "-g0",
     "-fPIC",
     "-fno-plt",
+    "-fno-merge-constants",
+    "-fno-ident",
     "-fvisibility=hidden",
     "-fno-stack-protector",
     "-U_FORTIFY_SOURCE",
 )
 """For the launcher. It is in every library, and most of it is for calls that are wrong: it is
 compiled for its size. `-fno-plt`, as all symbols are bound when it is loaded. The unwind tables
-stay: debuggers need them, and exceptions of a template's function. The last two undo what
-distributions' compilers add by default: calls of glibc's checking functions."""
+stay: debuggers need them, and exceptions of a template's function. A linker that cannot read a
+section that it may merge goes on without a word and merges nothing: there is none. The last two
+undo what distributions' compilers add by default: calls of glibc's checking functions."""
 
 LIBRARY_FLAGS = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
 """For the linker, of every library."""
