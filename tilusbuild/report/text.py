@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
@@ -118,12 +120,17 @@ def silence(stream: TextIO) -> None:
     """Send what a stream still gets to /dev/null.
 
     Nobody reads it any more, or its disk is full: what is still buffered would raise again when the
-    interpreter ends.
+    interpreter ends, which would then end with 120.
     """
     try:
         number = stream.fileno()
     except (OSError, ValueError):
         return
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, number)
-    os.close(null)
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is stream:
+            # One with nothing in it, since a write of what is left may fail for ever.
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
