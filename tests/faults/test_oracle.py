@@ -55,6 +55,12 @@ Traceback (most recent call last):
   File "{contextlib.__file__}", line 6, in <module>
 OSError: [Errno 5] Input/output error
 """
+INTERRUPTED = """\
+Traceback (most recent call last):
+  File "<frozen runpy>", line 189, in _run_module_as_main
+  File "<frozen importlib._bootstrap_external>", line 147, in _path_stat
+KeyboardInterrupt
+"""
 
 
 def columns(world: World, plant: Callable[[], object], ended: Ended = WELL) -> set[str]:
@@ -120,6 +126,7 @@ def test_processes_that_are_left_over(world: World) -> None:
         (Ended(1, "", "Traceback (most recent call last):\n"), "traceback"),
         (Ended(70, "", "internal error: KeyError: 1\n"), "traceback"),
         (Ended(1, "", f'{CANNOT_IMPORT}  File "tilusbuild/x.py", line 1\n'), "traceback"),
+        (Ended(-2, "", f'{INTERRUPTED}  File "tilusbuild/x.py", line 1\n'), "traceback"),
         (Ended(1, "", CANNOT_READ.partition("\n")[2]), "traceback"),
         (Ended(-9, "", "", hung=True), "stuck"),
         (Ended(3, "", "what?"), "status"),
@@ -145,6 +152,7 @@ def test_how_a_command_ends(world: World, ended: Ended, column: str) -> None:
         Ended(1, "", CANNOT_FIND_ITSELF),
         Ended(1, "", CANNOT_IMPORT),
         Ended(1, "", CANNOT_READ),
+        Ended(-2, "", INTERRUPTED),
     ],
 )
 def test_a_command_that_says_why(ended: Ended) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -39,6 +40,8 @@ _NO_FRAME = "<no Python frame>"
 _NO_RUNPY = "Could not import runpy module\n"
 """What Python says when it has not come to `-m`; its library is what runpy imports."""
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
+_OF_PYTHON = (1, -signal.SIGINT)
+"""How Python ends before it comes to code of ours; the second after a Ctrl-C."""
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
 
 
@@ -110,7 +113,7 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
     if ended.hung:
         yield Finding("stuck", f"never ended: {ended.err[-300:]}")
         return
-    if ended.status == 1 and not ended.out and _has_not_begun(ended.err):
+    if ended.status in _OF_PYTHON and not ended.out and _has_not_begun(ended.err):
         return
     for trace in _TRACES:
         if trace in ended.err or trace in ended.out:
