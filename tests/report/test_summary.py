@@ -42,6 +42,18 @@ def test_a_script_that_failed_says_why() -> None:
     assert "norm" not in text
 
 
+def test_the_sample_does_not_say_the_head_again() -> None:
+    error = "error: nothing that is linked defines f"
+    log = f"ld: source.o: undefined reference to `f'\n{error}\n"
+    group = FailureGroup(error, 1, ("k/0 gpu",), "failed", log, None)
+    assert summary_text(summary(programs=1, failed=1, failures=(group,))).splitlines()[:4] == [
+        f"1 schedule: {error}",
+        "  k/0 gpu",
+        "  | ld: source.o: undefined reference to `f'",
+        "",
+    ]
+
+
 def test_a_long_log_is_cut() -> None:
     long = FailureGroup("error: x", 1, ("a",), "failed", "line\n" * 1000, None)
     text = summary_text(summary(programs=1, failed=1, failures=(long,)))

@@ -102,9 +102,11 @@ def _place(line: TemplateLine, word: str | None, loader: ProjectLoader) -> Place
     """Return where `word` stands, in `line` or in the lines that the same tag goes on over."""
     lines = _lines(loader, line.template)
     at = line.line
+    # A name stands alone; punctuation stands beside what it separates.
+    whole = rf"\b{re.escape(word)}\b" if word and word.isidentifier() else re.escape(word or "")
     while word and at <= len(lines):
         text = lines[at - 1]
-        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+        found = list(re.finditer(whole, text))
         if found:
             # With several, the one that was reached is unknown.
             column = found[0].start() + 1 if len(found) == 1 else None
@@ -238,8 +240,9 @@ def _syntax(error: TemplateSyntaxError, environment: Environment) -> TemplatePro
     if message.startswith("Unexpected end of template"):
         return TemplateProblem(message[0].lower() + message[1:])
     got = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
-    hint = None
-    if got is not None and got[1] in ("}", ",", ";", "{", "end of print statement"):
+    word, hint = got[1] if got else None, None
+    if word in ("}", ",", ";", "{", "end of print statement"):
         # What braces of C++ end in, read as an expression.
         hint = '"{{" starts an expression: in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
-    return TemplateProblem(message[0].lower() + message[1:], hint, word=got[1] if got else None)
+        word = "{{"
+    return TemplateProblem(message[0].lower() + message[1:], hint, word)

@@ -103,6 +103,7 @@ def _group(group: FailureGroup) -> str:
     )
     lines = [head, f"  {labels}"]
     sample = _relevant(cleaned(group.message).strip("\n").splitlines())
+    sample = [line for line in sample if line != group.error]  # it is the head
     if len(sample) > _SAMPLE_LINES:
         cut = len(sample) - _SAMPLE_LINES
         sample = [*sample[:_SAMPLE_LINES], f"… {counted(cut, 'more line')}"]
