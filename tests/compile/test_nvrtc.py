@@ -321,11 +321,13 @@ def test_flags_that_it_does_not_know_are_found_with_their_places():
 
 
 def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
-    assert dated('int a;\n// __DATE__\nconst char *s = "__TIME__";\n', None) is None
-    assert (dated("int a;\nauto s = __TIME__;\n", None) or "").startswith("source.cu(2): error: ")
+    text = 'int a;\n// __DATE__\nconst char *s = "__TIME__";\n'
+    assert dated({"source.cu": text}, None) is None
+    texts = {"source.cu": text, "made.inc": "int a;\nauto s = __TIME__;\n"}
+    assert (dated(texts, None) or "").startswith("made.inc(2): error: ")
     (tmp_path / "project").mkdir()
     (tmp_path / "project/when.h").write_text("\n\n#define WHEN __DATE__\n")
-    found = dated("int a;", str(tmp_path)) or ""
+    found = dated({"source.cu": "int a;"}, str(tmp_path)) or ""
     assert found.startswith("include/project/when.h(3): error: NVRTC compiles the present time")
 
 

@@ -301,6 +301,17 @@ def test_headers_that_are_not_of_the_closure_are_not_precompiled(shelf):
     assert len({answer[2] for answer, _ in found[3:]}) == 3
 
 
+def test_a_header_of_the_program_is_not_taken_from_the_closure(shelf):
+    """Rendered headers lie beside the source; the closure may have others of the same names."""
+    (shelf.root / "include" / ("a" * 64) / "beside.h").write_text("#define BESIDE 7\n")
+    text = '#include "beside.h"\nextern "C" __global__ void k(int *x) { *x = BESIDE; }\n'
+    rendered = ["-I/proc/self/cwd"]
+    commands = [shelf.add(text + "//" * number, "a" * 64, rendered) for number in (1, 2, 3)]
+    plain = [answer for answer, _ in shelf.compile(commands, "plain")]
+    assert len({answer[2] for answer in plain}) == 3
+    assert shelf.compile(commands, "precompile") == [(answer, 0) for answer in plain]
+
+
 @pytest.mark.parametrize(
     ("top", "rest"),
     [

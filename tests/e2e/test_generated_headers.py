@@ -89,6 +89,35 @@ def test_device_code_includes_it(new_project: NewProject, compiler: str) -> None
         assert again.read_bytes() == (program / "module/lib.so").read_bytes()
 
 
+@pytest.mark.nvcc
+@pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
+def test_it_lies_beside_the_source(new_project: NewProject, compiler: str) -> None:
+    """It includes what lies there; a file of its name, there or in include-dirs, is another."""
+    text = MANIFEST.replace('"cpu"', '"sm_80"').replace("[2, 3]", "[2]")
+    text = text.replace('"scale.cpp"', '"kernels/scale.cu"')
+    text += "launch = { grid = [1], block = [32] }\n"
+    own = '#include "config.inc"\n#include "also.h"\nstatic_assert(FACTOR == 20);\n'
+    files = {
+        "kernels/scale.cu": f'{own}extern "C" __global__ void scale(int *y, int n) {{ *y = n; }}\n',
+        "kernels/depth.h": "#pragma once\n#define DEPTH 10\n",
+        "kernels/also.h": '#include "config.inc"\n',
+        "config.inc.j2": FILES["config.inc.j2"],
+        "kernels/config.inc": "#define FACTOR 1\n",
+        "include/config.inc": "#define FACTOR 1\n",
+    }
+    project = new_project(text, files)
+    assert project.compiled("--device-compiler", compiler) == 1
+    project.edit("kernels/config.inc", "1", "3")
+    assert project.compiled("--device-compiler", compiler) == 0, "nobody includes it"
+    other = "#undef FACTOR\n#include <config.inc>\nstatic_assert(FACTOR == 1);"
+    project.edit("kernels/scale.cu", "static_assert(FACTOR == 20);", other)
+    if compiler == "nvcc":
+        assert project.compiled() == 1
+    else:
+        error = project.run("build", "--device-compiler", compiler, status=1).err
+        assert "NVRTC does not tell #include <config.inc> from" in error
+
+
 @pytest.mark.parametrize(
     ("new", "said"),
     [

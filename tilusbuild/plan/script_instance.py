@@ -350,7 +350,12 @@ class ScriptInstance:
         patterns = self._manifest.headers_for(self.script)
         headers = self._headers(template)
         try:
-            found = headers.closure(source, extra=patterns, defines=dict(self._defines))
+            found = headers.closure(
+                source,
+                extra=patterns,
+                defines=dict(self._defines),
+                rendered=self._owner.generate.keys(),
+            )
         except PatternTooWideError as error:
             hint = "name the directory that they are in, or a smaller one in include-dirs"
             raise input_error(str(error), place=self._place_of(error.pattern), hint=hint) from None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Protocol
@@ -101,16 +101,22 @@ class Headers:
         return self._roots
 
     def closure(
-        self, source: str, *, extra: Sequence[str] = (), defines: Mapping[str, str] | None = None
+        self,
+        source: str,
+        *,
+        extra: Sequence[str] = (),
+        defines: Mapping[str, str] | None = None,
+        rendered: Collection[str] = (),
     ) -> Closure:
         """Return what `source`, compiled with `defines`, can reach, and what the globs `extra`
-        declare, which are relative to a root or to a root's tree. Raises `InputError` for a header
-        that cannot be read, and `PatternTooWideError`."""
+        declare, which are relative to a root or to a root's tree. `rendered` are the names of
+        headers that lie beside the source and are a part of its text here. Raises `InputError` for
+        a header that cannot be read, and `PatternTooWideError`."""
         found = scan(source)
         defined = tuple(sorted((defines or {}).items()))
-        key = (found, tuple(extra), defined)
+        key = (found, tuple(extra), defined, frozenset(rendered))
         if (known := self._closures.get(key)) is None:
-            search = _Search(self, found, source)
+            search = _Search(self, found, source, frozenset(rendered))
             known = self._closures[key] = self._remembered(search, tuple(extra), defined)
         return known
 
@@ -120,7 +126,7 @@ class Headers:
         """Return the closure of an earlier plan, or run the search."""
         if self._known is None or self._since is None or extra:
             return search.run(extra, defined)
-        key = sha256_text(repr((search.source_scan, defined)))
+        key = sha256_text(repr((search.source_scan, defined, sorted(search.rendered))))
         if (found := self._known.get(key)) is None:
             found = search.run(extra, defined)
             outside = {path: file.digest for path, file in search.outside.items()}
@@ -147,6 +153,10 @@ class Headers:
             for root in self._roots:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
                     yield root.tree, root.name, root.path
+
+    def is_of_source(self, directory: str) -> bool:
+        """Return whether the source is taken to lie in a directory of the copy."""
+        return any(root.quoted_only and root.name == directory for root in self._roots)
 
     def beside(self, include: Include, includer: File) -> File | None:
         """Return the header outside that lies beside the one outside that includes it."""
@@ -225,6 +235,7 @@ class _Search:
     headers: Headers
     source_scan: Scan
     source: str
+    rendered: frozenset[str] = frozenset()
     files: dict[str, File] = field(default_factory=dict)
     queue: list[File] = field(default_factory=list)
     directories: set[str] = field(default_factory=set)
@@ -303,7 +314,10 @@ class _Search:
     def _find_own(self, include: Include, includer: File | None) -> bool:
         """Look for an include in the roots. Return whether it is there."""
         found = False
+        is_rendered = include.quoted and include.name in self.rendered
         for tree, directory, on_disk in self.headers.candidates(include, includer):
+            if is_rendered and self.headers.is_of_source(directory):
+                return True
             path = f"{on_disk}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
             file = self.headers.file(tree, name, path)

@@ -40,6 +40,8 @@ _INCLUDES = re.compile(
 continue ends it, and so does a macro, a condition or a computed include."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
+_OWN = "-I/proc/self/cwd"
+"""The option of a program that has headers of its own, beside its source."""
 _STOP = b"#pragma nv_hdrstop\n"
 _END = b'#error "the end of what is precompiled"\n'
 _ONLY_THE_END = re.compile(
@@ -144,10 +146,10 @@ class PrecompiledHeaders:
 
     def _of(self, source: bytes, name: str, options: list[str]) -> _Headers | None:
         """Return what is known of a source's headers; None for a source that has none of them at
-        its top, or whose closure is not named by its content."""
+        its top, or may include what is not named by its content."""
         match = _INCLUDES.match(source)
         size = match.end("end") if match else -1
-        if size <= 0 or b"\0" in source:
+        if size <= 0 or b"\0" in source or _OWN in options:
             return None
         parts = [name, *options]
         for link in ("include", "cuda"):

@@ -137,13 +137,13 @@ def own_flags(flags: Iterable[str]) -> tuple[str, ...]:
 _DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
 
 
-def dated(source: str, headers: str | None) -> str | None:
-    """Return an error, worded as a compiler's, for the first use of the date in a source or in its
-    headers, whose directory is `headers`."""
+def dated(texts: Mapping[str, str], headers: str | None) -> str | None:
+    """Return an error, worded as a compiler's, for the first use of the date in texts by their
+    files' names, or in the headers of the closure, whose directory is `headers`."""
     # NVRTC ignores SOURCE_DATE_EPOCH, and a program must not depend on when it was compiled.
-    line = _dated_line(source)
-    if line:
-        return f"source.cu({line}): error: {_NO_DATE}"
+    for name, text in texts.items():
+        if line := _dated_line(text):
+            return f"{name}({line}): error: {_NO_DATE}"
     return _dated_header(headers) if headers else None
 
 
@@ -169,6 +169,19 @@ def _dated_line(text: str) -> int | None:
     blank = TOKENS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), "\n" + text)
     found = _DATED.search(blank)
     return blank.count("\n", 0, found.start()) if found else None
+
+
+def _namesake(recipe: Recipe, headers: str) -> str | None:
+    """Return an error for a rendered header that has the name of a header of include-dirs."""
+    # `#include <…>` would find the rendered one, and with nvcc finds the other.
+    for name in recipe.headers:
+        for root, quoted_only in recipe.include_roots:
+            if not quoted_only and os.path.exists(os.path.join(headers, root, name)):
+                return (
+                    f"{name}(1): error: the program has include/{root}/{name}, too, and NVRTC does "
+                    f'not tell #include <{name}> from "{name}": rename one of them, or use nvcc'
+                )
+    return None
 
 
 _SCRIPT_START = f"""\
@@ -248,7 +261,8 @@ class KernelNvrtc(KernelPipeline):
         return tools.nvrtc.on_worker(step.argv[1:])
 
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
-        return dated(recipe.source, headers)
+        texts = {"source.cu": recipe.source, **recipe.headers}
+        return dated(texts, headers) or (_namesake(recipe, headers) if headers else None)
 
     def reporting(self, step: Step, path: str) -> Step | None:
         if step.argv[:1] != ("{nvrtc}",) or step.argv[1] == "fatbin":
@@ -317,9 +331,14 @@ def _place_of_source(recipe: Recipe) -> str:
 
 
 def _options(recipe: Recipe) -> tuple[str, ...]:
-    directories = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if not quoted]
-    directories += [HERE] * bool(recipe.headers)
-    directories += [f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
+    # NVRTC has no directories for quoted includes alone, but that of the source. Rendered headers
+    # come first, as for nvcc; what they include of the source's directory comes after all else, so
+    # that `#include <…>` finds nothing there that another directory has.
+    of_source = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if quoted]
+    of_all = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if not quoted]
+    directories = [*of_all, f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
+    if recipe.headers:
+        directories = [HERE, *directories, *of_source]
     return (
         f"--std={recipe.std}",
         *defines(recipe),
