@@ -73,6 +73,17 @@ def test_what_means_several_is_listed_as_it_can_be_typed(built, words) -> None:
         project.run(*(each for word in words for each in (typed if "scale" in word else [word])))
 
 
+def test_what_fails_is_named_as_it_can_be_typed(built, tmp_path) -> None:
+    project = built[0].copy(tmp_path / "own")
+    project.edit("kernels/scale.cu.j2", "extern", "#error never\nextern")
+    ran = project.run("build", status=1)
+    names = re.findall(r"^error: (scale.*): none of its schedules builds", ran.err, re.MULTILINE)
+    assert names[0] == 'scale[kind="a b"] cpu'
+    assert len(names) == 4
+    for name in names:
+        assert project.run("plan", name, "--json").events[-1]["programs"] == 2
+
+
 def test_run_numbers_as_build_does(built) -> None:
     project, names = built
     default = project.run("run", "scale[kind=c] cpu", "--size", "n=8").out.split(":")[0]

@@ -26,7 +26,8 @@ def group(message: str = LOG, error: str = "error: tile too wide", count: int = 
 
 
 def summary(*, ok: bool = True, failures: tuple[FailureGroup, ...] = (), **more: Any) -> Summary:
-    verdict = Verdict("matmul", ("matmul", "h100"), 9, 8, 1, 0, ok, "" if ok else "it is | bad")
+    why = "" if ok else "it is | bad"
+    verdict = Verdict("matmul", ("matmul", "h100"), 9, 8, 1, 0, ok, why, "matmul h100")
     counts: dict[str, Any] = dict.fromkeys(("cached", "failed", "pruned", "crashed", "skipped"), 0)
     return Summary(
         programs=9,

@@ -119,7 +119,8 @@ def test_a_summary_of_any_build_is_a_line_that_a_reader_can_take(tmp_path: Path)
     log = "".join(f"note {i}\n" for i in range(100_000))
     summary = build_story.summary(
         scripts=tuple(
-            Verdict("s" * 30, (f"n={i}",), 9, 9, 0, 0, i != 4_999, "") for i in range(5_000)
+            Verdict("s" * 30, (f"n={i}",), 9, 9, 0, 0, i != 4_999, "", f"s{i}")
+            for i in range(5_000)
         ),
         failures=(FailureGroup("error " * 50_000, 1, (), "failed", log, f"{tmp_path}/compile.sh"),),
     )

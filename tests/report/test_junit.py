@@ -39,7 +39,7 @@ def finished(index: int, status: str = Status.BUILT, reason: str = "") -> Finish
 
 def summary(*, ok: bool, failures: tuple[FailureGroup, ...] = (), **more: Any) -> Summary:
     reason = "" if ok else "its default schedule does not compile"
-    verdict = Verdict("matmul", INSTANCE, 9, 7, 1, 1, ok, reason)
+    verdict = Verdict("matmul", INSTANCE, 9, 7, 1, 1, ok, reason, "matmul[dtype=f16] h100")
     counts: dict[str, Any] = dict.fromkeys(
         ("programs", "compiled", "cached", "failed", "pruned", "crashed"), 0
     )
@@ -77,10 +77,10 @@ def outcomes(top: Xml.Element) -> dict[str, str]:
 def test_a_script_and_each_program_compiled_are_cases_of_one_suite(tmp_path: Path) -> None:
     top = written(tmp_path / "junit.xml", [finished(2), finished(0)], summary(ok=True))
     (suite,) = top
-    assert suite.get("name") == "matmul dtype=f16 h100"
-    names = ["matmul/0 h100", "matmul/2 h100", "matmul dtype=f16 h100"]
+    assert suite.get("name") == "matmul[dtype=f16] h100"
+    names = ["matmul/0 h100", "matmul/2 h100", "matmul[dtype=f16] h100"]
     assert [case.get("name") for case in suite] == names
-    assert {case.get("classname") for case in suite} == {"matmul dtype=f16 h100"}
+    assert {case.get("classname") for case in suite} == {"matmul[dtype=f16] h100"}
     assert [case.get("time") for case in suite] == ["1.500", "1.500", "0"]
     assert {name: top.get(name) for name in ("tests", "failures", "errors", "skipped", "time")} == {
         "tests": "3",
@@ -106,7 +106,7 @@ def test_a_schedule_fails_when_it_fails_the_build(
 ) -> None:
     top = written(tmp_path / "f", [finished(0, status, "no")], summary(ok=ok))
     assert outcomes(top)["matmul/0 h100"] == outcome
-    assert outcomes(top)["matmul dtype=f16 h100"] == ("passed" if ok else "failure")
+    assert outcomes(top)["matmul[dtype=f16] h100"] == ("passed" if ok else "failure")
 
 
 def test_a_failure_shows_the_log_with_the_templates_own_places(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_failure_shows_the_log_with_the_templates_own_places(tmp_path: Path) -
 
 def test_what_stopped_the_build_is_an_error(tmp_path: Path) -> None:
     top = written(tmp_path / "f", [], summary(ok=True, error="No space left on device"))
-    assert outcomes(top) == {"matmul dtype=f16 h100": "passed", "build": "error"}
+    assert outcomes(top) == {"matmul[dtype=f16] h100": "passed", "build": "error"}
 
 
 def test_an_unwritable_file_is_reported_and_fails_nothing(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def test_quiet_still_prints_what_failed() -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, quiet=True), Story(1)
     reporter.emit(tale.finished(0, "crashed", reason="signal 11"))
-    verdict = events.Verdict("matmul", ("matmul", "h100"), 1, 0, 0, 0, False, "none of it builds")
+    verdict = events.Verdict(
+        "matmul", ("matmul", "h100"), 1, 0, 0, 0, False, "none of it builds", "matmul h100"
+    )
     reporter.emit(summary(programs=1, crashed=1, exit_status=1, scripts=(verdict,)))
     assert out.getvalue().splitlines() == [
         "[1/1] matmul/0 sm_90a was not compiled: signal 11",

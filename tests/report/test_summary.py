@@ -35,10 +35,14 @@ def test_equal_failures_show_one_sample_and_what_reproduces_it() -> None:
 
 
 def test_a_script_that_failed_says_why() -> None:
-    bad = Verdict("matmul", ("matmul", "f16", "h100"), 4, 3, 1, 0, False, "its default is broken")
-    good = Verdict("norm", ("norm", "h100"), 4, 4, 0, 0, True, "")
+    name, why = "matmul[dtype=f16] h100", "its default is broken"
+    bad = Verdict("matmul", ("matmul", "dtype=f16", "h100"), 4, 3, 1, 0, False, why, name)
+    good = Verdict("norm", ("norm", "h100"), 4, 4, 0, 0, True, "", "norm h100")
     text = summary_text(summary(programs=8, compiled=8, scripts=(bad, good), exit_status=1))
-    assert text.splitlines()[0] == "error: matmul f16 h100: its default is broken (3 of 4 built)"
+    assert (
+        text.splitlines()[0]
+        == "error: matmul[dtype=f16] h100: its default is broken (3 of 4 built)"
+    )
     assert "norm" not in text
 
 

@@ -55,6 +55,10 @@ class FakeJob:
     def instance(self) -> tuple[str, ...]:
         return (self.script, self.target)
 
+    @property
+    def instance_label(self) -> str:
+        return f"{self.script} {self.target}"
+
     def render(self) -> FakeRendered:
         return FakeRendered(self.text)
 

@@ -233,6 +233,8 @@ class Verdict:
     ok: bool
     reason: str
     """Why it is not ok; "" when it is."""
+    label: str
+    """The instance's name, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,11 @@ class Job(Protocol):
         ...
 
     @property
+    def instance_label(self) -> str:
+        """What a person calls its instance: "matmul sm_90a"."""
+        ...
+
+    @property
     def index(self) -> int:
         """Which schedule of its instance."""
         ...

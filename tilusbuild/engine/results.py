@@ -89,7 +89,9 @@ class Results:
         """Count a job for its script; without an `answer` its program was counted before."""
         tally = self._tallies.get(job.instance)
         if tally is None:
-            tally = self._tallies[job.instance] = Tally(job.script, job.instance)
+            tally = self._tallies[job.instance] = Tally(
+                job.script, job.instance, job.instance_label
+            )
         tally.add(status, job.is_default)
         tally.of_parts = tally.of_parts or job.is_part
         if status == Status.FAILED and answer is not None:
@@ -180,6 +182,7 @@ class Tally:
 
     script: str
     instance: tuple[str, ...]
+    label: str
     counts: dict[Status, int] = field(default_factory=dict)
     default: Status | None = None
     of_parts: bool = False
@@ -234,6 +237,7 @@ class Tally:
             pruned=self.counts.get(Status.PRUNED, 0),
             ok=not reason,
             reason=reason,
+            label=self.label,
         )
 
     def _reason(self, strict: bool, part: bool) -> str:

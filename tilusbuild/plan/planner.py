@@ -289,6 +289,10 @@ class ProgramJob:
         return (self.script, *constants, self.planned.target.name)
 
     @property
+    def instance_label(self) -> str:
+        return self.planned.label
+
+    @property
     def is_default(self) -> bool:
         return self.index == self.planned.default
 

@@ -97,7 +97,7 @@ class JUnitReporter:
         return data + b"\n"
 
     def _suite(self, top: Xml.Element, verdict: Verdict, summary: Summary) -> None:
-        name = _text(" ".join(verdict.instance) or verdict.script)
+        name = _text(verdict.label)
         suite = Xml.SubElement(top, "testsuite", name=name)
         programs = self._finished.get(verdict.instance, [])
         for finished in sorted(programs, key=lambda each: each.index):
@@ -180,7 +180,7 @@ class GithubReporter:
             yield command(level, _title(group), group.message or group.error, self._place(group))
         bad = [verdict for verdict in summary.scripts if not verdict.ok]
         for verdict in bad[:_MAX_ANNOTATIONS]:
-            name = " ".join(verdict.instance) or verdict.script
+            name = verdict.label
             yield command("error", name, f"{name}: {verdict.reason}")
         if summary.error is not None:
             yield command("error", "the build stopped", summary.error)
@@ -250,7 +250,7 @@ def _markdown(summary: Summary, shard: Sharded | None) -> Iterator[str]:
     if summary.scripts:
         yield "| | script | built | failed | pruned | of | |\n|---|---|--:|--:|--:|--:|---|\n"
     for verdict in sorted(summary.scripts, key=lambda each: each.ok)[:_MAX_ROWS]:
-        name = _cell(" ".join(verdict.instance) or verdict.script)
+        name = _cell(verdict.label)
         counts = f"{verdict.built} | {verdict.failed} | {verdict.pruned} | {verdict.schedules}"
         mark = "✅" if verdict.ok else "❌"
         yield f"| {mark} | {name} | {counts} | {_cell(verdict.reason)} |\n"

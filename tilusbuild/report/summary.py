@@ -123,7 +123,7 @@ def _relevant(lines: list[str]) -> list[str]:
 
 
 def _verdict(verdict: Verdict) -> str:
-    name = one_line(" ".join(verdict.instance) or verdict.script)
+    name = one_line(verdict.label)
     return f"error: {name}: {verdict.reason} ({verdict.built} of {verdict.schedules} built)"
 
 
