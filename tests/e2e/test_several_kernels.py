@@ -75,6 +75,19 @@ def test_each_kernel_is_loaded_and_called_by_its_name(new_project: NewProject) -
     assert project.compiled("poly") == 2, "the name of the script means all of its kernels"
 
 
+def test_the_name_of_the_script_means_its_kernels_to_every_verb(new_project: NewProject) -> None:
+    project = on_cpu(new_project)
+    project.build()
+    listed = project.run("cache", "ls", "poly", "--json").events
+    assert {each["script"] for each in listed} == {"poly.forward", "poly.backward"}
+    exported = project.run("cache", "export", "out", "poly/1", "--layout", "hidet")
+    assert "2 scripts" in exported.out
+    for words in (("cache", "show", "poly/1"), ("run", "poly/1", "--size", "n=8")):
+        refused = project.run(*words, status=2).err
+        assert "poly.forward/1" in refused, words
+        assert "poly.backward/1" in refused, words
+
+
 @pytest.mark.nvcc
 def test_all_kernels_of_a_schedule_go_through_one_front_end(new_project: NewProject) -> None:
     text = MANIFEST.replace("TARGET", "gpu").replace("ARCH", "sm_80")

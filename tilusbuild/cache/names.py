@@ -27,6 +27,8 @@ def instances(cache: Cache, word: str, target: str | None = None) -> list[Script
     known = cache.scripts()
     name = named(word)
     of_script = [each for each in known if name.is_of(each.script)]
+    # A script with kernels stands for the scripts NAME.KERNEL, and is none itself.
+    of_script = of_script or [each for each in known if each.script.startswith(f"{name.script}.")]
     if not of_script:
         hint = did_you_mean(name.script, {each.script for each in known})
         raise input_error(f'no script "{name.script}" in {cache.root}', hint=hint)
@@ -80,6 +82,8 @@ def _fits(name: Name, script: ScriptListing, target: str | None) -> bool:
     """Return whether an instance has the name; `target`, a name or an architecture, is for a name
     without one."""
     there = name.program is None or name.program < len(script.programs)
+    if not name.is_of(script.script):
+        name = name._replace(script=script.script)
     known = (script.target, *script.head.get("arch", "").split("+"))
     wanted = name.target is not None or target is None or target in known
     return there and wanted and name.fits(script.script, script.params, script.target)

@@ -276,6 +276,10 @@ def _no_target(manifest: Manifest, name: str) -> Diagnostic:
 def _unknown(manifest: Manifest, name: Name) -> Diagnostic | None:
     """Return why a name means nothing in a manifest; None when it means an instance."""
     scripts = [script for script in manifest.scripts if name.is_of(script)]
+    if not scripts and (kernels := manifest.kernels_of(name.script)):
+        each = as_typed(str(name._replace(script=kernel)) for kernel in kernels)
+        message = f'"{name}" names {len(kernels)} scripts, one a kernel'
+        return Diagnostic(message, hint=f"name one of them:\n{each}")
     if not scripts:
         hint = did_you_mean(name.script, manifest.scripts)
         return Diagnostic(f'no script "{name.script}" in {manifest.path}', hint=hint)
