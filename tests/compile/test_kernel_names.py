@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.recipes import make_recipe
-from tilusbuild.compile.kernel_names import is_cpp, plain_name
+from tilusbuild.compile.kernel_names import cpp_name, is_cpp, plain_name
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import Recipe
 
@@ -104,6 +104,21 @@ def test_names():
     assert [plain_name(name) for name in ("saxpy", "::saxpy", "a::b<1, c<2>>")] == [
         *("saxpy", "saxpy", "a::b"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("_Z5saxpyfPK6__halfi", "::saxpy"),
+        ("_ZL5saxpyf", "::saxpy"),
+        ("_ZN2v25blend5saxpyEPfi", "v2::blend::saxpy"),
+        ("_ZN12_GLOBAL__N_15saxpyEv", "::saxpy"),
+        ("saxpy", ""),
+        ("_Zebra", ""),
+    ],
+)
+def test_a_symbol_is_named_for_a_manifest(symbol: str, name: str) -> None:
+    assert cpp_name(symbol) == name
 
 
 def test_schedules_share_a_launcher():

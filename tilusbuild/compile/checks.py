@@ -22,7 +22,7 @@ from tilusbuild.binary import (
 )
 from tilusbuild.binary.cubin import open_cubin
 from tilusbuild.compile.geometry import Geometry, geometry, launch_places, map_places
-from tilusbuild.compile.kernel_names import is_cpp
+from tilusbuild.compile.kernel_names import cpp_name, is_cpp
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Prune, Recipe
 from tilusbuild.runtime.dtypes import scalar_type
@@ -258,15 +258,14 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
         return None
     if is_cpp(recipe.symbol):
         return f'"{recipe.symbol}" is no kernel that the source defines'
-    mangled = [
-        name for name in names if re.match(rf"_Z\d*{len(recipe.symbol)}{recipe.symbol}", name)
-    ]
+    mangled = [name for name in names if cpp_name(name).rpartition("::")[2] == recipe.symbol]
     if _is_template(recipe):
         return _no_template(recipe, "kernel")
     if mangled:
+        name = cpp_name(mangled[0])
         return (
             f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): write kernel = '
-            f'"::{recipe.symbol}", or declare it extern "C"'
+            f'"{name}", or declare it extern "C"'
         )
     held = ", ".join(names) or "none"
     return f'the source holds no kernel "{recipe.symbol}" (it holds: {held})'

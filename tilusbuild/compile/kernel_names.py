@@ -32,6 +32,7 @@ _ANCHOR = 'extern "C" void tilus_unit(void) {}\n'
 a source without one, of nothing but templates, from its process id. PTX has no code of it."""
 
 _C_NAME = re.compile(r"[A-Za-z_]\w*")
+_MANGLED = re.compile(r"_Z([NL]?)(?=\d)")
 _SYMBOL = re.compile(r'\s*\.asciz "([^"\\]+)"\n?')
 
 
@@ -43,6 +44,20 @@ def is_cpp(kernel: str) -> bool:
 def plain_name(kernel: str) -> str:
     """Return a kernel's name without its template arguments, which differ between schedules."""
     return kernel.partition("<")[0].strip().removeprefix("::") if is_cpp(kernel) else kernel
+
+
+def cpp_name(symbol: str) -> str:
+    """Return the name, for a manifest, of a C++ function that is no template's, without a namespace
+    that has no name; "" for a C name."""
+    found = _MANGLED.match(symbol)
+    parts: list[str] = []
+    at = found.end() if found else len(symbol)
+    while found and (not parts or found[1] == "N") and (size := re.match(r"\d+", symbol[at:])):
+        begin = at + size.end()
+        at = begin + int(size[0])
+        parts.append(symbol[begin:at])
+    named = [part for part in parts if not part.startswith(("_GLOBAL__N_", "_INTERNAL_"))]
+    return "::".join(named if len(named) > 1 else ["", *named] if named else [])
 
 
 def is_looked_up(recipe: Recipe) -> bool:

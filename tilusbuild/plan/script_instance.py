@@ -286,7 +286,7 @@ class ScriptInstance:
         symbol = self.symbol(values)
         unit = self.unit(values)
         cuda = self.toolchain.cuda
-        source = self.pipeline.source(source, symbol, unit) + self._valued.layouts
+        source = self._valued.whole(source, symbol, unit)
         recipe = Recipe(
             pipeline=self.pipeline,
             archs=self.target.archs,
@@ -442,14 +442,18 @@ class ScriptInstance:
 
     def readable(self, schedule: Schedule, log: str) -> str:
         """Return a compiler's log with the template's own places and lines."""
-        from tilusbuild.render.messages import map_messages
+        from tilusbuild.plan import asked
 
         if self._manifest.build.line_directives:
             return log
         try:
             context = self.context(schedule)
             source = self._renderer.render(self._owner.template, context).text
-            return map_messages(log, self._renderer.line_map(self._owner.template, context, source))
+            lines = self._renderer.line_map(self._owner.template, context, source)
+            values = self.values(schedule)
+            symbol = self.symbol(values)
+            whole = self._valued.whole(source, symbol, self.unit(values))
+            return asked.mapped(log, lines, whole, self._valued.places(), symbol)
         except InputError:
             return log
 

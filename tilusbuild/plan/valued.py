@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import Launch, Pipeline, Prune
 from tilusbuild.compile.layouts import layout_asserts
-from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import expression, signature_of
 from tilusbuild.manifest.valued_flags import filled_in, has_values
@@ -38,15 +38,33 @@ class Valued:
         self.written_flags = manifest.flags_for(script, target)
         self._has_valued_flags = any(map(has_values, self.written_flags))
         self.prune = self._parsed_prune()
-        self.layouts = self._layouts()
+        self._scripts = manifest.kernels_with(script) or (script,)
+        """Those whose kernels the template has."""
+        self._layouts_text = self._layouts()
 
     def _layouts(self) -> str:
         """Return C++ that asserts the layout of the structs that the template's kernels take. It is
         that of all of them, as they may be one unit, whose source is the same for each."""
-        scripts = self._manifest.kernels_with(self._script) or (self._script,)
-        signatures = (signature_of(self._manifest.scripts[script]) for script in scripts)
+        signatures = (signature_of(self._manifest.scripts[script]) for script in self._scripts)
         kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
         return layout_asserts(struct_of(dtype) for dtype in dict.fromkeys(kinds))
+
+    def whole(self, source: str, symbol: str, unit: Sequence[str]) -> str:
+        """Return what is compiled: a rendered source, and what the manifest asks for behind it."""
+        return self._pipeline.source(source, symbol, unit) + self._layouts_text
+
+    def places(self) -> dict[str, Place]:
+        """Return where the manifest asks for the lines of `whole` that assert something, and by ""
+        for the kernel."""
+        found = {"": self._manifest.place_of_value("script", self._script, "kernel")}
+        for script in self._scripts:
+            for each in signature_of(self._manifest.scripts[script]).arguments:
+                place = self._manifest.place_of_value("script", script, "args", each.name)
+                lines = layout_asserts([struct_of(each.dtype)]) if is_struct(each.dtype) else ""
+                for line in lines.splitlines():
+                    if line.startswith("static_assert"):
+                        found.setdefault(line, place)
+        return found
 
     def bound(self, source: Value) -> Expr:
         """Return an expression with what surrounds it already in place."""
@@ -58,8 +76,7 @@ class Valued:
 
     def kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the kernels of one template that a schedule stands for. Raises `InputError`."""
-        scripts = self._manifest.kernels_with(self._script) or (self._script,)
-        return tuple(self._symbol(script, values) for script in scripts)
+        return tuple(self._symbol(script, values) for script in self._scripts)
 
     def _symbol(self, script: str, values: Mapping[str, Value]) -> str:
         owner = self._manifest.scripts[script]

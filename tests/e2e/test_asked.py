@@ -1,0 +1,73 @@
+"""What a manifest asks of a source, a kernel by its C++ name and a struct's layout: what compilers
+find wrong with it is shown where it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.project import NewProject
+
+pytestmark = pytest.mark.nvcc
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "asked"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.gpu]
+arch = "sm_80"
+[script.take]
+template = "take.cu.j2"
+kernel = "KERNEL"
+launch = { grid = [1], block = [32] }
+[script.take.args]
+x = { type = "f32*[n]", out = true }
+n = "i32"
+p = "struct Params { f32 alpha; i32 count }"
+"""
+SOURCE = """\
+struct Params { float alpha; int count; };
+namespace ops {
+template <class T, int N> __global__ void take(T *x, int n, Params p) { x[n] = p.alpha * N; }
+__global__ void over(float *x, int n, Params p) {}
+__global__ void over(double *x, int n, Params p) {}
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
+@pytest.mark.parametrize(
+    ("kernel", "nvcc", "nvrtc"),
+    [
+        ("ops::tak<float, 3>", 'no member "tak"', 'no member "tak"'),
+        ("ops::take<half, 3>", '"half" is undefined', '"half" is undefined'),
+        ("ops::take<float>", '"ops::take<float>" names no one kernel', "cannot determine which"),
+        ("ops::over", '"ops::over" names no one kernel', "cannot determine which"),
+    ],
+)
+def test_a_name_that_is_wrong_is_shown_in_the_manifest(
+    new_project: NewProject, compiler: str, kernel: str, nvcc: str, nvrtc: str
+) -> None:
+    project = new_project(MANIFEST.replace("KERNEL", kernel), {"take.cu.j2": SOURCE})
+    ran = project.run("build", "--device-compiler", compiler, "--progress", "plain", status=1)
+    (line,) = (line for line in ran.err.splitlines() if line.startswith("[1/1] take/0 gpu"))
+    assert " does not compile: tilus.toml(11): error: " in line
+    assert (nvcc if compiler == "nvcc" else nvrtc) in line
+    assert f'   11 | kernel = "{kernel}"\n' in ran.err
+
+
+def test_a_struct_that_is_another_is_shown_in_the_manifest(new_project: NewProject) -> None:
+    manifest = MANIFEST.replace("KERNEL", "ops::take<float, 3>")
+    project = new_project(manifest, {"take.cu.j2": SOURCE.replace("int count", "long long count")})
+    error = project.run("build", status=1).err
+    assert 'tilus.toml(16): error: static assertion failed with "Params is declared' in error
+    assert '   16 | p = "struct Params { f32 alpha; i32 count }"\n' in error
+
+
+def test_the_name_of_a_kernel_in_a_namespace_is_said(new_project: NewProject) -> None:
+    source = SOURCE.replace("over(double", "other(double")
+    project = new_project(MANIFEST.replace("KERNEL", "over"), {"take.cu.j2": source})
+    error = project.run("build", status=1).err
+    assert 'write kernel = "ops::over", or declare it extern "C"' in error

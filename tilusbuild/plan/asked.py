@@ -1,0 +1,69 @@
+"""What is compiled after a template's own text, for messages: each line with its place in the
+manifest, which asks for it.
+
+A kernel's C++ name, and a struct's layout, are lines at the source's end. What a compiler finds
+wrong with them is wrong in the manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tilusbuild.compile.kernel_names import VARIABLE
+from tilusbuild.render.linemap import LineMap, Origin, Piece
+from tilusbuild.render.messages import map_messages
+
+if TYPE_CHECKING:
+    from tilusbuild.errors import Place
+
+_NVRTC = "__nv_name_map"
+"""The file in which NVRTC has the name that it was asked for, in line 2."""
+_UNDECIDED = re.compile(r'(error: )cannot deduce "auto" type')
+"""What nvcc says of a name that is no one function's; also after what it says else."""
+
+
+def mapped(
+    log: str, line_map: LineMap, whole: str, places: Mapping[str, Place], symbol: str
+) -> str:
+    """Return a compiler's log with the places of the template, and for the rest of `whole`, the
+    source, those of the manifest: by a line's text, and by "" for the kernel, `symbol`."""
+    kernel = places[""]
+    if len(re.findall(r"\berror: ", log)) == 1:
+        log = _UNDECIDED.sub(
+            rf'\1"{symbol}" names no one kernel: it is overloaded, or a template that needs other '
+            "arguments",
+            log,
+        )
+    lines = whole.split("\n")
+    own = len(line_map.rendered)
+    pieces = (
+        () if (place := _place(text, places)) is None else (_piece(text, place),)
+        for text in lines[own:]
+    )
+
+    def read(name: str) -> str:
+        shown = next((each for each in places.values() if each.path == name), None)
+        return line_map.read(name) if shown is None else _text(places, name)
+
+    extended = replace(
+        line_map, rendered=tuple(lines), pieces=(*line_map.pieces, *pieces), read=read
+    )
+    of_name = LineMap(("", symbol), ((), (_piece(symbol, kernel),)), read)
+    return map_messages(map_messages(log, extended), of_name, _NVRTC)
+
+
+def _place(line: str, places: Mapping[str, Place]) -> Place | None:
+    return places[""] if f" {VARIABLE}" in line else places.get(line)
+
+
+def _piece(text: str, place: Place) -> Piece:
+    return Piece(1, text, Origin(place.path, place.line or 1), literal=False)
+
+
+def _text(places: Mapping[str, Place], name: str) -> str:
+    """Return as much of a manifest as is known by its places."""
+    known = {each.line or 1: each.text or "" for each in places.values() if each.path == name}
+    return "\n".join(known.get(number, "") for number in range(1, max(known) + 1))
