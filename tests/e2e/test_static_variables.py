@@ -1,5 +1,6 @@
 """Given sources with static variables and nothing that others could call, when they are compiled
-again, then the bytes are the same: nvcc would put its process id into the variables' names."""
+again, then the bytes are the same: nvcc and NVRTC would put their process id into the variables'
+names."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from support.project import Project
 
-pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
+pytestmark = pytest.mark.nvcc
 
 MANIFEST = """\
 edition = 1
@@ -56,6 +57,7 @@ def products(project: Project) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found if path.suffix in (".so", ".o")}
 
 
+@pytest.mark.slow
 def test_their_names_do_not_depend_on_the_process(project: Project) -> None:
     project.write_all(
         {
@@ -70,4 +72,17 @@ def test_their_names_do_not_depend_on_the_process(project: Project) -> None:
     assert len(first) == 4 + 3 + 2  # kernels, objects, links
     shutil.rmtree(project.directory / ".cache")
     project.build()
+    assert products(project) == first
+
+
+def test_nor_do_those_of_nvrtc(project: Project) -> None:
+    project.write_all(
+        {"tilus.toml": MANIFEST, "kernel.cuh": KERNEL, "object.cu": "", "other.cu": ""}
+    )
+    words = ("named", "together", "--device-compiler", "nvrtc", "-j1")
+    project.build(*words)
+    first = products(project)
+    assert len(first) == 4
+    shutil.rmtree(project.directory / ".cache")
+    project.build(*words)
     assert products(project) == first

@@ -30,6 +30,8 @@ ONLY = "TILUS_KERNEL"
 _ANCHOR = 'extern "C" void tilus_unit(void) {}\n'
 """A function that others could call: nvcc makes the names of internal linkage from its name, and in
 a source without one, of nothing but templates, from its process id. PTX has no code of it."""
+_NVRTC_ANCHOR = _ANCHOR.replace("void", "__device__ void", 1)
+"""The same for NVRTC, which compiles no functions of the host."""
 
 _C_NAME = re.compile(r"[A-Za-z_]\w*")
 _MANGLED = re.compile(r"_Z([NL]?)(?=\d)")
@@ -63,6 +65,12 @@ def cpp_name(symbol: str) -> str:
 def is_looked_up(recipe: Recipe) -> bool:
     """Return whether the symbol is taken from what was compiled."""
     return is_cpp(recipe.symbol) or bool(recipe.unit)
+
+
+def anchored(text: str) -> str:
+    """Return a source for NVRTC, which instantiates the kernel itself, with the same symbols in
+    each process."""
+    return f"{text}\n{_NVRTC_ANCHOR}"
 
 
 def naming(kernel: str) -> str:

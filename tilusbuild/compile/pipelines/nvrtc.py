@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile.kernel_names import SYMBOL_FILE, is_cpp
+from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchored, is_cpp
 from tilusbuild.compile.model import Recipe, RefusedFlag
 from tilusbuild.compile.module import ScriptParts
 from tilusbuild.compile.pipelines.base import TIMES_OF_HEADERS
@@ -206,6 +206,9 @@ class KernelNvrtc(KernelPipeline):
 
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cuda" and has_kernel and device_compiler == "nvrtc"
+
+    def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
+        return anchored(text) if is_cpp(symbol) else text
 
     def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
