@@ -193,6 +193,11 @@ def test_another_struct_does_not_compile(
         ('"struct P { }"', '"" is not a member of a struct'),
         ('"struct P { float x }"', '"float x" is not a member of a struct'),
         ('"struct P { f32 x; f32 x }"', 'two members are called "x"'),
+        (
+            '"struct P { f32 x[2][3]; }"',
+            "an array of arrays, and a struct, is one array of its size",
+        ),
+        ('"struct P { f32* x; }"', "any pointer is void*"),
         ('"struct P { f32 x[0] }"', '"f32 x[0]" has no elements'),
         ('"struct P { u8 x[40000] }"', "a struct of 40000 bytes; a kernel takes 32764 at most"),
         ('{ type = "struct P { f32 x }", out = true }', "a struct is passed by value"),

@@ -93,7 +93,10 @@ def _struct(name: str, text: str, *, plain: bool) -> Argument:
     try:
         return Argument(name, struct_of(text).text(), None)
     except ValueError as error:
-        hint = 'as in "struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }"'
+        hint = (
+            'as in "struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }": any pointer '
+            "is void*; an array of arrays, and a struct, is one array of its size and alignment"
+        )
         raise SignatureError(str(error), 1, argument=name, hint=hint) from None
 
 
