@@ -309,7 +309,7 @@ def test_device_code_is_linked_where_it_is_asked_for(
     made = project.directory / "l.so"
     assert ctypes.CDLL(str(made)).version() > 12000
     (link,) = (path for path in project.programs.values() if (path / "module/lib.so").exists())
-    assert ("-nodlink" in (link / "options.txt").read_text()) is not rdc
+    assert ("-dlink" in (link / "options.txt").read_text()) is rdc
     elsewhere = project.copy(tmp_path / "x y", cache=False)
     elsewhere.build()
     assert (elsewhere.directory / "l.so").read_bytes() == made.read_bytes()
@@ -328,3 +328,31 @@ def test_a_shared_runtime_is_not_in_the_library(new_project: NewProject):
     project = new_project(text, CUDA)
     project.build()
     assert (project.directory / "l.so").stat().st_size < 40_000
+
+
+@pytest.mark.nvcc
+def test_a_device_link_needs_no_runtime(new_project: NewProject):
+    """nvcc leaves the device link out of one that takes no runtime: the library would not load."""
+    text = HEAD.format(target="gpu", arch="sm_80") + (
+        '[library.l]\nsources = ["src/*.cu"]\noutput = "l.so"\nrdc = true\ncudart = "none"\n'
+        'undefined = true\ndefines = { CALL = "other(*p)" }\n'
+    )
+    project = new_project(text, CUDA)
+    project.build()
+    words = ["nm", "-D", "--undefined-only", str(project.directory / "l.so")]
+    missing = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "__cudaRegisterFatBinary" in missing
+    assert "__cudaRegisterLinkedBinary" not in missing
+    project.edit("tilus.toml", '"none"\nundefined = true', '"shared"')
+    assert project.compiled() == 1
+
+
+@pytest.mark.nvcc
+def test_relocatable_device_code_without_a_device_link_is_told(new_project: NewProject):
+    text = HEAD.format(target="gpu", arch="sm_80") + (
+        '[library.l]\nsources = ["src/a.cu"]\nflags = ["-rdc=true"]\ndefines = { CALL = 1 }\n'
+    )
+    project = new_project(text, CUDA)
+    project.edit("src/a.cu", "return two();", "return 2;")
+    said = project.run("build", status=1).err
+    assert "needs a device link: rdc = true in [library.NAME]" in said

@@ -73,7 +73,7 @@ def failure(
     """Return the error of a finished step, or None if its tool reports success.
 
     `log` is the tool's output. `program` is what the step compiled, None if its failure is never
-    the program's fault. `explanation` replaces the diagnosis as the reason.
+    the program's fault. `explanation` replaces what the tool says of it as the reason.
     """
     if finished.timed_out:
         after = f"{finished.seconds:.0f} s, which timeout in [build] sets"
@@ -93,7 +93,8 @@ def failure(
             return StepError(Cause.KILLED, f"{ended}, as when memory runs out")
         return StepError(Cause.CRASH, ended)
     if accident is not None:
-        return StepError(*accident)
+        cause, line = accident
+        return StepError(cause, explanation if explanation and cause is Cause.CRASH else line)
     if said.diagnosis is not None:
         return StepError(Cause.SOURCE, explanation or said.diagnosis)
     reason = _first_error(log) or f"{tool} ended with status {finished.status}"

@@ -290,12 +290,16 @@ def _unmangled(name: str) -> str:
 
 
 def link_problem(recipe: Recipe, log: str) -> str | None:
-    """Return the meaning of a linker's error about the template's own function."""
+    """Return the meaning of a linker's error: what is nowhere, or not defined."""
+    if nowhere := re.search(r"cannot find -l(\S+?):?(?:\s|$)", log):
+        name = nowhere[1]
+        files = name[1:] if name.startswith(":") else f"lib{name}.so or lib{name}.a"
+        return f"error: {files} is neither in link-dirs, nor in the toolkit, nor in the system"
     missing = re.findall(r"undefined reference to [`']([^']+)'", log)
     if recipe.symbol in missing and _is_template(recipe):
         return _no_template(recipe, "function")
     if recipe.symbol not in missing:
-        return _undefined(missing)
+        return _undefined(recipe, missing)
     return f'the source defines no function "{recipe.symbol}" with C linkage: declare it extern "C"'
 
 
@@ -323,12 +327,15 @@ NO_DEVICE_LINK = (
 )
 
 
-def _undefined(missing: Sequence[str]) -> str | None:
+_UNLINKED = "error: relocatable device code needs a device link: rdc = true in [library.NAME]"
+
+
+def _undefined(recipe: Recipe, missing: Sequence[str]) -> str | None:
     """Return the meaning of a linker's error about other names."""
     if not missing:
         return None
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
-        return NO_DEVICE_LINK
+        return NO_DEVICE_LINK if recipe.link is None else _UNLINKED
     names = ", ".join(dict.fromkeys(missing))
     return f"error: nothing that is linked defines {names}"
 

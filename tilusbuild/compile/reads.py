@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
-from tilusbuild.compile.steps import HERE, SOURCE, Step, Tools
+from tilusbuild.compile.steps import HERE, SOURCE, TOOLS, Step, Tools
 from tilusbuild.errors import Diagnostic
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process import landlock
@@ -47,6 +47,8 @@ _NOT_OPENED = re.compile(
 )
 """strerror() of EACCES and ENOENT, as gcc and ld print it; as; NVRTC."""
 _PATH = re.compile(r"[^\s\"'`<>]*/[^\s\"'`<>]*")
+_TOOL = re.compile(rf"^{HERE}/{TOOLS}/\S+?: ")
+"""A tool's own name, at the start of its message."""
 _PLACE = re.compile(r"(?:^|from )(/[^:\n]*?)(?::|\()\d+", re.MULTILINE)
 """A file in which a compiler found something, or from which it includes another."""
 _AT = re.compile(
@@ -60,7 +62,7 @@ REMEDY = (
     "put it into a directory of include-dirs and include it by its name there; a computed include "
     "is declared by headers = […]"
 )
-_LINK_REMEDY = "a [library.NAME] takes archives and objects in sources, link-libs and link-dirs"
+_LINK_REMEDY = "a [library.NAME] takes archives and objects in objects, link-libs and link-dirs"
 
 
 @lru_cache(maxsize=1)
@@ -130,7 +132,9 @@ class Reads:
         if finished.status != 0:
             log = finished.output.decode("utf-8", "replace")
             found = next(self._outside(self._named(log)), None)
-            return None if found is None else _located(found, source, log)
+            if found is None:
+                return None
+            return _located(found, source, log) if SOURCE in step.argv else _linked(found)
         if self._lists_linked(step):
             return self._wrongly_linked(step)
         if SOURCE not in step.argv or step.argv[0] == "{nvrtc}":
@@ -162,11 +166,7 @@ class Reads:
         own = self.tools.reach.tools if self.tools.reach is not None else ()
         files = (path for path in sorted(listed) if not _is_below(path, own))
         found = next(self._outside(files), None)
-        if found is None:
-            return None
-        return (
-            f"error: {found} was linked, and the program's hash does not cover it; {_LINK_REMEDY}"
-        )
+        return None if found is None else _linked(found)
 
     def unheld(self, notes: Sequence[Diagnostic]) -> str | None:
         """Return why NVRTC cannot be given a source whose closure has `notes`: what it would read
@@ -190,7 +190,7 @@ class Reads:
         """Yield the files that a failed compiler could not open, or was in."""
         for line in log.splitlines():
             if _NOT_OPENED.search(line):
-                yield from (path.rstrip(":,;.") for path in _PATH.findall(line))
+                yield from (path.rstrip(":,;.") for path in _PATH.findall(_TOOL.sub("", line)))
         yield from _PLACE.findall(log)
 
     def _listed(self, name: str) -> set[str] | None:
@@ -238,6 +238,13 @@ def _is_below(path: str, directories: tuple[str, ...]) -> bool:
 
 def _below(path: str, directories: tuple[str, ...]) -> bool:
     return any(path == each or path.startswith(each + "/") for each in directories)
+
+
+def _linked(path: str) -> str:
+    """Return the error about a file that was linked, or would have been."""
+    return (
+        f"error: the link asks for {path}, and the program's hash does not cover it; {_LINK_REMEDY}"
+    )
 
 
 def _located(path: str, source: str, log: str = "") -> str:

@@ -8,6 +8,7 @@ so whatever changes one of them changes it, and what changes none is not linked 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -21,6 +22,7 @@ from tilusbuild.plan.roots import PROJECT, root_of
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.render.closure import Header, closure_of
 from tilusbuild.runtime.naming import program_name
+from tilusbuild.runtime.regular import open_file
 from tilusbuild.space import Schedule
 
 if TYPE_CHECKING:
@@ -126,7 +128,8 @@ class LinkInstance(ScriptInstance):
     def _own_inputs(self) -> Iterator[Header]:
         """Yield the objects and archives that are linked as they are."""
         for name in cast("LinkScript", self._owner).libs:
-            yield self._file(f"{PROJECT}/{name}", os.path.join(self._manifest.root, name))
+            path = os.path.join(self._manifest.root, name)
+            yield self._file(f"{PROJECT}/{name}", path, "objects")
 
     @property
     def kept_here(self) -> str:
@@ -142,10 +145,15 @@ class LinkInstance(ScriptInstance):
         return f"{', '.join(foreign)} {which} is taken from the system by its name, in no hash"
 
     def _own_libs(self) -> Iterator[Header]:
-        """Yield those of `link-libs` that are in a directory of `link-dirs`."""
+        """Yield those of `link-libs` that are in a directory of `link-dirs`, and what they name
+        there."""
         for _, place in self._places_of_libs():
             if place is not None:
-                yield self._file(*place)
+                yield self._file(*place, "link-libs")
+                directories = [os.path.dirname(each) for each in place]
+                for other in _named_beside(place[1]):
+                    name, path = (f"{directory}/{other}" for directory in directories)
+                    yield self._file(name, path, "link-libs")
 
     def _places_of_libs(self) -> Iterator[tuple[str, tuple[str, str] | None]]:
         """Yield each of `link-libs` with its name and its path in a directory of `link-dirs`; None
@@ -165,24 +173,66 @@ class LinkInstance(ScriptInstance):
             place = None
             for root in roots:
                 self.inputs.add(root.path)
-                there = [f"lib{name}{suffix}" for suffix in (".so", ".a")]
+                there = files_named(name)
                 if found := next((f for f in there if os.path.isfile(f"{root.path}/{f}")), None):
                     place = f"{root.name}/{found}", f"{root.path}/{found}"
                     break
             yield name, place
 
-    def _file(self, name: str, path: str) -> Header:
+    def _file(self, name: str, path: str, key: str) -> Header:
+        place = self._manifest.place("library", self.script, key)
         try:
-            return Header(name, self._memory.digest(path), path)
+            header = Header(name, self._memory.digest(path), path)
+            start = _start_of(path)
         except OSError as error:
-            place = self._manifest.place("library", self.script)
             raise input_error(f"{path} cannot be read: {error.strerror}", place=place) from None
+        if start.startswith(_THIN):
+            message = f"{path} is a thin archive: it names objects, and holds none"
+            raise input_error(message, place=place, hint="ar rcs, without T, makes one with them")
+        return header
 
     def readable(self, schedule: Schedule, log: str) -> str:
-        """Return the linker's log with the objects' names for their numbers."""
-        for number, (name, _) in reversed([*enumerate(self.objects)]):
-            log = log.replace(f"{number}.o:", f"{name}:")
-        return log
+        """Return the linker's log with the objects' names for their numbers, and no directory of
+        the compile in those of the other files."""
+        names = [name for name, _ in self.objects]
+
+        def name_of(found: re.Match[str]) -> str:
+            number = int(found["number"] or -1)
+            return names[number] if 0 <= number < len(names) else found["file"] or found[0]
+
+        return _LINKED_FILE.sub(name_of, log)
+
+
+_BINARY = (b"\x7fELF", b"!<arch>\n")
+_THIN = b"!<thin>\n"
+_LONGEST_SCRIPT = 1 << 12
+"""Bytes of a linker's script, of which there are few: its names come after a comment at most."""
+
+
+_LINKED_FILE = re.compile(
+    rf"(?<![^\s'\"`(])(?:include/(?:{PROJECT}/)?(?P<file>[^\s:'\"`(]+)|(?P<number>\d+)\.o\b)"
+)
+"""A file in what a linker says, by its name in the private directory."""
+
+
+def files_named(lib: str) -> tuple[str, ...]:
+    """Return the files that a linker looks for, after `-l`, in the order in which it takes them."""
+    return (lib[1:],) if lib.startswith(":") else (f"lib{lib}.so", f"lib{lib}.a")
+
+
+def _named_beside(path: str) -> list[str]:
+    """Return the files beside a library that it names, as a linker's script does in its place."""
+    start = _start_of(path)
+    if start.startswith(_BINARY):
+        return []
+    words = re.findall(r"[^\s(),;\"]+", start.decode("utf-8", "replace"))
+    directory = os.path.dirname(path)
+    return [word for word in words if "/" not in word and os.path.isfile(f"{directory}/{word}")]
+
+
+def _start_of(path: str) -> bytes:
+    with open_file(path) as file:
+        return file.read(_LONGEST_SCRIPT)
 
 
 def is_link(script: ScriptSection) -> bool:

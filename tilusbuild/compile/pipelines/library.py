@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
+_NVCC = ("{nvcc}", "{link_flags}", "-ccbin", "{cxx}")
+_DEVICE_OBJECT = "device.o"
 _DIGITS = 16
 _STAND_IN = "needed.s"
 _NOTHING = '.section .note.GNU-stack,"",%progbits\n'
@@ -141,16 +143,13 @@ class LinkNvcc(LinkPipeline):
 
     def commands(self, recipe: Recipe) -> list[Step]:
         link = _link_of(recipe)
-        words = ["{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *cudart(link.cudart)]
+        linker = [word for flag in _linker(link) for word in ("-Xlinker", flag)]
+        inputs = [*_inputs(recipe), *linked_runtime(link.cudart)]
         if recipe.rdc:
-            # The device link compiles a stub, whose name would be in the library.
-            words += ["-cudadevrt", "static", *_KEEP, *gencode(recipe.archs, ptx=recipe.ptx)]
-        else:
-            words += ["-cudadevrt", "none", "-nodlink"]
-        words += [word for flag in _linker(link) for word in ("-Xlinker", flag)]
-        inputs = (*_inputs(recipe), *linked_runtime(link.cudart))
+            inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
+        words = (*_NVCC, "-shared", *cudart(link.cudart), "-cudadevrt", "none", "-nodlink", *linker)
         link_step = Step("link", (*words, *inputs, "-o", self.product), self.product)
-        return [*_stand_ins(link), link_step]
+        return [*_stand_ins(link), *_device_link(recipe), link_step]
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.fingerprint_cudart if linked_runtime(_link_of(recipe).cudart) else ()
@@ -161,6 +160,16 @@ class LinkNvcc(LinkPipeline):
 
     def toolkit_version(self, toolchain: Toolchain) -> str | None:
         return toolchain.cuda.version if toolchain.cuda is not None else None
+
+
+def _device_link(recipe: Recipe) -> Iterator[Step]:
+    """Yield the step that links relocatable device code: nvcc leaves it out, and says nothing, of a
+    link that is told to take no runtime."""
+    if recipe.rdc:
+        # It compiles a stub, whose name would be in the library.
+        how = ("-dlink", "-Xcompiler", "-fPIC", *_KEEP, *gencode(recipe.archs, ptx=recipe.ptx))
+        words = (*_NVCC, *how, *_inputs(recipe), "-o", _DEVICE_OBJECT)
+        yield Step("device link", words, _DEVICE_OBJECT)
 
 
 class LinkCpu(LinkPipeline):

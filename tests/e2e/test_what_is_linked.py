@@ -1,0 +1,115 @@
+"""What `objects`, `link-libs` and `link-dirs` name, and what is said of what cannot be linked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from support.one_library import HEAD
+from support.project import NewProject, Project, needs_cxx
+
+Linking = Callable[..., Project]
+
+
+@pytest.fixture
+def linking(new_project: NewProject) -> Linking:
+    """A library that calls part(), with these keys; whoever calls it makes `vendor`."""
+    needs_cxx()
+
+    def make(keys: str) -> Project:
+        text = HEAD.format(target="cpu", arch="cpu")
+        text += f'[library.l]\nsources = ["src/*.cpp"]\noutput = "l.so"\n{keys}\n'
+        source = 'int part();\nextern "C" int run() { return 10 * part(); }\n'
+        project = new_project(text, {"src/a.cpp": source})
+        (project.directory / "vendor").mkdir()
+        return project
+
+    return make
+
+
+def part(project: Project, value: int, *words: str) -> None:
+    """Compile a part() that gives `value`, in `vendor`."""
+    text = f"int part() {{ return {value}; }}\n"
+    subprocess.run(
+        ["g++", "-fPIC", "-x", "c++", "-", *words],
+        input=text.encode(),
+        cwd=project.directory / "vendor",
+        check=True,
+    )
+
+
+def needed(project: Project) -> list[str]:
+    """The libraries that the product asks for."""
+    words = ["readelf", "-d", str(project.directory / "l.so")]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return [line.split("[")[1].rstrip("]") for line in listed.splitlines() if "NEEDED" in line]
+
+
+def run(project: Project) -> int:
+    """What the product computes, in a process of its own, with the libraries of `vendor`."""
+    vendor = sorted(str(path) for path in project.directory.glob("vendor/*.so.*"))
+    code = (
+        "import ctypes, sys\n"
+        "for path in sys.argv[1:]: last = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)\n"
+        "print(last.run())\n"
+    )
+    words = [sys.executable, "-c", code, *vendor, str(project.directory / "l.so")]
+    return int(subprocess.run(words, capture_output=True, check=True).stdout)
+
+
+def test_a_library_that_is_nowhere_is_named(linking: Linking):
+    project = linking('link-libs = ["no_such", "m"]')
+    said = project.run("build", status=1).err
+    assert "libno_such.so or libno_such.a is neither in link-dirs, nor in the toolkit" in said
+    assert "hash does not cover" not in said
+    project.edit("tilus.toml", '"no_such"', '":libm.so.99"')
+    assert "error: libm.so.99 is neither in link-dirs" in project.run("build", status=1).err
+
+
+def test_a_versioned_library_is_named_by_its_file(linking: Linking):
+    """As packages of Python ship them, with no link for the linker."""
+    project = linking('link-libs = [":libpart.so.2"]\nlink-dirs = ["vendor"]')
+    part(project, 4, "-shared", "-Wl,-soname,libpart.so.2", "-o", "libpart.so.2")
+    assert project.compiled() == 2
+    assert "libpart.so.2" in needed(project)
+    assert run(project) == 40
+    part(project, 5, "-shared", "-Wl,-soname,libpart.so.2", "-o", "libpart.so.2")
+    assert project.compiled() == 1, "its content is in the hash"
+
+
+def test_what_a_linkers_script_names_beside_itself_comes_with_it(linking: Linking):
+    project = linking('link-libs = ["part"]\nlink-dirs = ["vendor"]')
+    part(project, 6, "-shared", "-Wl,-soname,libp.so.6", "-o", "libp.so.6")
+    script = project.write("vendor/libpart.so", "/* GNU ld script */\nINPUT(libp.so.6)\n")
+    project.build()
+    assert "libp.so.6" in needed(project)
+    assert run(project) == 60
+    part(project, 7, "-shared", "-Wl,-soname,libq.so.7", "-o", "libp.so.6")
+    assert project.compiled() == 1
+    assert "libq.so.7" in needed(project)
+    script.write_text(f"GROUP({project.directory}/vendor/libp.so.6)\n")
+    said = project.run("build", status=1).err
+    assert "vendor/libp.so.6, and the program's hash does not cover it; a [library.NAME]" in said
+
+
+def test_a_thin_archive_is_refused_where_it_is_named(linking: Linking):
+    project = linking('objects = ["vendor/*.a"]')
+    part(project, 8, "-c", "-o", "part.o")
+    vendor = project.directory / "vendor"
+    subprocess.run(["ar", "rcsDT", "libpart.a", "part.o"], cwd=vendor, check=True)
+    said = project.run("build", status=2).err
+    assert "vendor/libpart.a is a thin archive: it names objects, and holds none" in said
+    assert 'objects = ["vendor/*.a"]' in said
+
+
+def test_a_linkers_log_has_the_files_of_the_project(linking: Linking):
+    """Also where the end of a file's name is what an object is called in the compile."""
+    project = linking('objects = ["vendor/*.o"]')
+    part(project, 9, "-Dpart=other", "-c", "-o", "d0.o")
+    part(project, 9, "-Dpart=other", "-c", "-o", "e0.o")
+    said = project.run("build", status=1).err
+    assert "ld: vendor/e0.o: in function" in said
+    assert "ld: src/a.cpp: in function" in said
