@@ -93,10 +93,12 @@ def build_planned(
     """Build what was planned; with `only`, just those of its programs, and nothing else is written;
     with `part`, one shard. `seen` is for the store. `root` is who keeps what was made, in the place
     of the project: its scripts get no dispatcher then. `headers` is given what the headers of
-    the programs cost."""
+    the programs cost. Raises `InputError` and `CacheError`."""
     wanted: Iterable[ProgramJob] = jobs(plan) if only is None else only
     if part is not None:
         wanted = part.jobs(reporter)
+    if only is None and root is None:
+        outputs.check(project, plan)
     if only is None and part is None and root is None:
         config = replace(config, notices=dropped_measurements(project, plan))
     with open_builder(project, config, seen=seen) as builder:

@@ -1,45 +1,110 @@
 """The files of a project that its libraries are written to (`output` of `[library.NAME]`).
 
-An output follows from the cache and is no input of anything. It is a copy: a link would be changed
-with the cache by whoever strips or signs it. One that has the library's bytes is left as it is.
+An output follows from the cache and is no input of the build that writes it: what reads it there
+would be of the build before. It is a copy: a link would be changed with the cache by whoever strips
+or signs it. One that has the library's bytes is left as it is.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import product_of
+from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.methods import LinkMethods
+from tilusbuild.manifest.sources import SOURCES
 from tilusbuild.plan.planner import Plan
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status
 
+_OWN = "an output is a file of its own"
+
+
+class _Output(NamedTuple):
+    """A file, and whose it is."""
+
+    path: str
+    library: str
+    target: str
+    program: str
+
 
 def paths(project: Project, plan: Plan) -> list[str]:
     """Return the outputs of the planned libraries."""
-    return [path for path, _ in _outputs(project, plan)]
+    return [each.path for each in _outputs(project, plan)]
+
+
+def check(project: Project, plan: Plan) -> None:
+    """Raise `InputError` for outputs that would be written over each other, over what the build
+    reads, or into the cache."""
+    taken: dict[str, _Output] = {}
+    wrong = []
+    for output in _outputs(project, plan):
+        place = project.manifest.place_of_value("library", output.library, "output")
+        other = taken.setdefault(os.path.realpath(output.path), output)
+        if other is not output:
+            wrong.append(_same(output, other, place))
+        elif wrongly := _overwrites(project, plan, output, place):
+            wrong.append(wrongly)
+    if wrong:
+        raise InputError(*wrong)
+
+
+def _same(output: _Output, other: _Output, place: Place) -> Diagnostic:
+    if output.library == other.library:
+        message = f'the library of target "{output.target}" would replace that of "{other.target}"'
+        return Diagnostic(message, place, "with {target} in its name each has its own")
+    return Diagnostic(f'library "{other.library}" is written to the same file', place, _OWN)
+
+
+def _overwrites(project: Project, plan: Plan, output: _Output, place: Place) -> Diagnostic | None:
+    path, library = output.path, output.library
+    real = os.path.realpath(path)
+    if real == os.path.realpath(project.manifest.path):
+        return Diagnostic("the output would replace the manifest", place, _OWN)
+    if real.startswith(os.path.realpath(project.cache.tree.root) + "/"):
+        return Diagnostic("the output would be in the cache", place, _OWN)
+    every = plan.script_instances
+    reader = next((each.script for each in every if not each.inputs.isdisjoint((path, real))), None)
+    if reader is None:
+        return None
+    reader = reader.removesuffix(SOURCES)
+    message = f'"{reader}" reads this file, which library "{library}" would write after that'
+    one, other = (f"tilusbuild build {each}" for each in (library, reader))
+    return Diagnostic(
+        message, place, _OWN if reader == library else f"build it first: {one}; {other}"
+    )
 
 
 def write(project: Project, plan: Plan) -> None:
     """Bring the outputs of the planned libraries up to date, as far as those are built. Raises
-    `OSError`."""
-    for path, program in _outputs(project, plan):
-        entry = project.cache.lookup(program)
+    `OSError`, which names the output."""
+    for output in _outputs(project, plan):
+        entry = project.cache.lookup(output.program)
         if entry is None or entry.status != Status.BUILT:
             continue
         made = read_bytes(os.path.join(entry.path, product_of(entry.meta)))
-        if not os.path.isfile(path) or read_bytes(path) != made:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            write_atomic(path, made, mode=0o755 if path.endswith(".so") else 0o644)
+        try:
+            _bring_up_to_date(output.path, made)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, output.path) from None
 
 
-def _outputs(project: Project, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield each output's path and the program that it is made of."""
+def _bring_up_to_date(path: str, made: bytes) -> None:
+    if not os.path.isfile(path) or read_bytes(path) != made:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, made, mode=0o755 if path.endswith(".so") else 0o644)
+
+
+def _outputs(project: Project, plan: Plan) -> Iterator[_Output]:
     for instance in plan.instances:
         script = project.manifest.scripts[instance.script]
         if isinstance(script, LinkMethods) and script.owner.output is not None:
-            name = script.owner.output.replace("{target}", instance.target.name)
-            yield os.path.join(project.manifest.root, name), instance.programs[0]
+            target = instance.target.name
+            name = script.owner.output.replace("{target}", target)
+            path = os.path.normpath(os.path.join(project.manifest.root, name))
+            yield _Output(path, instance.script, target, instance.programs[0])

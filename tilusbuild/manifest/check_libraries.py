@@ -11,7 +11,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilusbuild.errors import did_you_mean
+from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.manifest.check_files import check_header_patterns, check_include_dirs
 from tilusbuild.manifest.check_names import check_macros
 from tilusbuild.manifest.check_targets import check_flag_list, check_references
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
 """What a script of objects has no use for."""
 _SONAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)
+_IN_BRACES = re.compile(r"\{[^{}]*\}")
 _ONLY_SHARED = ("rdc", "cudart", "link_libs", "link_dirs", "rpath", "undefined", "needed")
 
 
@@ -108,12 +109,18 @@ def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> Non
                 checks.document.value(*path, "needed", number),
                 'as readelf -d shows it: "libtorch.so", "libcublas.so.13"',
             )
-    if library.output is not None and (
-        os.path.isabs(library.output) or os.pardir in library.output.split("/")
-    ):
-        checks.error(
-            "the output must be inside the project", checks.document.value(*path, "output")
-        )
+    if library.output is not None:
+        _output(checks, checks.document.value(*path, "output"), library.output)
+
+
+def _output(checks: Checks, place: Place, output: str) -> None:
+    unknown = next((each for each in _IN_BRACES.findall(output) if each != "{target}"), None)
+    if os.path.isabs(output) or os.pardir in output.split("/"):
+        checks.error("the output must be inside the project", place)
+    elif unknown is not None:
+        checks.error(f"nothing stands for {unknown}", place, "{target} is the target's name")
+    elif os.path.basename(output) in ("", "."):
+        checks.error("the output is a directory", place, 'as in: output = "build/libname.so"')
 
 
 def _object(checks: Checks, path: Path, script: ScriptSection) -> None:

@@ -174,6 +174,7 @@ class LinkInstance(ScriptInstance):
             for root in roots:
                 self.inputs.add(root.path)
                 there = files_named(name)
+                self.inputs.update(f"{root.path}/{each}" for each in there)
                 if found := next((f for f in there if os.path.isfile(f"{root.path}/{f}")), None):
                     place = f"{root.name}/{found}", f"{root.path}/{found}"
                     break

@@ -1,0 +1,95 @@
+"""`output` of `[library.NAME]`: a file of its own, and no input of the build that writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from support.one_library import HEAD
+from support.project import NewProject, Project, needs_cxx
+
+FILES = {
+    "a/a.cpp": 'int part();\nextern "C" int run() { return part(); }\n',
+    "b/b.cpp": "int part() { return 1; }\n",
+}
+HEADS = HEAD.format(target="cpu", arch="cpu") + '[target.other]\narch = "cpu"\n'
+B = '[library.b]\nsources = ["b/*.cpp"]\ntargets = ["cpu"]\nkind = "static"\n'
+
+
+@pytest.fixture
+def project(new_project: NewProject) -> Project:
+    needs_cxx()
+    return new_project(HEADS, FILES)
+
+
+def with_libraries(project: Project, text: str) -> Project:
+    project.write("tilus.toml", HEADS + text)
+    return project
+
+
+def mistake(project: Project, output: str) -> str:
+    """What a build says of an output, at whose place it says it; nothing is compiled."""
+    said = project.run("build", status=2).err
+    assert not project.programs
+    assert re.search(rf'^ +\d+ \| output = "{re.escape(output)}"$', said, re.MULTILINE)
+    return said
+
+
+def test_libraries_are_not_written_over_each_other(project: Project):
+    both = '[library.a]\nsources = ["b/*.cpp"]\noutput = "l.so"\n'
+    said = mistake(with_libraries(project, both), "l.so")
+    assert 'error: the library of target "other" would replace that of "cpu"' in said
+    assert "with {target} in its name each has its own" in said
+    one = both + 'targets = ["cpu"]\n' + B + 'output = "./l.so"\n'
+    said = mistake(with_libraries(project, one), "./l.so")
+    assert 'error: library "a" is written to the same file' in said
+    with_libraries(project, both).build("--target", "other")
+    assert (project.directory / "l.so").exists(), "one target at a time is somebody's choice"
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("b/b.cpp", '"b" reads this file, which library "b" would write after that'),
+        ("tilus.toml", "the output would replace the manifest"),
+        (".cache/index.json", "the output would be in the cache"),
+    ],
+)
+def test_a_library_is_not_written_over_what_it_is_made_of(project: Project, output: str, said: str):
+    with_libraries(project, f'{B}output = "{output}"\n')
+    before = (project.directory / "b/b.cpp").read_text()
+    assert f"error: {said}" in mistake(project, output)
+    assert (project.directory / "b/b.cpp").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "reads", ['objects = ["out/*.a"]', 'link-libs = ["b"]\nlink-dirs = ["out"]']
+)
+def test_what_one_library_writes_and_another_reads_is_built_first(project: Project, reads: str):
+    """In one build the second would be linked with what the first was in the build before."""
+    own = '[library.a]\nsources = ["a/*.cpp"]\ntargets = ["cpu"]\n' + reads + '\noutput = "a.so"\n'
+    with_libraries(project, B + 'output = "out/libb.a"\n' + own)
+    project.write("out/libb.a", "!<arch>\n")
+    said = mistake(project, "out/libb.a")
+    assert "build it first: tilusbuild build b; tilusbuild build a" in said
+    assert (project.compiled("b"), project.compiled("a")) == (2, 2)
+    first = (project.directory / "a.so").read_bytes()
+    project.edit("b/b.cpp", "1", "2")
+    assert 'error: "a" reads this file, which' in project.run("build", status=2).err
+    project.build("b")
+    project.build("a")
+    assert (project.directory / "a.so").read_bytes() != first
+
+
+def test_an_output_that_cannot_be_written_is_named(project: Project):
+    with_libraries(project, B + 'output = "out/lib b.a"\n')
+    made = project.directory / "out/lib b.a"
+    made.mkdir(parents=True)
+    said = project.run("build", status=1).err
+    assert f"error: {made}: Is a directory" in said
+    assert os.listdir(made.parent) == [made.name]
+    made.rmdir()
+    project.build()
+    assert made.is_file()
