@@ -356,3 +356,25 @@ def test_relocatable_device_code_without_a_device_link_is_told(new_project: NewP
     project.edit("src/a.cu", "return two();", "return 2;")
     said = project.run("build", status=1).err
     assert "needs a device link: rdc = true in [library.NAME]" in said
+
+
+@pytest.mark.nvcc
+def test_a_library_without_device_code_is_packaged_for_a_gpu(
+    new_project: NewProject, tmp_path: Path
+):
+    """As the part of a backend that only calls the CUDA runtime."""
+    text = HEAD.format(target="gpu", arch="sm_80") + '[library.l]\nsources = ["src/*.cpp"]\n'
+    project = new_project(text, CUDA)
+    project.build()
+    project.run("package", "--format", "dir", "-o", tmp_path / "out")
+    (shipped,) = (tmp_path / "out").iterdir()
+    project.run("verify", shipped)
+    where = tmp_path / "installed"
+    project.run("install", shipped, "--cache-dir", where)
+    code = (
+        "import ctypes, tilusbuild\n"
+        f"path = tilusbuild.library_path('l', where={str(where)!r}, target='gpu')\n"
+        "assert ctypes.CDLL(path).version() > 12000\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "missing" not in project.run("preflight", shipped, "--device", "sm_80").out

@@ -43,6 +43,7 @@ from tilusbuild.package.listing import (
     FileList,
     HostNeeds,
     PackageTarget,
+    ProgramEntry,
     ScriptEntry,
     parse,
 )
@@ -56,7 +57,7 @@ from tilusbuild.package.model import (
     purpose_of_script,
 )
 from tilusbuild.package.names import ContentChecker, kind_with_key
-from tilusbuild.plan.identity import value_text
+from tilusbuild.plan.identity import section_of, value_text
 from tilusbuild.runtime import candidates, direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
@@ -215,7 +216,16 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     if sha256_bytes(data[layout.PROGRAM_TXT] + data[layout.OPTIONS_TXT]) != digest:
         raise InconsistentError(f"{where}: its texts are not those that the directory is named by")
     _check_meta(where, digest, data[layout.META], files)
-    _check_code(f"{where}/{layout.LIBRARY}", listing, digest, data[layout.LIBRARY])
+    made = f"{where}/{layout.LIBRARY}"
+    held = _check_code(made, listing.programs[digest], data[layout.LIBRARY], listing.needs)
+    promised = _promised(listing.targets[listing.programs[digest].target])
+    # A library of objects has what these have: none of them may be device code.
+    linked = "library" in section_of(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
+    if held != promised and not linked:
+        raise CodeMismatchError(
+            f"{made} holds code for {images_text(held)};"
+            f" target {listing.programs[digest].target} is {images_text(promised)}"
+        )
 
 
 def _check_meta(where: str, digest: str, data: bytes, files: Files) -> None:
@@ -234,8 +244,10 @@ def _check_meta(where: str, digest: str, data: bytes, files: Files) -> None:
             raise InconsistentError(f"{where}/{name} is not what {layout.META} beside it says")
 
 
-def _check_code(where: str, listing: FileList, digest: str, data: bytes) -> None:
-    program = listing.programs[digest]
+def _check_code(
+    where: str, program: ProgramEntry, data: bytes, host: HostNeeds
+) -> set[tuple[str, str]]:
+    """Return what code a library holds, which is what is listed of it."""
     try:
         held: set[tuple[str, str]] = {(image.kind, image.arch) for image in read_archs(data)}
         needs = read_needs(data)
@@ -246,15 +258,9 @@ def _check_code(where: str, listing: FileList, digest: str, data: bytes) -> None
         raise CodeMismatchError(
             f"{where} holds code for {images_text(held)}; listed is {images_text(listed)}"
         )
-    promised = _promised(listing.targets[program.target])
-    if held != promised:
-        raise CodeMismatchError(
-            f"{where} holds code for {images_text(held)};"
-            f" target {program.target} is {images_text(promised)}"
-        )
-    problem = host_problem(listing.needs, needs)
-    if problem:
+    if problem := host_problem(host, needs):
         raise InconsistentError(f"{where} {problem}; the list says otherwise")
+    return held
 
 
 def _promised(target: PackageTarget) -> set[tuple[str, str]]:

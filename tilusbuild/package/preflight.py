@@ -25,7 +25,7 @@ from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNo
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.runtime.script import TEXT, Script, buckets_between, read_script
+from tilusbuild.runtime.script import SHARED, TEXT, Script, buckets_between, read_script
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch, read_tables
 
 ANY_GPU = "any GPU"
@@ -168,6 +168,8 @@ def _code_problems(
         return
     for program in sorted(packed_indices):
         images = listing.programs[script.programs[program]].images
+        if script.form == SHARED and not images:
+            continue  # a library of host code
         meta = {"images": [{"kind": image.kind, "arch": image.arch} for image in images]}
         try:
             library.check_images(script, program, meta, host.device)
