@@ -355,7 +355,12 @@ def test_relocatable_device_code_without_a_device_link_is_told(new_project: NewP
     project = new_project(text, CUDA)
     project.edit("src/a.cu", "return two();", "return 2;")
     said = project.run("build", status=1).err
-    assert "needs a device link: rdc = true in [library.NAME]" in said
+    assert "device code needs a device link: rdc = true in [library.NAME]" in said
+    project.edit(
+        "tilus.toml", 'flags = ["-rdc=true"]\ndefines = { CALL = 1', 'defines = { CALL = "other(1)"'
+    )
+    said = project.run("build", status=1).err
+    assert "error: this source does not define _Z5otheri, and another object needs a device" in said
 
 
 @pytest.mark.nvcc

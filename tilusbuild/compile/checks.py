@@ -295,6 +295,8 @@ def link_problem(recipe: Recipe, log: str) -> str | None:
         name = nowhere[1]
         files = name[1:] if name.startswith(":") else f"lib{name}.so or lib{name}.a"
         return f"error: {files} is neither in link-dirs, nor in the toolkit, nor in the system"
+    if device := re.search(r"Unresolved extern function '(\w+)'", log):
+        return f"error: this source does not define {device[1]}, and another object {_LINKED_APART}"
     missing = re.findall(r"undefined reference to [`']([^']+)'", log)
     if recipe.symbol in missing and _is_template(recipe):
         return _no_template(recipe, "function")
@@ -325,9 +327,7 @@ NO_DEVICE_LINK = (
     "does not get: include what other units define, or make it a library, [library.NAME] with "
     "rdc = true"
 )
-
-
-_UNLINKED = "error: relocatable device code needs a device link: rdc = true in [library.NAME]"
+_LINKED_APART = "needs a device link: rdc = true in [library.NAME]"
 
 
 def _undefined(recipe: Recipe, missing: Sequence[str]) -> str | None:
@@ -335,7 +335,7 @@ def _undefined(recipe: Recipe, missing: Sequence[str]) -> str | None:
     if not missing:
         return None
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
-        return NO_DEVICE_LINK if recipe.link is None else _UNLINKED
+        return NO_DEVICE_LINK if recipe.link is None else f"error: device code {_LINKED_APART}"
     names = ", ".join(dict.fromkeys(missing))
     return f"error: nothing that is linked defines {names}"
 
