@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -310,6 +311,10 @@ def test_device_code_is_linked_where_it_is_asked_for(
     assert ctypes.CDLL(str(made)).version() > 12000
     (link,) = (path for path in project.programs.values() if (path / "module/lib.so").exists())
     assert ("-dlink" in (link / "options.txt").read_text()) is rdc
+    # nvlink notes where it looked for libraries, and the hash does not know where a toolkit is.
+    looked = re.findall(rb"-arch sm_80 [^\0]* -L (/[^\0 ]+)", made.read_bytes())
+    assert bool(looked) is rdc
+    assert all(each.startswith(b"/proc/self/cwd/") for path in looked for each in path.split(b","))
     elsewhere = project.copy(tmp_path / "x y", cache=False)
     elsewhere.build()
     assert (elsewhere.directory / "l.so").read_bytes() == made.read_bytes()

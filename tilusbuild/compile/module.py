@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import (
+    DEVICE_LINKER,
     ENVIRONMENT,
+    HERE,
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
+    NVCC_HERE,
     OBJECT,
     PRODUCT,
     Step,
@@ -160,6 +163,7 @@ _VARIABLES = {
     "{nvcc}": '"$NVCC"',
     "{nvrtc}": '"${nvrtc[@]}"',
     "{link_flags}": '"${link_flags[@]}"',
+    DEVICE_LINKER: f"{HERE}/{NVCC_HERE}/nvcc ${{link_flags:+-L{HERE}/{NVCC_HERE}/../lib}}",
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
     "{ptxas}": '"$PTXAS"',
     "{cudart}": '"-L${cudart%/*}" "-l:${cudart##*/}"',
@@ -200,6 +204,7 @@ def compile_script(
             'touch -d @1 -- "$work"/*\n',
             _include(recipe),
             pipeline.script.headers,
+            _NVCC_HERE if DEVICE_LINKER in used else "",
             'cd -- "$work"\n\n',
             "run() { env "
             + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
@@ -284,6 +289,8 @@ if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
   link_flags=("-L$nvcc_folder/../lib")
 fi
 """
+
+_NVCC_HERE = f'ln -s -- "$nvcc_folder" "$work/{NVCC_HERE}"\n'
 
 # By its soname, as in `toolchain.cuda`. Where nothing matches, nvcc is given the pattern.
 _SHARED_RUNTIME = """\

@@ -37,6 +37,12 @@ TOOLS = "tools"
 (nvcc its ptxas, gcc its as and ld): one that is missing must not be replaced by another one that
 the machine happens to have."""
 
+NVCC_HERE = "nvcc-bin"
+"""The link to nvcc's directory in the private one: nvlink writes where it looked for libraries into
+the code that it makes, and nvcc has it look beside the nvcc that was started."""
+
+DEVICE_LINKER = f"{{{NVCC_HERE}/nvcc}}"
+
 ENVIRONMENT = {
     "SOURCE_DATE_EPOCH": "0",  # __DATE__ is constant
     "PWD": HERE,  # gcc writes it into debug information as the compile's directory
@@ -243,6 +249,9 @@ def tools_of(toolchain: Toolchain) -> Tools:
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
         paths["{link_flags}"] = tuple(cuda.link_flags)
+        own = f"{HERE}/{NVCC_HERE}"
+        beside = (f"-L{own}/../lib",) if cuda.link_flags else ()
+        paths[DEVICE_LINKER] = (f"{own}/{os.path.basename(cuda.nvcc)}", *beside)
         if cuda.cudart is not None:
             directory, name = os.path.split(cuda.cudart)
             paths["{cudart}"] = (f"-L{directory}", f"-l:{name}")

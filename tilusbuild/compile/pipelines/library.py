@@ -6,6 +6,7 @@ writes the names of its temporary files into an object, so these have fixed name
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,8 +17,10 @@ from tilusbuild.compile.pipelines.base import Pipeline
 from tilusbuild.compile.pipelines.cpu import Cpu
 from tilusbuild.compile.pipelines.nvcc import NvccPipeline, cudart, has_line_info, linked_runtime
 from tilusbuild.compile.steps import (
+    DEVICE_LINKER,
     HERE,
     LIBRARY_FLAGS,
+    NVCC_HERE,
     OBJECT,
     SOURCE,
     Step,
@@ -28,11 +31,11 @@ from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.compile.dump import Dump
+    from tilusbuild.compile.steps import Tools
     from tilusbuild.errors import Diagnostic
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
-_NVCC = ("{nvcc}", "{link_flags}", "-ccbin", "{cxx}")
 _DEVICE_OBJECT = "device.o"
 _DIGITS = 16
 _STAND_IN = "needed.s"
@@ -147,9 +150,15 @@ class LinkNvcc(LinkPipeline):
         inputs = [*_inputs(recipe), *linked_runtime(link.cudart)]
         if recipe.rdc:
             inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
-        words = (*_NVCC, "-shared", *cudart(link.cudart), "-cudadevrt", "none", "-nodlink", *linker)
+        runtime = (*cudart(link.cudart), "-cudadevrt", "none", "-nodlink")
+        words = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, *linker)
         link_step = Step("link", (*words, *inputs, "-o", self.product), self.product)
         return [*_stand_ins(link), *_device_link(recipe), link_step]
+
+    def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
+        if not recipe.rdc:
+            return {}
+        return {NVCC_HERE: os.path.abspath(os.path.dirname(tools.paths["{nvcc}"][0]))}
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.fingerprint_cudart if linked_runtime(_link_of(recipe).cudart) else ()
@@ -167,8 +176,9 @@ def _device_link(recipe: Recipe) -> Iterator[Step]:
     link that is told to take no runtime."""
     if recipe.rdc:
         # It compiles a stub, whose name would be in the library.
-        how = ("-dlink", "-Xcompiler", "-fPIC", *_KEEP, *gencode(recipe.archs, ptx=recipe.ptx))
-        words = (*_NVCC, *how, *_inputs(recipe), "-o", _DEVICE_OBJECT)
+        how = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP)
+        archs = gencode(recipe.archs, ptx=recipe.ptx)
+        words = (DEVICE_LINKER, *how, *archs, *_inputs(recipe), "-o", _DEVICE_OBJECT)
         yield Step("device link", words, _DEVICE_OBJECT)
 
 
