@@ -12,6 +12,7 @@ import pytest
 from support.project import Project
 from tilusbuild.intake import commands, ninja
 from tilusbuild.intake.draft import Draft, manifest_text
+from tilusbuild.intake.words import words_of
 from tilusbuild.manifest import load
 
 NINJA = """\
@@ -162,3 +163,118 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
         ("csrc/one.cu",),
     ]
     assert "already exists" in project.run("import", ".", status=2).err
+
+
+def drafted(folder: Path, *lines: str) -> Draft:
+    """Return the draft of commands that run in a folder."""
+    draft = Draft("p")
+    commands.read(draft, str(folder), iter([(str(folder), words_of(line)) for line in lines]))
+    return draft
+
+
+def test_files_of_options_are_read_in_their_place(folder: Path) -> None:
+    """As CMake's Makefiles have the include directories of CUDA sources."""
+    (folder / "own dir").mkdir()
+    (folder / "includes.rsp").write_text('-Iinclude -I"own dir"')
+    (folder / "macros.rsp").write_text("-DA=1\n--options-file includes.rsp @macros.rsp")
+    line = "nvcc -DA=0 -optf=macros.rsp @gone.rsp -DB -arch=sm_90 -c csrc/one.cu"
+    draft = drafted(folder, line)
+    (library,) = draft.libraries
+    assert library.include_dirs == ["include", "own dir"]
+    assert library.defines == {"A": "1", "B": True}
+    assert list(draft.notes) == [
+        "left out, because its file cannot be read: @macros.rsp",  # which it names itself
+        "left out, because its file cannot be read: @gone.rsp",
+    ]
+
+
+def test_files_of_options_that_multiply_have_an_end(folder: Path) -> None:
+    for number in range(9):
+        (folder / f"{number}.rsp").write_text(f"@{number + 1}.rsp " * 99)
+    (folder / "9.rsp").write_text("-DA")
+    with pytest.raises(ValueError, match="a command has more than 100,000 words"):
+        drafted(folder, "nvcc @0.rsp -c csrc/one.cu")
+
+
+def test_long_names_say_what_short_ones_say(folder: Path) -> None:
+    draft = drafted(
+        folder,
+        "nvcc --include-path=include --define-macro A=1 --define-macro=B --undefine-macro B "
+        '--gpu-architecture compute_80 --gpu-code=sm_86 --compiler-options "-fPIC -Wall" '
+        "-rdc true -maxrregcount 64 -default-stream per-thread -Werror -c csrc/one.cu",
+    )
+    (library,) = draft.libraries
+    assert (library.include_dirs, library.defines, library.rdc) == (["include"], {"A": "1"}, True)
+    valued = ["-maxrregcount", "64", "-default-stream", "per-thread"]
+    assert library.flags == ["-Xcompiler", "-Wall", *valued, "-Xcompiler", "-Werror"]
+    assert (draft.archs, draft.ptx, list(draft.notes)) == (["sm_86"], False, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "archs", "ptx"),
+    [
+        ("-arch=sm_80", ["sm_80"], True),
+        ("-arch=compute_80 -code=sm_80", ["sm_80"], False),
+        ("-gencode arch=compute_80,code=sm_86", ["sm_86"], False),
+        ("-gencode=arch=compute_80,code=[sm_80,compute_80]", ["sm_80"], True),
+        ("--generate-code=arch=compute_90,code=compute_90", ["sm_90"], True),
+        ("--cuda-gpu-arch=sm_80 --offload-arch=sm_90", ["sm_80", "sm_90"], True),
+    ],
+)
+def test_code_is_for_the_architectures_that_it_was_for(
+    words: str, archs: list[str], ptx: bool
+) -> None:
+    found = commands.understood([*words.split(), "-c", "k.cu"], "/p")
+    assert (found.archs, found.ptx) == (archs, ptx)
+
+
+def test_an_architecture_that_is_assumed_is_noted(folder: Path) -> None:
+    assert list(drafted(folder, "nvcc -arch=native -c csrc/one.cu").notes) == [
+        "left out, because it names no architecture: -arch=native",
+        "assumed, because nothing says what to compile for: arch sm_80",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "std", "noted"),
+    [
+        (["c++17", "gnu++2a"], "c++20", ["std = c++20 is written for all", "has also c++17"]),
+        (["gnu11", "c++17"], "c++17", ["left out: -std=gnu11"]),
+        (["c++11"], None, ["left out: -std=c++11"]),
+    ],
+)
+def test_the_standard_is_one_that_a_manifest_knows(
+    folder: Path, written: list[str], std: str | None, noted: list[str]
+) -> None:
+    lines = [f"nvcc -arch=sm_90 -std={each} -c csrc/one.cu" for each in written]
+    draft = drafted(folder, *lines)
+    assert draft.std == std
+    assert all(each in note for note in draft.notes for each in noted)
+    (folder / "tilus.toml").write_text(manifest_text(draft))
+    load(str(folder / "tilus.toml"))
+
+
+def test_sources_that_are_not_taken_are_noted(folder: Path) -> None:
+    for name in ("cuda.cpp", "fast.s"):
+        (folder / name).write_text("")
+    draft = drafted(folder, "nvcc -x cu -c cuda.cpp", "ccache gcc -c fast.s -o fast.o")
+    assert draft.libraries == []
+    suffix, other = draft.notes
+    assert "compiles it as .cu (-x cu), and here the suffix decides: cuda.cpp" in suffix
+    assert other == "left out, because it is not a .cu, .c, .cc, .cpp, .cxx: fast.s"
+
+
+def test_entries_without_a_command_are_noted(folder: Path) -> None:
+    entries = ["x", {"file": "csrc/one.cu"}, {"command": "nvcc -arch=sm_90 -c csrc/one.cu"}]
+    (folder / "compile_commands.json").write_text(json.dumps(entries))
+    told = Project(folder).run("import", "compile_commands.json", "--stdout").out
+    assert told.startswith(
+        "# left out: entry 1 has no command\n# left out: entry 2 has no command\n\n"
+    )
+
+
+def test_host_code_keeps_its_threads(folder: Path) -> None:
+    (folder / "k.cpp").write_text("")
+    draft = drafted(folder, "g++ -fopenmp -O2 -c k.cpp")
+    assert draft.libraries[0].flags == ["-Xcompiler", "-fopenmp", "-O2"]
+    assert 'link-libs = ["gomp"] links it' in next(iter(draft.notes))

@@ -164,7 +164,7 @@ def _read(
     elif name.endswith(".py"):
         kernel_tuner.read(draft, root, name, files)
     elif isinstance(entries := json.loads(read_text(what)), list):
-        found = list(_entries(entries, root))
+        found = list(_entries(draft, entries, root))
         root = _common(draft, root, commands.sources_of(found))
         commands.read(draft, root, iter(found))
     else:
@@ -172,15 +172,18 @@ def _read(
     return root
 
 
-def _entries(entries: list[object], root: str) -> Iterator[tuple[str, list[str]]]:
+def _entries(draft: Draft, entries: list[object], root: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the directory and the words of each entry of compile_commands.json."""
-    from tilusbuild.intake.commands import words_of
+    from tilusbuild.intake.words import words_of
 
-    for entry in entries:
-        if isinstance(entry, dict):
-            listed = entry.get("arguments")
-            words = listed if isinstance(listed, list) else words_of(str(entry.get("command", "")))
-            yield os.path.join(root, str(entry.get("directory", "."))), [str(w) for w in words]
+    for number, entry in enumerate(entries, 1):
+        said = entry if isinstance(entry, dict) else {}
+        listed, command = said.get("arguments"), said.get("command")
+        if not isinstance(listed, list) and not isinstance(command, str):
+            draft.note(f"left out: entry {number} has no command")
+            continue
+        words = listed if isinstance(listed, list) else words_of(str(command))
+        yield os.path.join(root, str(said.get("directory", "."))), [str(w) for w in words]
 
 
 def _common(draft: Draft, root: str, sources: list[str]) -> str:

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.expr import Value
-from tilusbuild.intake.draft import Draft, LibraryDraft, name_of
+from tilusbuild.intake.draft import (
+    ASSUMED_ARCH,
+    STANDARDS,
+    Draft,
+    LibraryDraft,
+    name_of,
+    standard,
+)
 from tilusbuild.intake.places import of_a_package
+from tilusbuild.intake.words import Option, has_value, options
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.sources import LANGUAGES
 
-_VALUED = """
-    -o -odir -x -ccbin --compiler-bindir -MF -MT -MQ -MJ -I -isystem -iquote -D -U -std --std
-    -include -gencode --generate-code -arch --gpu-architecture -code -Xcompiler --compiler-options
-    -Xptxas --ptxas-options -Xlinker -Xcudafe -Xfatbin -diag-suppress --diag-suppress -t --threads
-    -l -L --dependency-output
-"""
-_WITH_VALUE = frozenset(_VALUED.split())
 _OURS = re.compile(
     r"-(?:c|dc|fPIC|shared|pipe|MD|MMD|MP|M|g|march=.*|mtune=.*|cudart.*|forward-unknown.*)"
-    r"|--(?:compile|shared|cudart.*|forward-unknown.*|generate-dependencies.*|device-c)|-x|-fopenmp"
+    r"|--(?:compile|shared|cudart.*|forward-unknown.*|generate-dependencies.*|device-c)"
 )
 """What tilusbuild says itself, or what changes no code of a kernel."""
 
@@ -36,11 +36,14 @@ _EXTENSION = "TORCH_EXTENSION_NAME"
 _OF_A_TOOLKIT = "crt/host_config.h"
 """A directory with this header is a toolkit's, which tilusbuild finds itself."""
 
-_OURS_VALUED = """
-    -o -odir -ccbin --compiler-bindir -x -code -t --threads -MF -MT -MQ -MJ --dependency-output
-    -l -L
-"""
-_OURS_WITH_VALUE = frozenset(_OURS_VALUED.split())
+_OURS_WITH_VALUE = frozenset(
+    ["-o", "-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ", "-l", "-L"]
+)
+_COMPILES = ("-c", "-dc", "--compile", "--device-c")
+_RDC = ("-rdc", "--relocatable-device-code")
+_ARCH = re.compile(r"(sm|compute)_([0-9]+[af]?)")
+_LANGUAGES = {"cuda": "cu", "cu": "cu", "c++": "c++", "c": "c"}
+"""What `-x` names, as `LANGUAGES` has it."""
 
 
 @dataclass(slots=True)
@@ -50,57 +53,77 @@ class Arguments:
     include_dirs: list[str] = field(default_factory=list)
     defines: dict[str, Value] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
-    archs: list[str] = field(default_factory=list)
-    ptx: bool = False
+    arch_names: list[str] = field(default_factory=list)
+    """As `-arch` has them; `codes` take precedence."""
+    codes: list[str] = field(default_factory=list)
     std: str | None = None
     rdc: bool = False
+    language: str | None = None
+    compiles: bool = False
     sources: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    """Words that are neither options nor sources."""
+    unread: list[str] = field(default_factory=list)
+    """Files of options that cannot be read."""
 
     @property
     def shared(self) -> object:
         """What commands of one library agree on."""
         return (self.include_dirs, sorted(self.defines.items(), key=str), self.flags, self.rdc)
 
+    @property
+    def archs(self) -> list[str]:
+        """The architectures that code is made for."""
+        named = [f"sm_{each[1]}" for word in self._code_names() for each in _ARCH.findall(word)]
+        return list(dict.fromkeys(named))
+
+    @property
+    def ptx(self) -> bool:
+        """Whether PTX is kept; `-arch` alone keeps it."""
+        named = " ".join(self._code_names())
+        return "compute_" in named or (not self.codes and bool(self.archs))
+
+    def _code_names(self) -> list[str]:
+        return self.codes or self.arch_names
+
 
 def understood(words: Sequence[str], directory: str) -> Arguments:
-    """Return what a compiler's arguments say; paths are absolute."""
+    """Return what a compiler's arguments say; paths are absolute. Raises `ValueError`."""
     found = Arguments()
-    rest = iter(words)
-    for word in rest:
-        name, value = word, ""
-        if word in _WITH_VALUE:
-            value = next(rest, "")
-        elif match := re.fullmatch(r"(-(?:isystem|iquote|[IDUL]|l(?!ineinfo)))(.+)", word):
-            name, value = match[1], match[2]
-        elif word.startswith("-") and "=" in word and word.split("=")[0] in _WITH_VALUE:
-            name, _, value = word.partition("=")
-        _take(found, name, value, word, directory)
+    for option in options(words, directory, found.unread):
+        _take(found, option, directory)
     return found
 
 
-def _take(found: Arguments, name: str, value: str, word: str, directory: str) -> None:
+def _take(found: Arguments, option: Option, directory: str) -> None:
+    name, value, written = option.name, option.value, option.written
+    found.compiles = found.compiles or name in _COMPILES
     if name in ("-I", "-isystem", "-iquote"):
         path = os.path.normpath(os.path.join(directory, value))
         found.include_dirs += [path] if path not in found.include_dirs else []
     elif name in ("-D", "-U"):
         _take_macro(found, name, value)
-    elif name in ("-gencode", "--generate-code", "-arch", "--gpu-architecture"):
-        for arch in re.findall(r"(?:sm|compute)_[0-9]+[af]?", value):
-            named = arch.replace("compute_", "sm_")
-            found.archs += [named] if named not in found.archs else []
-        found.ptx = found.ptx or bool(re.search(r"code=\[?(?:[^,]*,)*compute_", value))
-    elif name in ("-std", "--std"):
-        found.std = value.replace("gnu++", "c++")
-    elif word in ("-rdc=true", "--relocatable-device-code=true", "-dc"):
-        found.rdc = True
-    elif not word.startswith("-"):
-        if os.path.splitext(word)[1] in LANGUAGES:
-            found.sources.append(os.path.normpath(os.path.join(directory, word)))
-    elif name in ("-Xcompiler", "--compiler-options"):
+    elif name == "-gencode":
+        found.codes.append(value.partition("code=")[2] or value)
+    elif name == "-code":
+        found.codes.append(value)
+    elif name == "-arch":
+        found.arch_names.append(value)
+    elif name == "-std":
+        found.std = value
+    elif name == "-x":
+        found.language = value
+    elif written in (("-dc",), ("--device-c",)) or (written[0].partition("=")[0] in _RDC):
+        found.rdc = not written[-1].endswith("false")
+    elif not name.startswith("-"):
+        is_source = os.path.splitext(name)[1] in LANGUAGES
+        path = os.path.normpath(os.path.join(directory, name))
+        (found.sources if is_source else found.others).append(path)
+    elif name == "-Xcompiler":
         found.flags += [word for kept in _host(value) for word in ("-Xcompiler", kept)]
-    elif not _OURS.fullmatch(word) and name not in _OURS_WITH_VALUE:
-        kept = [word, value] if word == name and value else [word]
-        found.flags += ["-Xcompiler", word] if _of_the_host(kept) else kept
+    elif not _OURS.fullmatch(written[0]) and name not in _OURS_WITH_VALUE:
+        kept = list(written)
+        found.flags += ["-Xcompiler", *kept] if _of_the_host(kept) else kept
 
 
 def _take_macro(found: Arguments, name: str, value: str) -> None:
@@ -126,41 +149,76 @@ def _pure(words: list[str], *, cpu: bool = False) -> bool:
 
 def _host(value: str) -> list[str]:
     """Return what the host compiler is told beyond what tilusbuild tells it."""
-    words = [word for word in value.strip("'\"").split(",") if not _OURS.fullmatch(word)]
-    return [",".join(words)] if words else []
+    # nvcc's shell takes a value apart at blanks, nvcc itself at commas.
+    words = re.split(r"[\s,]+", value.strip("'\" "))
+    kept = [word for word in words if word and not _OURS.fullmatch(word)]
+    return [",".join(kept)] if kept else []
 
 
 def read(draft: Draft, root: str, commands: Iterator[tuple[str, Sequence[str]]]) -> None:
-    """Add the libraries of (directory, arguments) to a draft; sources are below `root`."""
+    """Add the libraries of (directory, arguments) to a draft; sources are below `root`. Raises
+    `ValueError`."""
     groups: dict[str, tuple[Arguments, list[str]]] = {}
+    standards: list[str] = []
     for directory, words in commands:
         found = understood(words[1:], directory)
-        for source in found.sources:
-            name = os.path.relpath(source, root)
-            if name.startswith(".."):
-                draft.note(f"left out, because it is outside of the folder: {source}")
-            elif not os.path.isfile(source):
-                draft.note(f"left out, because it is not there (is it generated?): {name}")
-            else:
-                sources = groups.setdefault(repr(found.shared), (found, []))[1]
-                sources += [name] if name not in sources else []
-        _take_target(draft, found)
+        _note(draft, root, found)
+        for name in _sources(draft, root, found):
+            sources = groups.setdefault(repr(found.shared), (found, []))[1]
+            sources += [name] if name not in sources else []
+        _take_archs(draft, found)
+        standards += [found.std] if found.std is not None else []
+    _take_standards(draft, standards)
     for found, sources in groups.values():
         taken = [library.name for library in draft.libraries]
         name = name_of(str(found.defines.get(_EXTENSION, draft.project)), taken)
         library = LibraryDraft(name, sorted(sources), undefined=True)
         _fill(draft, root, library, found)
         draft.libraries.append(library)
+    is_cuda = any(name.endswith(".cu") for _, sources in groups.values() for name in sources)
+    if is_cuda and not draft.archs:
+        draft.note(ASSUMED_ARCH)
+
+
+def _note(draft: Draft, root: str, found: Arguments) -> None:
+    for name in found.unread:
+        draft.note(f"left out, because its file cannot be read: {name}")
+    if found.compiles and not found.sources and found.others:
+        name = os.path.relpath(found.others[-1], root)
+        draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
+
+
+def _sources(draft: Draft, root: str, found: Arguments) -> Iterator[str]:
+    """Yield the sources of a command that can be in a library, relative to `root`."""
+    for source in found.sources:
+        name = os.path.relpath(source, root)
+        suffix = os.path.splitext(name)[1]
+        language = found.language and _LANGUAGES.get(found.language)
+        if name.startswith(".."):
+            draft.note(f"left out, because it is outside of the folder: {source}")
+        elif not os.path.isfile(source):
+            draft.note(f"left out, because it is not there (is it generated?): {name}")
+        elif language and language != LANGUAGES[suffix]:
+            said = next(each for each in LANGUAGES if LANGUAGES[each] == language)
+            draft.note(
+                f"left out, because the other build compiles it as {said} (-x {found.language}), "
+                f"and here the suffix decides: {name}"
+            )
+        else:
+            yield name
 
 
 def sources_of(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the sources that commands compile, as absolute paths."""
+    """Return the sources that commands compile, as absolute paths. Raises `ValueError`."""
     found = (understood(words[1:], directory) for directory, words in commands)
     return [source for each in found for source in each.sources]
 
 
-def _take_target(draft: Draft, found: Arguments) -> None:
+def _take_archs(draft: Draft, found: Arguments) -> None:
     draft.ptx = draft.ptx or found.ptx
+    for name in found.arch_names:
+        if not _ARCH.search(name):
+            draft.note(f"left out, because it names no architecture: -arch={name}")
     for arch in found.archs:
         try:
             parse_arch(arch)
@@ -169,8 +227,23 @@ def _take_target(draft: Draft, found: Arguments) -> None:
             continue
         if arch not in draft.archs:
             draft.archs.append(arch)
-    if found.std is not None and found.std > (draft.std or ""):
-        draft.std = found.std
+
+
+def _take_standards(draft: Draft, standards: Sequence[str]) -> None:
+    """Take the newest standard of C++, since a manifest has one for all sources."""
+    known: list[str] = []
+    for written in dict.fromkeys(standards):
+        std = standard(written)
+        if std is None:
+            draft.note(f"left out: -std={written} (a manifest has one of {', '.join(STANDARDS)})")
+        elif std not in known:
+            known.append(std)
+    draft.std = max(known, key=STANDARDS.index, default=draft.std)
+    if len(known) > 1:
+        draft.note(
+            f"std = {draft.std} is written for all, where the other build has also "
+            f"{', '.join(each for each in known if each != draft.std)}"
+        )
 
 
 def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> None:
@@ -185,6 +258,10 @@ def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> N
         place: object = path if relative.startswith("..") else relative
         library.include_dirs.append(of_a_package(path) or place)
     library.flags = _checked(draft, found.flags)
+    if "-fopenmp" in library.flags:
+        draft.note(
+            f'{library.name}: -fopenmp needs libgomp of the process; link-libs = ["gomp"] links it'
+        )
 
 
 def _checked(draft: Draft, flags: list[str]) -> list[str]:
@@ -194,18 +271,10 @@ def _checked(draft: Draft, flags: list[str]) -> list[str]:
     number = 0
     while number < len(flags):
         # An option goes with its value: alone it would take the next word.
-        end = number + 1 + (flags[number] in _WITH_VALUE)
+        end = number + 1 + has_value(flags, number)
         if hint := next((hints[each] for each in range(number, end) if each in hints), None):
             draft.note(f"flag left out: {' '.join(flags[number:end])} ({hint})")
         else:
             kept += flags[number:end]
         number = end
     return kept
-
-
-def words_of(command: str) -> list[str]:
-    """Return the words of a shell's command."""
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()

@@ -9,11 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from tilusbuild.expr import Value
+from tilusbuild.manifest.sections import Standard
 from tilusbuild.manifest.spelling import toml_text
 
 DEFAULT_ARCH = "sm_80"
+ASSUMED_ARCH = f"assumed, because nothing says what to compile for: arch {DEFAULT_ARCH}"
+STANDARDS: tuple[str, ...] = get_args(Standard)
+"""From the oldest to the newest."""
+_YEARS = {"1y": "14", "1z": "17", "2a": "20", "2b": "23"}
+"""What standards were called before they were."""
 _LINE = 100
 
 
@@ -150,6 +157,15 @@ def _value(value: object) -> str:
     if not isinstance(value, list) or len(text) <= _LINE:
         return text
     return "[\n" + "".join(f"    {toml_text(item)},\n" for item in value) + "]"
+
+
+def standard(written: str) -> str | None:
+    """Return the standard of C++ that a compiler's `-std` names, as a manifest has it; None of
+    another one."""
+    name = written.replace("gnu++", "c++")
+    year = name.removeprefix("c++")
+    known = f"c++{_YEARS.get(year, year)}"
+    return known if name.startswith("c++") and known in STANDARDS else None
 
 
 def name_of(text: str, taken: Iterable[str] = ()) -> str:

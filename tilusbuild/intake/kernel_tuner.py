@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.expr import ExprError, Value, parse
-from tilusbuild.intake.draft import Draft, KernelDraft, name_of
+from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
 from tilusbuild.intake.kernels import declared, take_arguments, take_constants, without_comments
 from tilusbuild.intake.python_script import Function, Script, Template, Values
 from tilusbuild.manifest.pure_flags import impure
@@ -288,9 +288,9 @@ class _Reader:
             return
         words = options if isinstance(options, list) else [options]
         for word in words:
-            standard = re.fullmatch(r"--?std[= ](c\+\+\d\d)", str(word))
-            if standard:
-                self.draft.std = self.draft.std or standard[1]
+            said = re.fullmatch(r"--?std[= ](\S+)", str(word))
+            if said and (std := standard(said[1])):
+                self.draft.std = self.draft.std or std
             elif isinstance(word, str) and not list(impure([word], cpu=False)):
                 kernel.flags.append(word)
             else:

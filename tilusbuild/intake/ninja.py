@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tilusbuild.intake.commands import words_of
 from tilusbuild.intake.draft import Draft
+from tilusbuild.intake.words import words_of
 
 _VARIABLE = re.compile(r"\$(?:(?P<escaped>[$ :\n])|\{(?P<long>[\w.-]+)\}|(?P<name>[\w-]+))")
 _ASSIGNMENT = re.compile(r"(\s*)([\w.-]+)\s*=\s*(.*)")

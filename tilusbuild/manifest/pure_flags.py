@@ -213,6 +213,11 @@ _OF_NVCC: _Values = {
 }
 
 
+def takes_value(flag: str) -> bool:
+    """Return whether the next argument is the value of one of nvcc's flags."""
+    return flag in _OF_NVCC
+
+
 def impure(flags: Sequence[str], *, cpu: bool) -> Iterator[tuple[int, str]]:
     """Yield the index and the words of each flag that is not known to be pure; `cpu`: they are for
     the host compiler, else for nvcc or NVRTC. Flags that tilusbuild sets itself are not told
