@@ -116,6 +116,36 @@ def test_a_header_that_many_sources_include_is_read_once(
     assert sorted(scanned) == sorted([*sources.values(), "// header\n"])
 
 
+OTHER_PLATFORMS = {
+    "a.cu": '#include "helper.h"\n',
+    "b.cu": '#include "helper.h"\n#include "sycl.h"\n',
+    "helper.h": "#ifdef USE_SYCL\n#include <sycl.h>\n#else\n#include <cuda.h>\n#endif\n",
+    "sycl.h": "#pragma once\n#include <sycl/sycl.hpp>\n",
+    "cuda.h": "",
+}
+
+
+def test_what_a_header_asks_for_counts_only_where_the_header_does(tmp_path: Path) -> None:
+    """As in XGBoost, whose header of SYCL is included on a condition, and MMCV's of Parrots."""
+    draft = drafted(OTHER_PLATFORMS, tmp_path / "p")
+    assert draft.libraries[0].sources == ["a.cu"]
+    assert "left out: b.cu: sycl/sycl.hpp is nowhere" in draft.notes
+
+
+def test_no_directory_hides_a_header_of_the_compilers(tmp_path: Path) -> None:
+    """As NATTEN's `natten/cuda/utils/cuda.h` would, which is always included by that name."""
+    toolkit = tmp_path / "toolkit"
+    toolkit.mkdir()
+    (toolkit / "cuda.h").write_text("")
+    root = tmp_path / "p"
+    (root / "include/own/utils").mkdir(parents=True)
+    (root / "include/own/utils/cuda.h").write_text("")
+    (root / "a.cu").write_text('#include "cuda.h"\n#include <own/utils/cuda.h>\n')
+    draft = Draft("p")
+    folder.read(draft, str(root), [str(toolkit)])
+    assert draft.libraries[0].include_dirs == ["include"]
+
+
 OUTSIDE = {
     "repo/setup.py": "",
     "repo/csrc/vendor/include/vendor/core.h": "#include <nowhere/x.h>\n",

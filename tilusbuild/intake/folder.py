@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tilusbuild.expr import Value
 from tilusbuild.intake.complaints import Preprocess, Preprocessed
-from tilusbuild.intake.draft import Draft, LibraryDraft, name_of
+from tilusbuild.intake.draft import ASSUMED_ARCH, Draft, LibraryDraft, name_of
 from tilusbuild.intake.places import Places, files_below
 from tilusbuild.render.preprocessor import Include, scan
 from tilusbuild.runtime.regular import read_text
@@ -32,6 +32,8 @@ _NAMED = 4
 """So many files are named that are left out for the same reason."""
 
 _ByReason: TypeAlias = "dict[str, list[str]]"
+_Known: TypeAlias = "dict[str, list[tuple[Include, bool]]]"
+"""What files include, and whether they always do."""
 
 
 def read(
@@ -45,7 +47,7 @@ def read(
     compilers search by themselves, `defines` the macros that it is compiled with."""
     places = Places(root, files_below(root), system)
     included: set[str] = set()
-    known: dict[str, Sequence[Include]] = {}
+    known: _Known = {}
     sources: list[str] = []
     left_out: dict[str, list[str]] = {}
     for file in places.files:
@@ -137,45 +139,51 @@ def _guess_arch(draft: Draft, texts: Sequence[str]) -> None:
             draft.archs = [arch]
             draft.note(f"assumed, from instructions that it uses: arch {arch}")
             return
-    draft.note("assumed, because nothing says what to compile for: arch sm_80")
+    draft.note(ASSUMED_ARCH)
 
 
-def _reached(places: Places, source: str, known: dict[str, Sequence[Include]]) -> Iterator[str]:
+def _reached(places: Places, source: str, known: _Known) -> Iterator[str]:
     """Yield the files of the folder that a source includes, however deep; `known` are what files
     include. Raises `LookupError`."""
-    seen, queue = {source}, [source]
+    certain = {source: True}
+    queue = [source]
     while queue:
         file = queue.pop()
         if file not in known:
-            known[file] = scan(_text(places.root, file)).includes
-        for include in known[file]:
-            if not include.name:
-                continue
+            known[file] = _includes(_text(places.root, file))
+        for include, always in known[file]:
+            # What is included on a condition is often another platform's or library's, and so is
+            # all that it includes itself.
+            needed = always and certain[file]
             try:
                 found = places.find(include, file)
             except LookupError:
-                # What is included on a condition is often another platform's or library's.
-                if not _on_condition(_text(places.root, file), include.name):
+                if needed:
                     raise
                 continue
-            if found is not None and found not in seen:
-                seen.add(found)
-                queue.append(found)
+            if found is None:
+                continue
+            if found not in certain:
                 yield found
+            if needed > certain.get(found, -1):
+                certain[found] = needed
+                queue.append(found)
 
 
-def _on_condition(text: str, name: str) -> bool:
-    """Return whether a file includes a name on a condition, besides that of its own guard."""
+def _includes(text: str) -> list[tuple[Include, bool]]:
+    """Return what a text includes; False: only on a condition, besides that of its own guard."""
     lines = [line for line in text.splitlines() if line.lstrip().startswith("#")]
     guarded = len(lines) > 1 and re.match(r"\s*#\s*ifndef\b", lines[0]) is not None
     guarded = guarded and re.match(r"\s*#\s*define\b", lines[1]) is not None
     depth = 0
+    always = []
     for line in lines:
         word = line.lstrip().removeprefix("#").lstrip()
         depth += word.startswith("if") - word.startswith("endif")
-        if word.startswith("include") and name in word and depth <= guarded:
-            return False
-    return True
+        if word.startswith("include") and depth <= guarded:
+            always.append(word)
+    named = "\n".join(always)
+    return [(each, each.name in named) for each in scan(text).includes if each.name]
 
 
 def _text(root: str, file: str) -> str:

@@ -67,6 +67,7 @@ class Places:
     """Other directories of this machine."""
     _index: dict[str, list[str]] = field(default_factory=dict)
     _known: dict[str, bool] = field(default_factory=dict)
+    _compilers: dict[str, bool] = field(default_factory=dict)
     _packages: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,6 +113,10 @@ class Places:
             path = os.path.normpath(os.path.join(directory, include.name))
             if path != includer and os.path.isfile(os.path.join(self.root, path)):
                 return path
+        # Of the compilers' own headers the folder's namesakes, often in a directory that nobody
+        # names (`ours/utils/cuda.h`), would hide those that they are named like.
+        if self._of_compilers(include.name):
+            return None
         if not include.quoted and self._outside(include.name):
             return None
         if found := self._in_folder(include.name, includer):
@@ -168,11 +173,17 @@ class Places:
 
     def _outside(self, name: str) -> bool:
         if name not in self._known:
-            there = any(os.path.isfile(os.path.join(each, name)) for each in self.system)
+            there = self._of_compilers(name)
             # What a project has of its own is meant, also where a package has it as well.
             own = not there and not _ending(self._index, name) and self._of_the_project(name)
             self._known[name] = there or own or self._in_package(name)
         return self._known[name]
+
+    def _of_compilers(self, name: str) -> bool:
+        if name not in self._compilers:
+            there = any(os.path.isfile(os.path.join(each, name)) for each in self.system)
+            self._compilers[name] = there
+        return self._compilers[name]
 
     def _in_package(self, name: str) -> bool:
         for package, path in self.packages:
