@@ -278,3 +278,18 @@ def test_host_code_keeps_its_threads(folder: Path) -> None:
     draft = drafted(folder, "g++ -fopenmp -O2 -c k.cpp")
     assert draft.libraries[0].flags == ["-Xcompiler", "-fopenmp", "-O2"]
     assert 'link-libs = ["gomp"] links it' in next(iter(draft.notes))
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_a_build_that_fails_for_all_sources_says_so(folder: Path) -> None:
+    """Each compiles, so none is left out, and both define `f`, so they do not link."""
+    for name in ("csrc/one.cpp", "csrc/two.cpp"):
+        (folder / name).write_text("int f() { return 0; }\n")
+    entries = [
+        {"directory": str(folder), "command": f"g++ -c csrc/{n}.cpp"} for n in ("one", "two")
+    ]
+    (folder / "compile_commands.json").write_text(json.dumps(entries))
+    project = Project(folder, {"TILUSBUILD_CACHE_DIR": str(folder / ".cache")})
+    told = project.run("import", "compile_commands.json", "--build", status=1)
+    assert "multiple definition" in told.err + told.out

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tilusbuild.intake.draft import Draft
 
 
+_A_SIGNAL = 128
+"""Exit statuses above are those of a build that a signal ended."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImportArgs(Common):
     """What is imported."""
@@ -75,19 +79,24 @@ def run(arguments: ImportArgs) -> int:
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
             options.write_to(os.path.join(root, name), source.encode())
         options.write_to(path, text.encode())
-        if arguments.build:
-            _build(arguments, draft, root, path)
+    status = 0
+    if arguments.build and not arguments.stdout:
+        status = _build(arguments, draft, root, path)
     _report(arguments, draft, text if arguments.stdout else path)
-    return 0
+    return status
 
 
-def _build(arguments: ImportArgs, draft: Draft, root: str, path: str) -> None:
+def _build(arguments: ImportArgs, draft: Draft, root: str, path: str) -> int:
     """Build what was written, with the flags that the compiler asks for, and take out of the
-    manifest what does not compile."""
+    manifest what does not compile. Return the exit status: of the last build, if that ended for
+    another reason."""
     from tilusbuild.intake.complaints import asked_flags
     from tilusbuild.intake.draft import manifest_text
 
-    while failed := _failed(arguments, root):
+    while True:
+        failed, status = _failed(arguments, root)
+        if not failed or status > _A_SIGNAL:
+            return status
         asked = [each for _, log in failed.values() for each in asked_flags(log)]
         asked = [each for each in dict.fromkeys(asked) if each not in draft.asked_flags]
         draft.asked_flags += asked
@@ -103,11 +112,12 @@ def _build(arguments: ImportArgs, draft: Draft, root: str, path: str) -> None:
         draft.libraries = [library for library in draft.libraries if library.sources]
         options.write_to(path, manifest_text(draft).encode())
         if not asked:
-            break
+            return 0
 
 
-def _failed(arguments: ImportArgs, root: str) -> dict[str, tuple[str, str]]:
-    """Build a project. Return of each source that does not compile the reason and the log."""
+def _failed(arguments: ImportArgs, root: str) -> tuple[dict[str, tuple[str, str]], int]:
+    """Build a project. Return of each source that does not compile the reason and the log, and the
+    exit status."""
     from tilusbuild.builder.build import build
     from tilusbuild.builder.project import Project
     from tilusbuild.cli.arguments import settings_of
@@ -121,7 +131,7 @@ def _failed(arguments: ImportArgs, root: str) -> dict[str, tuple[str, str]]:
     project = Project.open(root, settings_of(arguments), os.environ)
     try:
         config = BuildConfig(jobs=project.settings.jobs.value)
-        build(project, PlanSelection(), config, options.reporter(arguments))
+        result = build(project, PlanSelection(), config, options.reporter(arguments))
         for job in jobs(project.plan(PlanSelection())):
             entry = project.cache.lookup(job.hash)
             source = job.schedule.values.get(SOURCE)
@@ -129,7 +139,7 @@ def _failed(arguments: ImportArgs, root: str) -> dict[str, tuple[str, str]]:
                 failed[str(source)] = (entry.reason, project.cache.log(job.hash))
     finally:
         project.close()
-    return failed
+    return failed, result.summary.exit_status
 
 
 def _defines(arguments: ImportArgs) -> dict[str, Value]:
