@@ -71,6 +71,15 @@ def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
     assert load(str(folder / "tilus.toml")).libraries["ext"].undefined
 
 
+def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
+    """As ninja escapes them for itself, and quotes them for the shell."""
+    text = "rule cc\n  command = nvcc $flags -c $in -o $out\n"
+    text += "build k.o | k.d: cc my$ $$dir/k.cu it's.cu | k.h || made\n  flags = -DA='b c'\n"
+    (found,) = ninja.commands(Draft("p"), text, "/p")
+    words = ["nvcc", "-DA=b c", "-c", "my $dir/k.cu", "it's.cu", "-o", "k.o"]
+    assert found == ("/p", words)
+
+
 def test_a_level_that_nvcc_does_not_know_is_the_host_compiler_s() -> None:
     assert commands.understood(["-Os", "-c", "k.cpp"], "/p").flags == ["-Xcompiler", "-Os"]
 
@@ -101,6 +110,14 @@ def test_directories_of_packages_and_of_the_toolkit(
     (library,) = draft.libraries
     assert library.name == "ops_2"
     assert library.include_dirs == [{"package": "torch", "path": "include"}]
+
+
+def test_a_directory_that_others_may_not_have_is_noted(folder: Path) -> None:
+    draft = drafted(folder / "csrc", f"nvcc -arch=sm_80 -I{folder}/include -I. -c one.cu")
+    assert draft.libraries[0].include_dirs == [f"{folder}/include", "."]
+    assert list(draft.notes) == [
+        f"a directory of this machine, which others may have elsewhere: {folder}/include"
+    ]
 
 
 SPELLINGS = {

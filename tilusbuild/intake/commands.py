@@ -255,8 +255,11 @@ def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> N
         if os.path.isfile(os.path.join(path, _OF_A_TOOLKIT)):
             continue
         relative = os.path.relpath(path, root)
-        place: object = path if relative.startswith("..") else relative
-        library.include_dirs.append(of_a_package(path) or place)
+        place: object = of_a_package(path)
+        if place is None and relative.startswith(".."):
+            draft.note(f"a directory of this machine, which others may have elsewhere: {path}")
+            place = path
+        library.include_dirs.append(place or relative)
     library.flags = _checked(draft, found.flags)
     if "-fopenmp" in library.flags:
         draft.note(

@@ -6,7 +6,8 @@ Variables, rules and edges are read; `include`, `subninja` and pools are not fol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 
 from tilusbuild.intake.draft import Draft
 from tilusbuild.intake.words import words_of
@@ -20,7 +21,7 @@ def commands(draft: Draft, text: str, directory: str) -> Iterator[tuple[str, lis
     """Yield the directory and the words of each edge's command."""
     globals_: dict[str, str] = {}
     rules: dict[str, dict[str, str]] = {}
-    edges: list[tuple[str, dict[str, str]]] = []
+    edges: list[tuple[list[str], list[str], dict[str, str]]] = []
     scope = globals_
     for line in re.sub(r"\$\n\s*", "", text).splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -30,17 +31,27 @@ def commands(draft: Draft, text: str, directory: str) -> Iterator[tuple[str, lis
         elif line.startswith("rule "):
             scope = rules.setdefault(line.split()[1], {})
         elif line.startswith("build "):
-            outputs, _, rest = line.removeprefix("build ").partition(": ")
-            rule, *inputs = re.split(r"(?<!\$) +", rest.split(" | ")[0].split(" || ")[0].strip())
-            scope = {"in": " ".join(inputs), "out": outputs}
-            edges.append((rule, scope))
+            made, _, rest = line.removeprefix("build ").partition(": ")
+            edges.append((_paths(rest), _paths(made), scope := {}))
         elif line.startswith(("include ", "subninja ")):
             draft.note(f"not followed: {line.strip()}")
         else:
             scope = {}
-    for rule, own in edges:
+    for (rule, *inputs), outputs, own in edges:
         if command := rules.get(rule, {}).get("command"):
-            yield directory, words_of(_filled(command, {**globals_, **rules[rule], **own}, {}))
+            values = {**globals_, **rules[rule], **own}
+            known = {"in": _quoted(inputs, values), "out": _quoted(outputs, values)}
+            yield directory, words_of(_filled(command, values, known))
+
+
+def _paths(text: str) -> list[str]:
+    """Return the explicit paths of an edge's side, still escaped; its rule is the first of them."""
+    return re.split(r"(?<!\$) +", text.split(" | ")[0].split(" || ")[0].strip())
+
+
+def _quoted(paths: Sequence[str], values: dict[str, str]) -> str:
+    """Return paths as ninja gives them to a shell. Raises `ValueError`."""
+    return " ".join(shlex.quote(_filled(path, values, {})) for path in paths)
 
 
 def _filled(text: str, values: dict[str, str], known: dict[str, str], depth: int = 0) -> str:
