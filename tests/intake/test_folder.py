@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import pytest
 from support.project import Project
 from tilusbuild.intake import folder
 from tilusbuild.intake.complaints import Complaint, Preprocess, Preprocessed, files_left
-from tilusbuild.intake.draft import Draft
+from tilusbuild.intake.draft import Draft, manifest_text
 from tilusbuild.manifest import load
+from tilusbuild.manifest.sources import files_of
 from tilusbuild.render.preprocessor import Scan, scan
 
 SCRIPT = '''\
@@ -200,6 +203,63 @@ def test_what_the_preprocessor_refuses_is_left_out_by_name(packages: Path, tmp_p
         "left out: b.cu: b.cu:2: #error not for this compiler",
         "no .cu file is left to compile",
     ]
+
+
+def test_sources_are_asked_about_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one alone, since it finds directories for all."""
+    monkeypatch.setattr(folder, "usable_cores", lambda: 3)
+    meeting = threading.Barrier(3)
+
+    def preprocess(source: str, include_dirs: Sequence[str]) -> Preprocessed:
+        if not source.endswith("a.cu"):
+            meeting.wait(30)
+        return Preprocessed()
+
+    draft = drafted(dict.fromkeys(("a.cu", "b.cu", "c.cu", "d.cu"), ""), tmp_path, preprocess)
+    assert draft.libraries[0].sources == ["a.cu", "b.cu", "c.cu", "d.cu"]
+
+
+@pytest.mark.parametrize("cores", [1, 8])
+def test_what_is_found_is_the_same_on_any_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    """Each source needs what the one before it needs, in another directory, and one header more."""
+    monkeypatch.setattr(folder, "usable_cores", lambda: cores)
+    root = tmp_path / "p"
+    headers = {f"{way}/{way}.h": "" for way in "xyz"}
+
+    def preprocess(source: str, include_dirs: Sequence[str]) -> Preprocessed:
+        for way in "xyz?"[: int(Path(source).stem)]:
+            if str(root / way) not in include_dirs:
+                return Preprocessed(Complaint(source, 1, "", f"{way}.h"))
+        return Preprocessed()
+
+    draft = drafted({**headers, **{f"{n}.cu": "" for n in range(5)}}, root, preprocess)
+    assert draft.libraries[0].sources == ["0.cu", "1.cu", "2.cu", "3.cu"]
+    assert draft.libraries[0].include_dirs == ["x", "y", "z"]
+    assert next(iter(draft.notes)) == "left out: 4.cu: ?.h is nowhere"
+
+
+def test_files_that_a_manifest_cannot_have_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "gone.cu").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.cu")
+    draft = drafted({"a\nb.cu": "", "k[1].cu": "", "k1.cu": ""}, tmp_path)
+    assert list(draft.notes)[:3] == [
+        "left out, because a manifest cannot have its name: a\ufffdb.cu",
+        "left out, because it is not a regular file that is there: gone.cu",
+        "left out, because it is not a regular file that is there: pipe.cu",
+    ]
+    (tmp_path / "tilus.toml").write_text(manifest_text(draft))
+    (library,) = load(str(tmp_path / "tilus.toml")).libraries.values()
+    assert library.sources == ("k1.cu", "k[[]1].cu")
+    assert files_of(str(tmp_path), library.sources) == ("k1.cu", "k[1].cu")
+
+
+def test_a_source_without_code_is_noted(tmp_path: Path) -> None:
+    draft = drafted({"a.cu": "\n"}, tmp_path, lambda *_: Preprocessed(left=frozenset()))
+    assert next(iter(draft.notes)) == "nothing is left of a.cu: no code of its own"
 
 
 def test_a_generated_header_is_told_by_what_it_is_made_of(tmp_path: Path) -> None:

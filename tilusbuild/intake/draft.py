@@ -6,6 +6,7 @@ place it was found at, so that nothing is lost in silence.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -106,7 +107,8 @@ def manifest_text(draft: Draft) -> str:
 
 def _library(library: LibraryDraft) -> Mapping[str, object]:
     return {
-        "sources": library.sources,
+        # A manifest has patterns there.
+        "sources": [glob.escape(name) for name in library.sources],
         "kind": library.kind if library.kind != "shared" else None,
         "include-dirs": library.include_dirs,
         "defines": library.defines,

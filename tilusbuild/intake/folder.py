@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from tilusbuild.expr import Value
 from tilusbuild.intake.complaints import Preprocess, Preprocessed
 from tilusbuild.intake.draft import ASSUMED_ARCH, Draft, LibraryDraft, name_of
 from tilusbuild.intake.places import Places, files_below
+from tilusbuild.process.machine import usable_cores
 from tilusbuild.render.preprocessor import Include, scan
 from tilusbuild.runtime.regular import read_text
 
@@ -32,6 +34,8 @@ _NAMED = 4
 """So many files are named that are left out for the same reason."""
 
 _ByReason: TypeAlias = "dict[str, list[str]]"
+_Verdict: TypeAlias = "tuple[str, Preprocessed]"
+_AskAll: TypeAlias = "Callable[[list[str], list[list[str]]], Iterable[Preprocessed]]"
 _Known: TypeAlias = "dict[str, list[tuple[Include, bool]]]"
 """What files include, and whether they always do."""
 
@@ -45,7 +49,7 @@ def read(
 ) -> None:
     """Add the library of a folder's `.cu` files to a draft; `system` are the directories that the
     compilers search by themselves, `defines` the macros that it is compiled with."""
-    places = Places(root, files_below(root), system)
+    places = Places(root, list(_usable(draft, root)), system)
     included: set[str] = set()
     known: _Known = {}
     sources: list[str] = []
@@ -68,8 +72,7 @@ def read(
     sources = [file for file in sources if file not in included]
     empty: dict[str, list[str]] = {}
     if preprocess is not None:
-        for file in list(sources):
-            reason, found = _judged(places, file, preprocess)
+        for file, (reason, found) in _judged(places, sources, preprocess).items():
             if reason:
                 left_out.setdefault(reason, []).append(file)
                 sources.remove(file)
@@ -90,10 +93,24 @@ def read(
     _guess_arch(draft, [_text(root, file) for file in (*sources, *included)])
 
 
+def _usable(draft: Draft, root: str) -> Iterator[str]:
+    """Yield the files of a folder that a manifest can name, and note the others."""
+    for file in files_below(root):
+        if not file.isprintable():
+            draft.note(f"left out, because a manifest cannot have its name: {file}")
+        elif not os.path.isfile(os.path.join(root, file)):
+            draft.note(f"left out, because it is not a regular file that is there: {file}")
+        else:
+            yield file
+
+
 def _note(draft: Draft, left_out: _ByReason, empty: _ByReason) -> None:
     for reason, files in left_out.items():
         draft.note(f"left out: {_some(files)}: {reason}")
     for condition, files in empty.items():
+        if not condition:
+            draft.note(f"nothing is left of {_some(files)}: no code of its own")
+            continue
         asked = _ASKS_FOR.fullmatch(condition)
         define = f" (--define {asked[1]} makes it hold)" if asked else ""
         draft.note(f"nothing is left of {_some(files)}: #{condition} does not hold{define}")
@@ -111,26 +128,66 @@ def _is_nothing(found: Preprocessed, root: str) -> bool:
 
 
 def _first_condition(text: str) -> str:
-    """Return the first condition that is not an include guard's, without its `#`."""
+    """Return the first condition that is not an include guard's, without its `#`; "" where there
+    is none."""
     found = _CONDITION.findall(text)
-    return next((each for each in found if not each.startswith("ifndef")), "its condition")
+    return next((each for each in found if not each.startswith("ifndef")), "")
 
 
-def _judged(places: Places, file: str, preprocess: Preprocess) -> tuple[str, Preprocessed]:
-    """Return why the preprocessor refuses a file ("": it does not), and what it leaves of it.
-    Directories that it needs are taken."""
+def _judged(places: Places, files: list[str], preprocess: Preprocess) -> dict[str, _Verdict]:
+    """Return of each file why the preprocessor refuses it, and what it leaves of it. Directories
+    that files need are taken."""
+    found: dict[str, _Verdict] = {}
+    pool = ThreadPoolExecutor(usable_cores())
+    try:
+        # The first one needs most of the directories that all need, so it goes alone.
+        for pending in (files[:1], files[1:]):
+            _judge_some(places, pending, lambda *given: pool.map(preprocess, *given), found)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return {file: found[file] for file in files}
+
+
+def _judge_some(
+    places: Places, pending: list[str], ask: _AskAll, found: dict[str, _Verdict]
+) -> None:
+    """Ask of all files at once, and again of those that need a directory which was not known: what
+    is found is the same, however many are asked at a time."""
     for _ in range(_MOST_DIRECTORIES):
-        found = preprocess(os.path.join(places.root, file), places.directories())
-        if (complaint := found.complaint) is None:
-            return "", found
-        where = os.path.relpath(complaint.file, places.root)
-        if not complaint.missing:
-            return f"{places.name(complaint.file)}:{complaint.line}: {complaint.text}", found
-        if not places.take(complaint.missing, where):
-            reason = places.nowhere(complaint.missing)
-            asker = "" if where == file else f" (for {places.name(complaint.file)})"
-            return f"{reason}{asker}", found
-    return f"more than {_MOST_DIRECTORIES} include directories are needed", Preprocessed()
+        known = places.directories()
+        paths = [os.path.join(places.root, file) for file in pending]
+        answers = list(zip(pending, ask(paths, [known] * len(pending)), strict=True))
+        pending = []
+        for file, answer in answers:
+            if _is_missed(places, answer, known):
+                pending.append(file)
+            else:
+                found[file] = (_refusal(places, file, answer), answer)
+        if not pending:
+            return
+    for file in pending:
+        reason = f"more than {_MOST_DIRECTORIES} include directories are needed"
+        found[file] = (reason, Preprocessed())
+
+
+def _is_missed(places: Places, answer: Preprocessed, known: Sequence[str]) -> bool:
+    """Return whether a header was missed that is there, in a directory which is taken then."""
+    complaint = answer.complaint
+    if complaint is None or not complaint.missing:
+        return False
+    where = os.path.relpath(complaint.file, places.root)
+    return places.take(complaint.missing, where) or places.directories() != known
+
+
+def _refusal(places: Places, file: str, answer: Preprocessed) -> str:
+    complaint = answer.complaint
+    if complaint is None:
+        return ""
+    if not complaint.missing:
+        return f"{places.name(complaint.file)}:{complaint.line}: {complaint.text}"
+    where = os.path.relpath(complaint.file, places.root)
+    asker = "" if where == file else f" (for {places.name(complaint.file)})"
+    return f"{places.nowhere(complaint.missing)}{asker}"
 
 
 def _guess_arch(draft: Draft, texts: Sequence[str]) -> None:

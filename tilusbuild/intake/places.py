@@ -34,7 +34,7 @@ def files_below(root: str) -> list[str]:
             each for each in directories if each not in _SKIPPED and not each.startswith(".")
         )
         found += [os.path.relpath(os.path.join(where, name), root) for name in sorted(names)]
-    return [name for name in found if name.isprintable()]  # others cannot be written down
+    return found
 
 
 def _by_name(files: Sequence[str]) -> dict[str, list[str]]:
@@ -211,7 +211,8 @@ class Places:
                 if not package.isidentifier() or not os.path.isdir(home):
                     continue
                 if home not in self._packages:
-                    self._packages[home] = _by_name(files_below(home))
+                    names = [name for name in files_below(home) if name.isprintable()]
+                    self._packages[home] = _by_name(names)
                 if ends := _ending(self._packages[home], name):
                     path = _before(min(ends, key=len), name)
                     if path != ".":
