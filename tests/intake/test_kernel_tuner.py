@@ -55,6 +55,75 @@ tune_kernel("scale", SOURCE, n, args, params)
     assert second.space["wide"] == [128, 32]
 
 
+def test_a_loop_is_walked_with_each_item(tmp_path: Path) -> None:
+    text = """
+sizes = [16]
+for _ in range(3):
+    sizes.append(sizes[-1] * 2)
+params = {"block_size_x": sizes}
+for number, (name, values) in enumerate({"tile": [1, 2], "order": ["row"]}.items()):
+    params[f"{name}_{number}"] = values
+for device in ("A100", "H100"):
+    tune_kernel("scale", SOURCE, n, args, params | {"wide": [4]})
+"""
+    (kernel,) = imported(tmp_path, text)[0].kernels
+    assert kernel.space == {
+        "block_size_x": [16, 32, 64, 128],
+        "tile_0": [1, 2],
+        "order_1": ["row"],
+        "wide": [4],
+    }
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while sizes[-1] < limit():\n    sizes.append(2 * sizes[-1])",
+        "for each in limit():\n    sizes.append(each)",
+        "for each in range(9):\n    sizes.append(each)\n    if each > limit(): break",
+    ],
+)
+def test_what_a_loop_makes_that_is_not_followed_is_not_guessed(tmp_path: Path, loop: str) -> None:
+    """Its first round would be a space that is too small, without a word."""
+    text = f"sizes = [16]\n{loop}\ntune_kernel('scale', SOURCE, n, args, {{'tile': sizes}})\n"
+    draft = imported(tmp_path, text)[0]
+    assert draft.kernels[0].space == {}
+    assert "scale: the values of tile are not understood" in draft.notes
+
+
+def test_loops_have_an_end(tmp_path: Path) -> None:
+    loops = "".join(f"{'  ' * depth}for _ in range(99999):\n" for depth in range(9))
+    draft = imported(tmp_path, f"{loops}{'  ' * 9}pass\n")[0]
+    assert "tune.py is too long to be followed to its end" in draft.notes
+
+
+def test_a_call_that_is_not_come_to_is_noted(tmp_path: Path) -> None:
+    text = """
+from kernel_tuner import tune_kernel as tune
+tune("scale", SOURCE, n, args, params)
+try:
+    pass
+except RuntimeError:
+    tune("scale", SOURCE, n, args, params)
+"""
+    draft = imported(tmp_path, text)[0]
+    line = len((HEAD + text).splitlines())
+    assert [kernel.name for kernel in draft.kernels] == ["scale"]
+    missed = f"left out: tune.py:{line} is a call of tune_kernel that was not come to"
+    assert missed in draft.notes
+
+
+def test_a_source_beside_the_script_is_found(tmp_path: Path) -> None:
+    text = """
+here = os.path.dirname(os.path.realpath(__file__)) + "/"
+tune_kernel("scale", here + "scale.cu", n, args, params, compiler_options=["-std=c++11"])
+"""
+    draft = imported(tmp_path, text, scale=KERNEL)[0]
+    assert draft.kernels[0].template == "scale.cu"
+    assert draft.std is None  # which a manifest cannot have
+    assert "scale: an option of the compiler is left out: -std=c++11" in draft.notes
+
+
 def test_a_function_is_walked_with_what_it_is_given(tmp_path: Path) -> None:
     text = """
 def blocks(most, step=32):

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
@@ -51,6 +51,8 @@ class _Reader:
     root: str
     script: str
     files: dict[str, str]
+    calls: dict[str, ast.Call] = field(default_factory=dict)
+    """The call that each kernel is of, by the kernel's name."""
 
     def call(self, node: ast.Call, known: Values, script: Script) -> None:
         """Add the kernel of one call to the draft, or a note."""
@@ -58,11 +60,27 @@ class _Reader:
         written |= {word.arg: word.value for word in node.keywords if word.arg}
         said = {name: script.value(each, known) for name, each in written.items()}
         given = _Call(f"{self.script}:{node.lineno}", written, said, known)
-        problem = self._problem(given)
+        problem, notes = self._problem(given), dict(self.draft.notes)
         if problem is None:
             problem = self._kernel(given)
+        if problem is None and self._is_there_already(node):
+            # By an earlier round of a loop: over devices, say.
+            self.files.pop(self.draft.kernels.pop().template, None)
+            self.draft.notes = notes
         if problem is not None:
             self.draft.note(f"left out: {given.where} {problem}")
+
+    def _is_there_already(self, node: ast.Call) -> bool:
+        """Return whether the last kernel is an earlier one of the same call by another name."""
+        *before, last = self.draft.kernels
+        earlier = [each for each in before if self.calls[each.name] is node]
+        self.calls[last.name] = node
+        text = self.files.get(last.template, last.template)
+        return any(
+            replace(last, name=each.name, template=each.template) == each
+            and text == self.files.get(each.template, each.template)
+            for each in earlier
+        )
 
     def _problem(self, given: _Call) -> str | None:
         said = given.said
@@ -302,7 +320,14 @@ def read(draft: Draft, root: str, name: str, files: dict[str, str]) -> None:
     """Add the kernels of a script to a draft; `files` takes the sources that it holds as text.
     Raises `SyntaxError`, and `RecursionError` of a script that is nested too deep."""
     reader = _Reader(draft, root, name, files)
-    script = Script(name, "tune_kernel", lambda call, known: reader.call(call, known, script))
+    script = Script(
+        name,
+        "tune_kernel",
+        found=lambda call, known: reader.call(call, known, script),
+        missed=lambda call: draft.note(
+            f"left out: {name}:{call.lineno} is a call of tune_kernel that was not come to"
+        ),
+    )
     script.walk(read_text(os.path.join(root, name), "replace"))
     if not script.is_whole:
         draft.note(f"{name} is too long to be followed to its end")

@@ -2,16 +2,17 @@
 
 Of values, those are followed that scripts build spaces, sources and sizes of; anything else is
 None, and so is what is computed of it. A branch whose condition is not known is walked as well, a
-loop's body once, and a function of the script with the values of each call. The script is not
-trusted: numbers, texts, lists and the number of steps are bounded.
+loop's body once for each item, or once without what it changes where the items are not known, and a
+function of the script with the values of each call. The script is not trusted: numbers, texts,
+lists and the number of steps are bounded.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tilusbuild.space.t1 import MAX_VALUES
@@ -20,6 +21,10 @@ _MAX_TEXT, _MAX_BITS, _MAX_STEPS, _MAX_DEPTH = 1 << 20, 1 << 10, 1_000_000, 8
 """Characters or items, bits of a number, expressions that are looked at, calls within calls."""
 _MAX_COMPREHENSION = 50_000
 """Expressions that are looked at for one list: data that a script makes is not followed."""
+
+_LEAVES = (ast.Break, ast.Continue, ast.Return)
+_CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})
+"""Methods of lists that change them."""
 
 Values: TypeAlias = dict[str, object]
 Function: TypeAlias = ast.FunctionDef | ast.Lambda
@@ -35,11 +40,16 @@ class Template:
 
 @dataclass(slots=True)
 class Script:
-    """One script: `found` is told of each call of `wanted`, and what is known there."""
+    """One script: `found` is told of each call of `wanted`, and what is known there; `missed` of
+    those that the walk did not come to."""
 
     name: str
     wanted: str
     found: Callable[[ast.Call, Values], None]
+    missed: Callable[[ast.Call], None]
+    _names: set[str] = field(default_factory=set)
+    """What `wanted` is called in the script."""
+    _seen: set[int] = field(default_factory=set)
     _steps: int = 0
     _depth: int = 0
     _entered: set[int] | None = None
@@ -48,11 +58,16 @@ class Script:
     def walk(self, text: str) -> None:
         """Walk a script, and then the functions that nothing in it calls. Raises `SyntaxError`."""
         tree = ast.parse(text)
+        self._names = {self.wanted, *_aliases(tree, self.wanted)}
         self._entered, self._globals = set(), {"__file__": self.name, "__name__": "__main__"}
         self._run(tree.body, self._globals)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and id(node) not in self._entered:
                 self._call(node, [], {})
+        for node in ast.walk(tree):
+            is_wanted = isinstance(node, ast.Call) and _called(node) in self._names
+            if isinstance(node, ast.Call) and is_wanted and id(node) not in self._seen:
+                self.missed(node)
 
     def _run(self, statements: Iterable[ast.stmt], known: Values) -> object:
         """Walk statements, and return what they return."""
@@ -63,6 +78,7 @@ class Script:
         return result
 
     def _statement(self, node: ast.stmt, known: Values) -> object:  # noqa: C901
+        self._steps += 1
         match node:
             case ast.Assign():
                 value = self.value(node.value, known)
@@ -80,12 +96,12 @@ class Script:
                         self._bind(item.optional_vars, opened, known)
                 return self._run(node.body, known)
             case ast.For():
-                self.value(node.iter, known)
-                self._bind(node.target, None, known)
-                return self._run([*node.body, *node.orelse], known)
+                return self._loop(node, known)
             case ast.If() | ast.While():
                 test = self.value(node.test, known)
                 skipped = isinstance(test, bool)
+                if isinstance(node, ast.While):
+                    _forget(node, known)
                 body = node.body if not skipped or test else []
                 return self._run([*body, *(node.orelse if not skipped or not test else [])], known)
             case ast.Try():
@@ -96,6 +112,22 @@ class Script:
                 value = self.value(node.value, known) if node.value else None
                 return value if isinstance(node, ast.Return) else None
         return None
+
+    def _loop(self, node: ast.For, known: Values) -> object:
+        items = self.value(node.iter, known)
+        rounds: Sequence[object] = items if isinstance(items, list) else [None]
+        if not isinstance(items, list) or any(isinstance(each, _LEAVES) for each in _inside(node)):
+            rounds = [None]
+            _forget(node, known)
+        result: object = None
+        for item in rounds:
+            if not self.is_whole:
+                break
+            self._bind(node.target, item, known)
+            returned = self._run(node.body, known)
+            result = returned if returned is not None else result
+        returned = self._run(node.orelse, known)
+        return returned if returned is not None else result
 
     def _bind(self, target: ast.expr, value: object, known: Values) -> None:
         match target:
@@ -132,6 +164,8 @@ class Script:
             case ast.BinOp():
                 left, right = self.value(node.left, known), self.value(node.right, known)
                 return _operation(node.op, left, right)
+            case ast.JoinedStr():
+                return self._formatted(node, known)
             case ast.UnaryOp(op=ast.USub()):
                 return _operation(ast.Sub(), 0, self.value(node.operand, known))
             case ast.Compare(ops=[ast.Eq()]):
@@ -148,6 +182,19 @@ class Script:
                     if isinstance(child, ast.expr):
                         self.value(child, known)
         return None
+
+    def _formatted(self, node: ast.JoinedStr, known: Values) -> str | None:
+        text = ""
+        for part in node.values:
+            plain = not isinstance(part, ast.FormattedValue) or (
+                part.conversion == -1 and part.format_spec is None
+            )
+            given = part.value if isinstance(part, ast.FormattedValue) else part
+            value = self.value(given, known)
+            if not plain or not isinstance(value, str | int) or len(text) > _MAX_TEXT:
+                return None
+            text += str(value)
+        return text
 
     def _listed(self, node: ast.ListComp, name: str, known: Values) -> object:
         items, end = self.value(node.generators[0].iter, known), self._steps + _MAX_COMPREHENSION
@@ -195,12 +242,12 @@ class Script:
     def _result(self, node: ast.Call, known: Values) -> object:
         """Return what a call gives, of those that scripts build their spaces and paths with."""
         function = node.func
-        name = function.attr if isinstance(function, ast.Attribute) else ""
-        name = function.id if isinstance(function, ast.Name) else name
+        name = _called(node)
         own = self.value(function.value, known) if isinstance(function, ast.Attribute) else None
         given = [self.value(each, known) for each in node.args]
         words = {word.arg: self.value(word.value, known) for word in node.keywords if word.arg}
-        if name == self.wanted:
+        if name in self._names:
+            self._seen.add(id(node))
             self.found(node, known)
             return None
         callee = known.get(name) if isinstance(function, ast.Name) else None
@@ -229,6 +276,52 @@ class Script:
             self._depth -= 1
 
 
+def _called(node: ast.Call) -> str:
+    """Return the name that a call has, without what it is a method or a member of."""
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _aliases(tree: ast.AST, name: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (each.asname for each in node.names if each.name == name and each.asname)
+
+
+def _inside(loop: ast.For | ast.While) -> Iterator[ast.AST]:
+    for statement in loop.body:
+        yield from ast.walk(statement)
+
+
+def _forget(loop: ast.For | ast.While, known: Values) -> None:
+    """Make unknown what a loop changes: who does not know how often it does has a wrong value."""
+    for node in _inside(loop):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                known[name] = None
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)):
+                if attr in _CHANGES and isinstance(known.get(name), list):
+                    known[name] = None
+
+
+def _directory(path: str) -> str:
+    # Of a name alone, which is one beside the script.
+    return os.path.dirname(path) or "."
+
+
+def _listing(name: str, given: Sequence[object]) -> object:
+    lists = [each for each in given if isinstance(each, list)]
+    if len(lists) != len(given) or not lists:
+        return None
+    if name == "zip":
+        return [list(each) for each in zip(*lists, strict=False)]
+    if name == "enumerate":
+        return [[number, each] for number, each in enumerate(lists[0])] if not lists[1:] else None
+    return list(lists[0])
+
+
 def _call(name: str, given: Sequence[object], words: Values) -> object:
     first = given[0] if given else None
     match name:
@@ -236,14 +329,14 @@ def _call(name: str, given: Sequence[object], words: Values) -> object:
             return dict(words)
         case "OrderedDict" | "dict":
             return dict(first) if isinstance(first, Mapping) else None
-        case "list" | "tuple" | "sorted":
-            return list(first) if isinstance(first, list) else None
+        case "list" | "tuple" | "sorted" | "enumerate" | "zip":
+            return None if name == "enumerate" and words else _listing(name, given)
         case "int" | "int32" | "int64" | "uint32" | "uint64":
             return int(first) if isinstance(first, int | float) and abs(first) < 1 << 63 else None
         case "str" | "Path" | "open" | "realpath" | "abspath" | "PackageLoader":
             return first
         case "dirname":
-            return os.path.dirname(first) if isinstance(first, str) else None
+            return _directory(first) if isinstance(first, str) else None
         case "range":
             ends = [each for each in given if isinstance(each, int)]
             if len(ends) != len(given) or not 1 <= len(ends) <= 3 or 0 in ends[2:]:
@@ -276,13 +369,17 @@ def _method(own: object, name: str, given: Sequence[object]) -> object:
             return own.get(first)
         case dict(), "keys":
             return list(own)
+        case dict(), "values":
+            return list(own.values())
+        case dict(), "items":
+            return [[key, value] for key, value in own.items()]
     return None
 
 
 def _attribute(own: object, name: str) -> object:
     match own, name:
         case str(), "parent":
-            return os.path.dirname(own)
+            return _directory(own)
         case Template(), "render":
             return own
     return None
@@ -313,14 +410,24 @@ def _of_numbers(name: str, items: object) -> object:
 
 
 def _operation(operator: ast.operator, left: object, right: object) -> object:
-    if isinstance(operator, ast.Div) and isinstance(left, str) and isinstance(right, str):
-        return os.path.join(left, right)
-    if isinstance(operator, ast.Add) and type(left) is type(right) and isinstance(left, str | list):
-        short = len(left) + len(right) <= _MAX_TEXT  # type: ignore[arg-type]
-        return left + right if short else None  # type: ignore[operator]
-    if isinstance(operator, ast.Mult) and isinstance(left, list) and isinstance(right, int):
-        return left * right if len(left) * right <= MAX_VALUES else None
-    if not isinstance(left, int) or not isinstance(right, int) or left.bit_length() > _MAX_BITS:
+    match operator, left, right:
+        case ast.Div(), str(), str():
+            return os.path.join(left, right)
+        case ast.Add(), str(), str():
+            return left + right if len(left) + len(right) <= _MAX_TEXT else None
+        case ast.Add(), list(), list():
+            return left + right if len(left) + len(right) <= _MAX_TEXT else None
+        case ast.BitOr(), dict(), dict():
+            return left | right
+        case ast.Mult(), list(), int():
+            return left * right if len(left) * right <= MAX_VALUES else None
+        case _, int(), int():
+            return _of_integers(operator, left, right)
+    return None
+
+
+def _of_integers(operator: ast.operator, left: int, right: int) -> int | None:
+    if left.bit_length() > _MAX_BITS:
         return None
     match operator:
         case ast.Add():
@@ -330,7 +437,7 @@ def _operation(operator: ast.operator, left: object, right: object) -> object:
         case ast.Mult() if right.bit_length() <= _MAX_BITS:
             return left * right
         case ast.Pow() if 0 <= right < 64:
-            return left**right
+            return int(left**right)
         case ast.LShift() if 0 <= right < 64:
             return left << right
         case ast.FloorDiv() if right:
