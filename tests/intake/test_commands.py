@@ -96,6 +96,12 @@ def test_a_macro_that_is_taken_back_is_not_defined() -> None:
     assert found.flags == ["-UC"]
 
 
+def test_a_macro_with_parameters_is_a_flag() -> None:
+    """A table of macros has no place for it."""
+    found = commands.understood(["-DSQ(x)=((x)*(x))", "-DA=1", "k.cu"], "/p")
+    assert (found.flags, found.defines) == (["-DSQ(x)=((x)*(x))"], {"A": "1"})
+
+
 def test_directories_of_packages_and_of_the_toolkit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +249,13 @@ def test_code_is_for_the_architectures_that_it_was_for(
 ) -> None:
     found = commands.understood([*words.split(), "-c", "k.cu"], "/p")
     assert (found.archs, found.ptx) == (archs, ptx)
+
+
+@pytest.mark.parametrize("words", ["-arch=sm_90a", "-gencode=arch=compute_90a,code=compute_90a"])
+def test_ptx_of_one_architecture_alone_is_not_asked_for(folder: Path, words: str) -> None:
+    draft = drafted(folder, f"nvcc {words} -c csrc/one.cu")
+    (folder / "tilus.toml").write_text(manifest_text(draft))
+    assert load(str(folder / "tilus.toml")).targets["gpu"].arch == ("sm_90a",)
 
 
 def test_an_architecture_that_is_assumed_is_noted(folder: Path) -> None:

@@ -55,6 +55,16 @@ tune_kernel("scale", SOURCE, n, args, params)
     assert second.space["wide"] == [128, 32]
 
 
+def test_values_are_those_that_a_manifest_can_have(tmp_path: Path) -> None:
+    text = """
+params = {"tile": [16 * 2, 32, 8], "part": [1.5, 1e999]}
+tune_kernel("scale", SOURCE, n, args, params)
+"""
+    draft = imported(tmp_path, text)[0]
+    assert draft.kernels[0].space == {"tile": [32, 8]}
+    assert "scale: the values of part are not understood" in draft.notes
+
+
 def test_a_loop_is_walked_with_each_item(tmp_path: Path) -> None:
     text = """
 sizes = [16]

@@ -24,6 +24,7 @@ from tilusbuild.intake.draft import (
 from tilusbuild.intake.places import of_a_package
 from tilusbuild.intake.words import Option, has_value, options
 from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.names import IDENTIFIER
 from tilusbuild.manifest.sources import LANGUAGES
 
 _OURS = re.compile(
@@ -128,7 +129,9 @@ def _take(found: Arguments, option: Option, directory: str) -> None:
 
 def _take_macro(found: Arguments, name: str, value: str) -> None:
     macro, equals, text = value.partition("=")
-    if name == "-D":
+    if not IDENTIFIER.fullmatch(macro):
+        found.flags.append(f"{name}{value}")  # one with parameters
+    elif name == "-D":
         found.defines[macro] = text if equals else True
     elif macro in found.defines:
         del found.defines[macro]
@@ -169,6 +172,8 @@ def read(draft: Draft, root: str, commands: Iterator[tuple[str, Sequence[str]]])
         _take_archs(draft, found)
         standards += [found.std] if found.std is not None else []
     _take_standards(draft, standards)
+    # PTX of sm_90a runs on nothing that its code does not run on.
+    draft.ptx = draft.ptx and any(arch[-1].isdigit() for arch in draft.archs)
     for found, sources in groups.values():
         taken = [library.name for library in draft.libraries]
         name = name_of(str(found.defines.get(_EXTENSION, draft.project)), taken)

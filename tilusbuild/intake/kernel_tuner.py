@@ -346,12 +346,14 @@ def take_space(draft: Draft, kernel: KernelDraft, space: Mapping[object, object]
         if not isinstance(values, list) or not values or not _plain(values):
             draft.note(f"{kernel.name}: the values of {name} are not understood")
             continue
-        kernel.space[str(name)] = list(values)
+        # A value that is there twice is one schedule here.
+        kernel.space[str(name)] = list({(type(each), each): each for each in values}.values())
         kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
 
 
 def _plain(values: Iterable[object]) -> bool:
-    return all(isinstance(each, str | int | float) for each in values)
+    plain = all(isinstance(each, str | int | float) for each in values)
+    return plain and all(math.isfinite(each) for each in values if isinstance(each, float))
 
 
 class _Parameters(ast.NodeTransformer):
