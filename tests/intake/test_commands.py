@@ -323,3 +323,15 @@ def test_a_build_that_fails_for_all_sources_says_so(folder: Path) -> None:
     project = Project(folder, {"TILUSBUILD_CACHE_DIR": str(folder / ".cache")})
     told = project.run("import", "compile_commands.json", "--build", status=1)
     assert "multiple definition" in told.err + told.out
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_a_build_that_leaves_nothing_is_a_failure(folder: Path) -> None:
+    (folder / "wrong.cpp").write_text("int f() { return TILE; }\n")
+    entries = [{"directory": str(folder), "command": "g++ -c wrong.cpp"}]
+    (folder / "compile_commands.json").write_text(json.dumps(entries))
+    project = Project(folder, {"TILUSBUILD_CACHE_DIR": str(folder / ".cache")})
+    told = project.run("import", "compile_commands.json", "--build", status=1)
+    assert "tilus.toml: 0 sources\n" in told.out
+    assert "left out: wrong.cpp does not compile: wrong.cpp" in told.out

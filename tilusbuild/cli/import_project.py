@@ -89,7 +89,7 @@ def run(arguments: ImportArgs) -> int:
 def _build(arguments: ImportArgs, draft: Draft, root: str, path: str) -> int:
     """Build what was written, with the flags that the compiler asks for, and take out of the
     manifest what does not compile. Return the exit status: of the last build, if that ended for
-    another reason."""
+    another reason, or if nothing is left."""
     from tilusbuild.intake.complaints import asked_flags
     from tilusbuild.intake.draft import manifest_text
 
@@ -112,7 +112,7 @@ def _build(arguments: ImportArgs, draft: Draft, root: str, path: str) -> int:
         draft.libraries = [library for library in draft.libraries if library.sources]
         options.write_to(path, manifest_text(draft).encode())
         if not asked:
-            return 0
+            return 0 if draft.libraries or draft.kernels else status
 
 
 def _failed(arguments: ImportArgs, root: str) -> tuple[dict[str, tuple[str, str]], int]:
@@ -243,7 +243,8 @@ def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
         print(manifest, end="")
     elif not arguments.quiet:
         what = counted(kernels, "kernel") if kernels else counted(sources, "source")
-        print(f"{manifest}: {what}; next: tilusbuild build")
+        following = "; next: tilusbuild build" if sources or kernels else ""
+        print(f"{manifest}: {what}{following}")
         for note in draft.notes:
             print(f"  {note}")
 
