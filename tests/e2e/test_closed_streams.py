@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support import scale
-from support.project import NewProject
+from support.project import NewProject, Project
 
 STREAMS = ("<&-", ">&-", "2>&-")
 CLOSED = [each for count in (1, 2, 3) for each in itertools.combinations(STREAMS, count)]
@@ -33,6 +33,18 @@ def test_a_command_does_its_work(
     assert len(os.listdir(made.directory / ".cache" / "programs")) == 2
     made.before = ()
     assert made.build()["cached"] == 2
+
+
+@pytest.mark.parametrize("nobody", ["2>/dev/full", "2>&3 3>&-"])
+@pytest.mark.parametrize("words", [("package", "-o", "out"), ("compdb",), ("cache", "verify")])
+def test_what_is_said_beside_a_result_changes_no_exit_status(
+    project: Project, nobody: str, words: tuple[str, ...]
+) -> None:
+    """The log of a job on a full disk, or a pipe whose reader has ended."""
+    project.build()
+    reader = 'exec 3> >(exit); wait $!; exec "$@" '
+    project.before = ("bash", "-c", reader + nobody, "bash")
+    project.run(*words)
 
 
 def test_a_mistake_keeps_its_exit_status(new_project: NewProject) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from tilusbuild.cli.arguments import (
     positional,
     positionals,
 )
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
@@ -129,7 +128,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
         print("no problems found")
     else:
         entries = counted(len(removed), "entry", "entries")
-        sys.stderr.write(f"{counted(len(problems), 'problem')}, {entries} removed\n")
+        say(f"{counted(len(problems), 'problem')}, {entries} removed\n")
     return 1 if left else 0
 
 
@@ -138,7 +137,7 @@ def _say_litter(cache: Cache, *, remove: bool) -> None:
     gone = set(cache.tree.sweep(again=True)) if remove and found else set()
     for name in found:
         what = "removed" if os.path.basename(name) in gone else "the next build or gc removes it"
-        sys.stderr.write(f"{name}: a killed process left it: {what}\n")
+        say(f"{name}: a killed process left it: {what}\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,10 +214,10 @@ def _emit_merged(merged: Merged) -> None:
 
 def _print_merged(cache: Cache, merged: Merged, *, quiet: bool) -> None:
     for refused in merged.refused:
-        sys.stderr.write(f"refused: {refused}\n")
+        say(f"refused: {refused}\n")
     for label, count in merged.incomplete.items():
         missing = counted(count, "program")
-        sys.stderr.write(f"incomplete: {label}: {missing} missing in all of the caches\n")
+        say(f"incomplete: {label}: {missing} missing in all of the caches\n")
     if not quiet:
         known = f" ({merged.known} were there before)" if merged.known else ""
         headers = counted(merged.includes, "header directory", "header directories")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import foreign_caches, options
 from tilusbuild.cli.arguments import Common, flag, option, optional, repeated
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
@@ -122,7 +121,7 @@ def _say_left(left: Sequence[Stranger], arguments: Common) -> None:
         if arguments.json:
             emit(LeftLine(each.name, each.what))
         else:
-            sys.stderr.write(f"left alone: {each}\n")
+            say(f"left alone: {each}\n")
 
 
 def clear(arguments: Common) -> int:

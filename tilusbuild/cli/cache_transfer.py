@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
@@ -53,7 +52,7 @@ def _run(arguments: TransferArgs, *, push: bool) -> int:
         emit(TransferSummary(found.address, *went, left, tuple(warnings)))
     else:
         for warning in warnings:
-            sys.stderr.write(f"warning: {warning}\n")
+            say(f"warning: {warning}\n")
         if not arguments.quiet:
             verb = "sent" if push else "fetched"
             rest = f", {left} not {verb}" if left else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine, dumps
 from tilusbuild.report.text import counted
 
@@ -67,7 +67,7 @@ def run(arguments: CompdbArgs) -> int:
         sys.stdout.write(_text(found))
     if found.missing and not arguments.quiet:
         programs = counted(found.missing, "program")
-        sys.stderr.write(f"{programs} without a source yet: run `tilusbuild build` first\n")
+        say(f"{programs} without a source yet: run `tilusbuild build` first\n")
     return 0
 
 

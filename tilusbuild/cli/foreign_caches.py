@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, flag, option, positional, repeated
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.cli.package import PackageFileLine, show_files
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
@@ -228,7 +227,7 @@ def verify(path: str, arguments: Common) -> int:
         print(f"{entries} of {title(cache)}, no problems found")
     else:
         problems = counted(len(cache.broken), "problem")
-        sys.stderr.write(f"{problems}; `gc --broken` removes the broken entries\n")
+        say(f"{problems}; `gc --broken` removes the broken entries\n")
     return 1 if cache.broken else 0
 
 
@@ -299,9 +298,9 @@ def package(arguments: PackCacheArgs) -> int:
         if arguments.json:
             emit(LeftOutLine(path, why))
         else:
-            sys.stderr.write(f"left out: {path}: {why}\n")
+            say(f"left out: {path}: {why}\n")
     if not arguments.json:
-        sys.stderr.write(pickle_warning(listed))
+        say(pickle_warning(listed))
     show_files(arguments, made)
     if arguments.json:
         counts = (len(found.entries), count_pickles(listed), len(listed.files), listed.size)
@@ -321,7 +320,7 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     place = os.path.abspath(arguments.into) if arguments.into else home_of(system, os.environ)
     done = install(reader, listing, place, options.limits(arguments))
     if done.warning is not None:
-        sys.stderr.write(f"warning: {done.warning}\n")
+        say(f"warning: {done.warning}\n")
     if arguments.json:
         named = (place, system, listing.title, listing.version, listing.digest)
         emit(InstalledCacheLine(*named, entries, done.new, done.size, count_pickles(listing)))
@@ -332,7 +331,7 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
             f" {counted(entries, 'entry', 'entries')} of {system}, {done.new} of them new"
             f" ({done.size} bytes)"
         )
-    sys.stderr.write(pickle_warning(listing))
+    say(pickle_warning(listing))
     return 0
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import foreign_caches, options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
@@ -89,7 +88,7 @@ def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:
             )
         done = install(reader, cache, options.limits(arguments))
     if done.warning is not None:
-        sys.stderr.write(f"warning: {done.warning}\n")
+        say(f"warning: {done.warning}\n")
     listing, programs = done.listing, len(done.listing.programs)
     if arguments.json:
         named = (cache.root, listing.title, listing.version, listing.digest)

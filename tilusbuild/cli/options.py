@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cli.arguments import Common, settings_of
 from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.report.text import Stream
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -196,6 +197,12 @@ def write_to(path: str, data: bytes) -> None:
         write_output(path, data)
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
+
+
+def say(text: str) -> None:
+    """Write to stderr what a command says beside its result. Never raises: what nobody can read
+    changes no exit status."""
+    Stream(sys.stderr).write(text)
 
 
 def emit(line: JsonLine, *, flush: bool = False) -> None:

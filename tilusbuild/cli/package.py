@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from tilusbuild.cli.arguments import (
     optional,
     repeated,
 )
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ def show_files(arguments: Common, made: Sequence[PackageFile]) -> None:
         print(each.path)
         if not arguments.quiet:
             digest = f", sha256 {each.digest}" if each.digest else ""
-            sys.stderr.write(f"  {each.format}, {each.size} bytes{digest}\n")
+            say(f"  {each.format}, {each.size} bytes{digest}\n")
 
 
 def _show_made(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilusbuild.builder.compiler_times import CompilersLine, CompilerTimes
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.space.report import RuleEffect, SpaceReport
 from tilusbuild.status import Status
@@ -118,7 +117,7 @@ def _in_remote(project: Project, plan: Plan) -> int | None:
     warnings: list[str] = []
     found = held(project, missing, warnings.append)
     for warning in warnings:
-        sys.stderr.write(f"warning: {warning}\n")
+        say(f"warning: {warning}\n")
     return found
 
 

@@ -20,7 +20,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     repeated,
 )
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.cli.tune_results import (
     ModelRowLine,
     TunedLine,
@@ -283,7 +283,7 @@ def _import(arguments: TuneArgs, project: Project, log: str) -> int:
     tuned, missing = take_back(project, log)
     status = _finish(arguments, tuned)
     for text in missing:
-        sys.stderr.write(f"not finished: {text}\n")
+        say(f"not finished: {text}\n")
     return 1 if missing else status
 
 
@@ -335,7 +335,7 @@ class _Listener:
 
     def warned(self, message: str) -> None:
         self.reporter.close()
-        sys.stderr.write(f"warning: {message}\n")
+        say(f"warning: {message}\n")
 
     def decided(self, work: Work, decision: Decision, taken_from: str | None) -> None:
         if self._json:

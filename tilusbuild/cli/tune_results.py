@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.report.text import counted
 
@@ -100,7 +99,7 @@ def show(tuned: Sequence[TunedInstance], *, json: bool, replayed: bool) -> int:
             _print(each)
     complaints = [text for each in tuned for text in _complaints(each.script, each.refused)]
     for text in complaints:
-        sys.stderr.write(f"error: {text}\n")
+        say(f"error: {text}\n")
     return 1 if without or complaints else 0
 
 

@@ -3,13 +3,12 @@ is the project's cache what the remote cache has?"""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, flag, option, positionals
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.cli.verify_remote import RemoteDifferenceLine, RemoteVerifySummary
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
@@ -117,7 +116,7 @@ def run(arguments: VerifyArgs) -> int:
     elif not problems:
         print(words)
     else:
-        sys.stderr.write(counted(len(problems), "problem") + "\n")
+        say(counted(len(problems), "problem") + "\n")
     return 1 if problems or failed else 0
 
 

@@ -4,14 +4,13 @@ compile that says which of the two is right."""
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
@@ -76,7 +75,7 @@ def verify_remote(arguments: Common, names: Sequence[str]) -> int:
         emit(RemoteVerifySummary(found.address, *counts, tuple(warnings)))
     else:
         for warning in warnings:
-            sys.stderr.write(f"warning: {warning}\n")
+            say(f"warning: {warning}\n")
         if not arguments.quiet:
             rest = f", {found.missing} not there" if found.missing else ""
             print(
