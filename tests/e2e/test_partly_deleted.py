@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.processes import wait_until
 from support.project import NewProject, Project, needs_cxx
 from support.trees import published
 
@@ -217,3 +219,21 @@ def test_one_installation_has_one_record(new_project: NewProject) -> None:
             )
             assert "nothing to do" in ran.stderr, ran.stderr
     assert sorted(records.iterdir()) == before
+
+
+def test_a_cache_deleted_during_a_build_stays_deleted_and_the_next_build_makes_it(
+    fake_cuda: FakeCuda, new_project: NewProject
+) -> None:
+    """A part of it that came back without its mark would be taken for somebody else's directory by
+    each build from then on."""
+    template = "// fake: slow 0.5\n" + scale.TEMPLATE
+    text = scale.manifest(scale.script(target="gpu"))
+    project = new_project(text, {"kernels/scale.cu.j2": template}, **fake_cuda.environment)
+    started = project.start("build", "-j1")
+    wait_until(lambda: fake_cuda.journal != [])
+    shutil.rmtree(project.cache)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 1
+    assert "the cache was deleted or moved while the build ran\n  build again\n" in said
+    assert not project.cache.exists()
+    assert project.build()["compiled"] == 2

@@ -202,6 +202,7 @@ def header(tmp_path: Path) -> str:
 
 @pytest.fixture
 def state(tmp_path: Path) -> str:
+    (tmp_path / "cache").mkdir()
     return str(tmp_path / "cache" / "state")
 
 

@@ -149,7 +149,7 @@ def kept(project: Project, config: BuildConfig) -> Iterator[None]:
     try:
         yield
     finally:
-        if len(timeline.attempts) > known:
+        if len(timeline.attempts) > known and os.path.isdir(project.cache.state_path):
             found = built(timeline, config.jobs or 1, since)
             body = json.dumps(found, default=_by_name).encode()
             _ENVELOPE.write(_path(project.cache.state_path), body)

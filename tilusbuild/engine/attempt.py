@@ -8,6 +8,7 @@ compiler has ended. A stage is published or discarded, whatever is raised.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -61,6 +62,15 @@ AttemptResult: TypeAlias = ProgramAnswer | LockedElsewhere | Aborted | InternalE
 
 class DiskError(OSError):
     """A compiler could not write."""
+
+
+class StageLostError(TilusbuildError):
+    """Somebody removed the directory in which a program was made."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is gone: the cache was deleted or moved while the build ran\n  build again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +231,8 @@ def _compile(
                 return replace(compiled, reason=placed(job, compiled.reason))
             changed = name
         except OSError as error:
+            if not os.path.isdir(stage.path):
+                raise StageLostError(stage.path) from error
             # Writing to an open file does not say which disk is full.
             if error.strerror is not None:
                 # Of a link or a rename, the second name is what is made.

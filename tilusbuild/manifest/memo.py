@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import InputError
@@ -75,6 +76,8 @@ def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
         return
     of = _key(manifest.path, manifest._document.text)
     body = json.dumps({"of": of, "code": code, **encoded(manifest)})
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(file), exist_ok=True)
     _ENVELOPE.write(file, body.encode())
 
 

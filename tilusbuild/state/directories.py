@@ -56,10 +56,12 @@ def make_below(root: str, *names: str) -> None:
         pass
 
 
-def make_unlinked(path: str, mode: int = 0o777) -> None:
-    """Make a directory, with those above it, for files of ours. Raises `OSError`, of which
-    `NotADirectoryError` for a link: where it leads, another's files are."""
-    os.makedirs(path, mode=mode, exist_ok=True)
+def make_unlinked(path: str) -> None:
+    """Make a directory for files of ours, in one that is there: who deleted a cache shall not get a
+    part of it back, without its mark. Raises `OSError`, of which `NotADirectoryError` for a link:
+    where it leads, another's files are."""
+    with suppress(FileExistsError):
+        os.mkdir(path)
     if not is_directory(path):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
