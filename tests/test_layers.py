@@ -13,7 +13,7 @@ import tilusbuild
 
 LAYERS = [
     "runtime", "option", "lazy_dataclass",
-    "errors", "status", "state", "noop", "table",
+    "errors", "shortage", "status", "state", "noop", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",

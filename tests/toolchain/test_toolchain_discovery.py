@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +366,14 @@ def test_what_the_machine_is_short_of_is_not_the_compilers_fault(
     failed = finished(said, status=1) if inside else OSError(number, os.strerror(number))
     machine.runner.on(tool, failed)
     with pytest.raises(OSError, match=os.strerror(number)):
+        machine.discover()
+
+
+def test_what_starts_the_tools_is_not_the_compilers_fault_either(machine: World) -> None:
+    """Nobody mends a Python that may not be run by installing g++ again."""
+    refused = OSError(errno.EACCES, os.strerror(errno.EACCES), sys.executable)
+    machine.runner.on("g++", refused)
+    with pytest.raises(OSError, match=re.escape(sys.executable)):
         machine.discover()
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.regular import open_regular
+from tilusbuild.shortage import shortage_of
 from tilusbuild.state.directories import is_directory, remove
 from tilusbuild.state.files import sync_directory
 
@@ -137,7 +138,10 @@ class CacheError(TilusbuildError, OSError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"cannot write {self.path}: {self.reason}\n  {self.advice}"
+        return f"cannot write {self.path}: {self.reason}\n  {self._shortage() or self.advice}"
+
+    def _shortage(self) -> str:
+        return str(shortage_of(self) or "")
 
 
 class CacheReadOnlyError(CacheError):
@@ -150,6 +154,10 @@ class CacheFullError(CacheError):
     """There is no room."""
 
     advice = "make room, for example with `tilusbuild cache gc`"
+
+    def _shortage(self) -> str:
+        found = shortage_of(self)
+        return f"{found.what}: {self.advice}" if found is not None else ""
 
 
 class CacheBusyError(TilusbuildError):
@@ -176,7 +184,9 @@ def wrap_oserror(path: str) -> Iterator[None]:
     except CacheError:
         raise
     except OSError as error:
-        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else path
+        # Of a link or a rename, the second name is what is made.
+        name = error.filename2 or error.filename
+        where = os.fsdecode(name) if isinstance(name, str | bytes) else path
         raise cache_error(where, error) from error
 
 

@@ -25,22 +25,16 @@ from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.shortage import PROCESSES, Shortage, shortage_of
 
 INTERNAL_ERROR = 70
 ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
 
-_HINTS = {
-    errno.EMFILE: "too many files are open: raise the limit (`ulimit -n`), or use fewer jobs",
-    errno.ENFILE: "too many files are open on this machine",
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota of the disk is used up",
-}
-
 _NO_THREAD = "can't start new thread"
 """How Python says so, in a `RuntimeError`."""
 
-_SHORT = {*_HINTS, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.EROFS}
-"""What a machine is short of, whatever was made of it on the way."""
+_BROKEN = (errno.ENOMEM, errno.EIO, errno.EROFS)
+"""What says nothing of a command either, whatever was made of it on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +95,14 @@ def answer(error: Exception, words: list[str]) -> int:
     if os.environ.get("TILUSBUILD_DEBUG") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:
-        return _machine(_sentence(error), _HINTS.get(error.errno))
+        return _machine(_sentence(error), shortage_of(error))
     for each in _chain(error):
         if isinstance(each, MemoryError):
             return _machine("there is not enough memory for this")
-        if isinstance(each, OSError) and each.errno in _SHORT:
-            return _machine(_sentence(each), _HINTS.get(each.errno))
+        if isinstance(each, OSError) and (shortage_of(each) or each.errno in _BROKEN):
+            return _machine(_sentence(each), shortage_of(each))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
-        return _machine("no further thread can be started", "raise the limit of processes")
+        return _machine("no further thread can be started", PROCESSES)
     if isinstance(error, ModuleNotFoundError) and _comes_with_python(error.name):
         # Without descriptors, importlib takes a directory that it cannot list for an empty one.
         return _machine(f"{error}, which comes with Python: its files cannot be read")
@@ -131,7 +125,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _machine(message: str, hint: str | None = None) -> int:
+def _machine(message: str, hint: Shortage | None = None) -> int:
     sys.stderr.write(f"error: {message}\n" + (f"  {hint}\n" if hint else ""))
     return 1
 
@@ -140,7 +134,7 @@ def _sentence(error: OSError) -> str:
     reason = error.strerror or os.strerror(error.errno or 0)
     if error.filename is None:
         return reason[0].lower() + reason[1:]
-    name = error.filename
+    name = error.filename2 or error.filename
     shown = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
     return f"{shown}: {reason}"
 

@@ -9,12 +9,14 @@ and never recorded. Decisions rest on the `Cause`; the reason is for people.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import signal
 from collections.abc import Sequence
 
 from tilusbuild.compile.diagnosis import Program, read
 from tilusbuild.process.base import CompletedCommand
+from tilusbuild.shortage import PROCESSES, shortage_of
 from tilusbuild.status import Cause
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -41,6 +43,8 @@ a compiler that meets a full disk often crashes because of it. What matches noth
 accident as well, unless it is a diagnosis."""
 _ANY_ACCIDENT = re.compile("|".join(pattern.pattern for _, pattern in _ACCIDENTS), re.IGNORECASE)
 
+_NO_PROCESS = f"fork: {os.strerror(errno.EAGAIN)}"
+"""Of `fork` and `vfork`, as the GNU tools end their line."""
 _ERROR_MARKS = ("error:", "error ", "fatal", "Error:")
 
 
@@ -60,7 +64,10 @@ def not_started(tool: str, error: OSError) -> StepError:
         cause = Cause.DISK
     elif error.errno == errno.ENOMEM:
         cause = Cause.MEMORY
-    return StepError(cause, f"{tool} cannot be started: {error}")
+    why = f"{error.filename or tool}: {error.strerror or error}"
+    if (shortage := shortage_of(error)) is not None:
+        why += f" ({shortage})"
+    return StepError(cause, f"{tool} cannot be started: {why}")
 
 
 def failure(
@@ -94,7 +101,9 @@ def failure(
         return StepError(Cause.CRASH, ended)
     if accident is not None:
         cause, line = accident
-        return StepError(cause, explanation if explanation and cause is Cause.CRASH else line)
+        if explanation and cause is Cause.CRASH:
+            return StepError(cause, explanation)
+        return StepError(cause, _explained(line))
     if said.diagnosis is not None:
         return StepError(Cause.SOURCE, explanation or said.diagnosis)
     reason = _first_error(log) or f"{tool} ended with status {finished.status}"
@@ -108,6 +117,11 @@ def _cause_of(lines: Sequence[str]) -> tuple[Cause, str] | None:
             if pattern.search(line):
                 return cause, line
     return (Cause.CRASH, lines[0]) if lines else None
+
+
+def _explained(line: str) -> str:
+    """Return an accident's line, with what a tool means that could start none of its own."""
+    return f"{line} ({PROCESSES})" if line.endswith(_NO_PROCESS) else line
 
 
 def _signal(status: int) -> int:

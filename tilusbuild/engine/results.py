@@ -31,6 +31,7 @@ from tilusbuild.engine.interfaces import Compiled, Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.shortage import shortage_of
 from tilusbuild.status import ACCIDENTS, RECORDED, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
@@ -346,7 +347,8 @@ def in_words(error: BaseException) -> str | None:
         return error.render()
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror or error}{where}"
+        shortage = shortage_of(error)
+        return f"{error.strerror or error}{where}" + (f"\n  {shortage}" if shortage else "")
     return None
 
 

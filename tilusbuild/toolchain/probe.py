@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -52,7 +53,10 @@ class ProbeError(Exception):
 
 def raise_shortage(error: ProbeError | OSError) -> None:
     """Raise what says something about the machine, and nothing about a tool."""
-    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+    if not isinstance(error, OSError):
+        return
+    # The last: what starts the tools, a Python, could not be started.
+    if error.errno in _SHORTAGES or error.filename == sys.executable:
         raise error
 
 
