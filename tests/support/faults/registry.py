@@ -13,6 +13,7 @@ from support.faults.groups import (
     lives,
     power,
     traced,
+    vanishing,
 )
 
 _ALL: tuple[Group, ...] = (
@@ -29,5 +30,6 @@ _ALL: tuple[Group, ...] = (
     lives.KEEPING,
     lives.REMOVING,
     damage.DAMAGE,
+    vanishing.VANISHING,
 )
 GROUPS = {group.name: group for group in _ALL}
