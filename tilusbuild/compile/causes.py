@@ -66,7 +66,7 @@ def not_started(tool: str, error: OSError) -> StepError:
         cause = Cause.MEMORY
     why = f"{error.filename or tool}: {error.strerror or error}"
     if (shortage := shortage_of(error)) is not None:
-        why += f" ({shortage})"
+        why += f": {shortage.what}"
     return StepError(cause, f"{tool} cannot be started: {why}")
 
 
@@ -121,7 +121,7 @@ def _cause_of(lines: Sequence[str]) -> tuple[Cause, str] | None:
 
 def _explained(line: str) -> str:
     """Return an accident's line, with what a tool means that could start none of its own."""
-    return f"{line} ({PROCESSES})" if line.endswith(_NO_PROCESS) else line
+    return f"{line}: {PROCESSES.what}" if line.endswith(_NO_PROCESS) else line
 
 
 def _signal(status: int) -> int:
