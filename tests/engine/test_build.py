@@ -19,6 +19,8 @@ from tilusbuild.engine.interfaces import BuildConfig, Compiled
 from tilusbuild.errors import input_error
 from tilusbuild.status import Cause
 
+FULL = "the disk is full, or has no inodes left (`df -i`)"
+
 
 def jobs(count: int, script: str = "matmul") -> list[FakeJob]:
     return [FakeJob(f"{script} {i}", script=script, index=i) for i in range(count)]
@@ -249,7 +251,7 @@ def test_a_full_disk_stops_the_build_cleanly_and_records_nothing() -> None:
     store.publish_error = OSError(errno.ENOSPC, "No space left on device", "/cache")
     compiler = FakeCompiler()
     summary = run(jobs(50), store, compiler, jobs=2).summary
-    assert summary.error == "No space left on device: /cache"
+    assert summary.error == f"No space left on device: /cache\n  {FULL}"
     assert columns(summary) == {"skipped": 50}
     assert compiler.runs.total() < 50
     assert summary.exit_status == 1
@@ -263,7 +265,7 @@ def test_a_full_disk_is_reported_with_the_path_that_was_written() -> None:
     store = FakeStore()
     store.publish_error = OSError(errno.ENOSPC, "No space left on device")
     summary = run(jobs(1), store).summary
-    assert summary.error == f"No space left on device: {store.stages[0].path}"
+    assert summary.error == f"No space left on device: {store.stages[0].path}\n  {FULL}"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ compiler has ended. A stage is published or discarded, whatever is raised.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,7 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Cause, Status
 
 _TRIES = 2
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ def _compile(
                 return replace(compiled, reason=placed(job, compiled.reason))
             changed = name
         except OSError as error:
-            if not os.path.isdir(stage.path):
+            if error.errno in _NOT_THERE and not os.path.isdir(stage.path):
                 raise StageLostError(stage.path) from error
             # Writing to an open file does not say which disk is full.
             if error.strerror is not None:
