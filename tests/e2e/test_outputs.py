@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 from support.one_library import HEAD
+from support.processes import wait_until
 from support.project import NewProject, Project, needs_cxx
 
 FILES = {
@@ -81,6 +83,21 @@ def test_what_one_library_writes_and_another_reads_is_built_first(project: Proje
     project.build("b")
     project.build("a")
     assert (project.directory / "a.so").read_bytes() != first
+
+
+def test_watching_writes_nothing_over_a_source(project: Project, tmp_path: Path):
+    with_libraries(project, B + 'output = "b/b.cpp"\n')
+    said = tmp_path / "said"
+    with said.open("w") as log:
+        watching = project.start("watch", "--progress", "plain", stderr=log)
+    try:
+        wait_until(lambda: "reads this file" in said.read_text())
+        with_libraries(project, B + 'output = "b.a"\n')
+        wait_until((project.directory / "b.a").exists)
+    finally:
+        watching.terminate()
+        watching.communicate()
+    assert (project.directory / "b/b.cpp").read_text() == FILES["b/b.cpp"]
 
 
 def test_an_output_that_cannot_be_written_is_named(project: Project):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
@@ -145,7 +146,8 @@ class Replanner:
     def again(self, state: PlanState, dirty: Collection[Part]) -> PlanState:
         """Return the plan after changes to these parts.
 
-        Raises `InputError` when there can be none: the manifest is wrong, or a tool is missing.
+        Raises `InputError` when there can be none: the manifest is wrong, or a tool is missing, or
+        an output is not to be written.
         """
         project = state.project
         # A toolkit has more parts than are watched.
@@ -202,12 +204,14 @@ class Replanner:
             with problems.of(part):
                 parts[part] = self._linked(planner, part, pairs[part], parts)
         ordered = {part: parts[part] for part in pairs if part in parts}
+        plan = _whole_plan(project, ordered)
+        outputs.check(project, plan)
         return PlanState(
             project,
             planner.toolchains,
             ordered,
             self._renders,
-            _whole_plan(project, ordered),
+            plan,
             tuple(problems.diagnostics),
             frozenset(problems.parts),
         )

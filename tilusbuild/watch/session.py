@@ -255,7 +255,7 @@ class Session:
         except _SupersededError:
             return
         except TilusbuildError as error:
-            self._no_plan(error)
+            self._no_plan(error, started)
             return
         self._state, self._project = state, state.project
         self._pending = _PendingChanges(set(state.wrong))
@@ -276,8 +276,9 @@ class Session:
         # What is watched for the first time may have changed after it was read.
         self._check_files(time.monotonic(), started=started)
 
-    def _no_plan(self, error: TilusbuildError) -> None:
-        """Report why there is no new plan; the last one stays."""
+    def _no_plan(self, error: TilusbuildError, started: Moment) -> None:
+        """Report why there is no new plan; the last one stays. A save since it was `started` may
+        have mended it."""
         self._pending.since = 0.0
         self._wrong(error)
         if self._build_thread is not None and self._state is not None:
@@ -285,7 +286,7 @@ class Session:
         elif self._build_thread is not None:
             self._build_thread.abandon()
         self._follow()
-        self._check_files(time.monotonic(), started=self._project.clock.moment())
+        self._check_files(time.monotonic(), started=started)
 
     def _wrong(self, error: TilusbuildError) -> None:
         """Report what is wrong; until it is fixed every change in the project counts."""
