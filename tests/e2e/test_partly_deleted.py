@@ -234,6 +234,6 @@ def test_a_cache_deleted_during_a_build_stays_deleted_and_the_next_build_makes_i
     shutil.rmtree(project.cache)
     _, said = started.communicate(timeout=60)
     assert started.returncode == 1
-    assert "the cache was deleted or moved while the build ran\n  build again\n" in said
+    assert "the cache was deleted, moved or unmounted meanwhile\n  build again\n" in said
     assert not project.cache.exists()
     assert project.build()["compiled"] == 2

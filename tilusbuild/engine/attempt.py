@@ -71,7 +71,7 @@ class StageLostError(TilusbuildError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} is gone: the cache was deleted or moved while the build ran\n  build again"
+            f"{path} is gone: the cache was deleted, moved or unmounted meanwhile\n  build again"
         )
 
 
