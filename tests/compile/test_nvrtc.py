@@ -329,6 +329,14 @@ def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
     (tmp_path / "project/when.h").write_text("\n\n#define WHEN __DATE__\n")
     found = dated({"source.cu": "int a;"}, str(tmp_path)) or ""
     assert found.startswith("include/project/when.h(3): error: NVRTC compiles the present time")
+    for made in (
+        make_recipe("kernel-nvrtc", flags=("-DWHEN=__TIME__",)),
+        make_recipe("kernel-nvrtc", defines=(("WHEN", "__TIME__"),)),
+    ):
+        problem = made.pipeline.source_problem(made, None) or ""
+        assert problem.startswith("error: -DWHEN=__TIME__: NVRTC compiles the present time")
+    made = make_recipe("kernel-nvrtc", defines=(("WHEN", '"__TIME__"'),))
+    assert made.pipeline.source_problem(made, None) is None
 
 
 def test_a_cpu_recipe_has_nothing_to_do_with_it():

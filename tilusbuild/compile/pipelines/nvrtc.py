@@ -264,6 +264,9 @@ class KernelNvrtc(KernelPipeline):
         return tools.nvrtc.on_worker(step.argv[1:])
 
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
+        for word in (*recipe.flags, *defines(recipe)):
+            if _dated_line(word):
+                return f"error: {word}: {_NO_DATE}"
         texts = {"source.cu": recipe.source, **recipe.headers}
         return dated(texts, headers) or (_namesake(recipe, headers) if headers else None)
 
