@@ -133,7 +133,8 @@ class Tree:
             os.scandir(self.path(directory)) as all_,
         ):
             for entry in all_:
-                if entry.is_symlink():
+                # Files are written beside their place and renamed to it, which follows no link.
+                if entry.is_symlink() and os.path.isdir(entry.path):
                     self._check_directory(f"{directory}/{entry.name}")
 
     def _check_directory(self, name: str) -> None:
