@@ -231,6 +231,21 @@ def test_what_is_not_ours_stays_and_is_said(tmp_path: Path, operation) -> None:
     )
 
 
+def test_what_another_process_removes_meanwhile_is_no_stranger(tmp_path: Path, monkeypatch) -> None:
+    tree = Tree(str(tmp_path)).cache.tree
+    names = type(tree).names
+
+    def names_and_remove(self, *directory: str) -> list[str]:
+        found = list(names(self, *directory))
+        if directory:
+            for name in found:
+                shutil.rmtree(self.path(*directory, name), ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(type(tree), "names", names_and_remove)
+    assert strangers(tree) == []
+
+
 @pytest.mark.parametrize(
     "made",
     ["a virtualenv", "target of cargo", "a project", "state", "lock", "its half", "empty tag"],

@@ -5,6 +5,8 @@ Nothing here is removed. What is not ours is never removed by anything; it is sa
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 
 from tilusbuild.cache import layout
@@ -42,16 +44,28 @@ def _strange_names(tree: Tree) -> Iterator[str]:
         yield from _strange_entries(tree, directory)
     for script in tree.names(layout.SCRIPTS):
         name = f"{layout.SCRIPTS}/{script}"
-        if layout.is_script_directory(script) and is_directory(tree.path(name)):
-            yield from _strange_entries(tree, layout.SCRIPTS, script)
-        else:
+        if _is_strange(tree, name, layout.is_script_directory(script)):
             yield name
+        else:
+            yield from _strange_entries(tree, layout.SCRIPTS, script)
 
 
 def _strange_entries(tree: Tree, *directory: str) -> Iterator[str]:
-    for name in tree.names(*directory):
-        if not is_entry(tree, *directory, name):
-            yield "/".join((*directory, name))
+    for each in tree.names(*directory):
+        name = "/".join((*directory, each))
+        if _is_strange(tree, name, layout.is_hash(each)):
+            yield name
+
+
+def _is_strange(tree: Tree, name: str, is_named: bool) -> bool:
+    """Return whether it is something else than a directory of ours, which has the right name."""
+    try:
+        mode = os.lstat(tree.path(name)).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False  # another process has removed it since its name was read
+    except OSError:
+        return True
+    return not (is_named and stat.S_ISDIR(mode))
 
 
 def is_entry(tree: Tree, *names: str) -> bool:
