@@ -78,7 +78,7 @@ def test_what_fails_is_named_as_it_can_be_typed(built, tmp_path) -> None:
     project.edit("kernels/scale.cu.j2", "extern", "#error never\nextern")
     ran = project.run("build", status=1)
     names = re.findall(r"^error: (scale.*): none of its schedules builds", ran.err, re.MULTILINE)
-    assert names[0] == 'scale[kind="a b"] cpu'
+    assert 'scale[kind="a b"] cpu' in names
     assert len(names) == 4
     for name in names:
         assert project.run("plan", name, "--json").events[-1]["programs"] == 2
