@@ -192,6 +192,25 @@ def test_what_is_made_beside_its_place(directory: Path, verb: str, number: int) 
     assert private(directory) == []
 
 
+_INTERRUPTED_IMPORT = """\
+import runpy, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "tilusbuild.noop.record":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("tilusbuild", run_name="__main__")
+"""
+
+
+def test_an_interrupt_while_the_command_is_imported() -> None:
+    words = [sys.executable, "-c", _INTERRUPTED_IMPORT]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
+
+
 def private(directory: Path) -> list[Path]:
     """The hidden directories in which a package or an export is made."""
     return [path for path in (directory / "out").rglob(".*") if path.is_dir()]
