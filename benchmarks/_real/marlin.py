@@ -40,7 +40,10 @@ WAYS = {"unit": "one unit", "single": "a program each", "group": "a program each
 
 
 def prepare(kernels: int | None, way: str) -> Project:
-    """Lay Marlin out with f16, u4b8 and f16: all of its 60 kernels or so many, in one of `WAYS`."""
+    """Lay Marlin out with f16, u4b8 and f16: all of its 60 kernels or so many, in one of `WAYS`; of
+    programs whole rows of three, as a rule chooses them."""
+    if kernels is not None and way != "unit":
+        kernels = -(-kernels // 3) * 3
     tree = world.WORK / "marlin" / way
     ours = tree / "csrc/quantization/marlin"
     if not ours.exists():
