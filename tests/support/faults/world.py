@@ -61,8 +61,18 @@ class Edition:
         for name, text in files.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists() or path.read_text() != text:
+            if not path.exists():
                 path.write_text(text)
+            elif path.read_text() != text:
+                _overwrite(path, text.encode())
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Write a file anew in its place. With as many bytes as before, a build that reads meanwhile
+    has the old text or the new one: emptied first, it would be a third edition."""
+    with path.open("r+b", buffering=0) as file:
+        file.write(data)
+        file.truncate(len(data))
 
 
 _TUNE = """
