@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.strangers import strangers
 from tilusbuild.errors import InputError, TilusbuildError
 
@@ -231,6 +232,23 @@ def test_what_is_not_ours_stays_and_is_said(tmp_path: Path, operation) -> None:
     )
 
 
+@pytest.mark.parametrize("thing", ["a directory", "a link", "a FIFO"])
+def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path: Path, thing: str) -> None:
+    tree = Tree(str(tmp_path))
+    place = Path(tree.path("locks/use"))
+    place.unlink(missing_ok=True)
+    {
+        "a directory": place.mkdir,
+        "a link": lambda: place.symlink_to("nowhere"),
+        "a FIFO": lambda: os.mkfifo(place),
+    }[thing]()
+    assert [each.name for each in strangers(tree.cache.tree)] == ["locks/use"]
+    said = "locks/use: .*\n  tilusbuild did not write it: move it elsewhere or delete it"
+    with pytest.raises(CacheError, match=said):
+        tree.cache.gc()
+    assert os.path.lexists(place)
+
+
 def test_what_another_process_removes_meanwhile_is_no_stranger(tmp_path: Path, monkeypatch) -> None:
     tree = Tree(str(tmp_path)).cache.tree
     names = type(tree).names
@@ -300,6 +318,7 @@ def test_a_tree_of_0_1_is_ours(tmp_path: Path, operation) -> None:
 MOUNTED = """
 import os, sys
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.disk import CacheError
 cache = Cache(sys.argv[1])
 names = set(sys.argv[2:])
 assert {each.name for each in cache.gc(max_size=0).left} == names

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.runtime.regular import open_regular
+from tilusbuild.runtime.regular import NotAFileError, open_regular
 from tilusbuild.shortage import shortage_of
 from tilusbuild.state.directories import is_directory, remove
 from tilusbuild.state.files import sync_directory
@@ -160,6 +160,12 @@ class CacheFullError(CacheError):
         return f"{found.what}: {self.advice}" if found is not None else ""
 
 
+class CacheStrangerError(CacheError):
+    """Something else is where a file of the cache belongs."""
+
+    advice = "tilusbuild did not write it: move it elsewhere or delete it"
+
+
 class CacheBusyError(TilusbuildError):
     """Something runs in this cache that cannot be disturbed."""
 
@@ -196,4 +202,6 @@ def cache_error(path: str, cause: OSError) -> CacheError:
         return CacheReadOnlyError(path, cause)
     if cause.errno in _FULL:
         return CacheFullError(path, cause)
+    if isinstance(cause, NotAFileError | IsADirectoryError):
+        return CacheStrangerError(path, cause)
     return CacheError(path, cause)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.locks import LockName
@@ -38,8 +38,12 @@ def strangers(tree: Tree) -> list[Stranger]:
 
 def _strange_names(tree: Tree) -> Iterator[str]:
     yield from (name for name in tree.names() if name not in layout.TOP)
-    for directory, is_ours in ((layout.STAGING, layout.is_staging), (LOCKS, layout.is_lock)):
-        yield from (f"{directory}/{n}" for n in tree.names(directory) if not is_ours(n))
+    for each in tree.names(layout.STAGING):
+        if not layout.is_staging(each):
+            yield f"{layout.STAGING}/{each}"
+    for each in tree.names(LOCKS):
+        if _is_strange(tree, f"{LOCKS}/{each}", layout.is_lock(each), stat.S_ISREG):
+            yield f"{LOCKS}/{each}"
     for directory in (layout.PROGRAMS, layout.INCLUDE):
         yield from _strange_entries(tree, directory)
     for script in tree.names(layout.SCRIPTS):
@@ -57,15 +61,17 @@ def _strange_entries(tree: Tree, *directory: str) -> Iterator[str]:
             yield name
 
 
-def _is_strange(tree: Tree, name: str, is_named: bool) -> bool:
-    """Return whether it is something else than a directory of ours, which has the right name."""
+def _is_strange(
+    tree: Tree, name: str, is_named: bool, is_kind: Callable[[int], bool] = stat.S_ISDIR
+) -> bool:
+    """Return whether it is something else than what we make, which has the right name and kind."""
     try:
         mode = os.lstat(tree.path(name)).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False  # another process has removed it since its name was read
     except OSError:
         return True
-    return not (is_named and stat.S_ISDIR(mode))
+    return not (is_named and is_kind(mode))
 
 
 def is_entry(tree: Tree, *names: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import CacheBusyError, wrap_oserror
+from tilusbuild.cache.disk import CacheBusyError, CacheStrangerError, wrap_oserror
 from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
@@ -31,7 +31,7 @@ from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 _LOOKS = 3
-BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
+BY_HAND = CacheStrangerError.advice
 
 
 _IN_SCRIPT = frozenset(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sysconfig
 import tempfile
@@ -284,6 +285,18 @@ def _need_a_directory(world: World) -> None:
         tempfile.tempdir = before
 
 
+def _take_away(world: World, damaged: str, said: str) -> None:
+    """Do as `verify` says with what stands where a file of the cache belongs: it is somebody's."""
+    name = damaged.partition("/")[2]
+    path = world.cache / name
+    if f"{name}: is unknown\n" not in said:
+        return
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
 def judge_repaired(
     world: World, scenario: Scenario, damaged: str, *, gc_first: bool
 ) -> list[Finding]:
@@ -300,7 +313,9 @@ def judge_repaired(
         if ended.status and words == scenario.words:
             findings.append(Finding("stuck", f"{words} ends {ended.status}: {ended.err[-800:]}"))
     for words in (("cache", "verify"), ("cache", "verify", "--repair")):
-        findings += of_command(world.run_calm(*words), killed=False)
+        ended = world.run_calm(*words)
+        findings += of_command(ended, killed=False)
+        _take_away(world, damaged, ended.out)
     findings += _must_end(world, "repaired", *scenario.words)
     findings += _must_end(world, "repaired", "cache", "verify")
     findings += _must_end(world, "repaired", "cache", "gc")
