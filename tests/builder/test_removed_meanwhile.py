@@ -88,3 +88,35 @@ def test_a_script_that_is_collected_before_the_index_names_it(
     built(1)
     assert any(name.startswith("scripts/") for name in removed)
     cache.gc()  # which refuses while the index names what is not there
+
+
+def test_programs_that_are_cleared_after_they_were_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script's directory names no program that is not there."""
+    needs_cxx()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
+    (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=1)))
+    cache = Cache(str(tmp_path / ".cache"))
+
+    def built() -> None:
+        with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
+            builder.build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+
+    built()
+    shutil.rmtree(tmp_path / ".cache/scripts/scale")
+    record = builder.script_record
+    looks: list[object] = []
+
+    def cleared_after_it(*words: Any, **more: Any) -> Any:
+        found = record(*words, **more)
+        looks.append(found)
+        if len(looks) == 1:
+            cache.clear()
+        return found
+
+    monkeypatch.setattr(builder, "script_record", cleared_after_it)
+    built()
+    assert looks
+    assert cache.verify() == []

@@ -61,6 +61,15 @@ Traceback (most recent call last):
   File "<frozen importlib._bootstrap_external>", line 147, in _path_stat
 KeyboardInterrupt
 """
+NO_SITE = """\
+Fatal Python error: init_import_site: Failed to import the site module
+Python runtime state: initialized
+Traceback (most recent call last):
+  File "<frozen site>", line 186, in addpackage
+  File "<string>", line 1, in <module>
+  File "<frozen importlib._bootstrap>", line 1176, in _find_and_load
+KeyboardInterrupt
+"""
 
 
 def columns(world: World, plant: Callable[[], object], ended: Ended = WELL) -> set[str]:
@@ -127,6 +136,7 @@ def test_processes_that_are_left_over(world: World) -> None:
         (Ended(70, "", "internal error: KeyError: 1\n"), "traceback"),
         (Ended(1, "", f'{CANNOT_IMPORT}  File "tilusbuild/x.py", line 1\n'), "traceback"),
         (Ended(-2, "", f'{INTERRUPTED}  File "tilusbuild/x.py", line 1\n'), "traceback"),
+        (Ended(1, "", NO_SITE.partition("\n")[2]), "traceback"),
         (Ended(1, "", CANNOT_READ.partition("\n")[2]), "traceback"),
         (Ended(-9, "", "", hung=True), "stuck"),
         (Ended(3, "", "what?"), "status"),
@@ -153,6 +163,7 @@ def test_how_a_command_ends(world: World, ended: Ended, column: str) -> None:
         Ended(1, "", CANNOT_IMPORT),
         Ended(1, "", CANNOT_READ),
         Ended(-2, "", INTERRUPTED),
+        Ended(1, "", NO_SITE),
     ],
 )
 def test_a_command_that_says_why(ended: Ended) -> None:

@@ -246,9 +246,22 @@ def _publish_script(
     script_instance: ScriptInstance,
     dispatch: _Dispatch | None,
 ) -> None:
-    metas = metas_of(project, instance)
-    record = script_record(project, instance, script_instance, metas, inherits=dispatch is not None)
-    path = project.cache.publish_script(record, statuses_of(metas))
+    from tilusbuild.cache.scripts import is_published
+
+    def content() -> tuple[ScriptRecord, Mapping[str, str]]:
+        metas = metas_of(project, instance)
+        inherits = dispatch is not None
+        record = script_record(project, instance, script_instance, metas, inherits=inherits)
+        return record, statuses_of(metas)
+
+    tree = project.cache.tree
+    record, statuses = content()
+    if is_published(tree, record, statuses):
+        path = tree.script_path(record.directory, record.hash)
+    else:
+        # A build that compiles nothing holds no lock: what it has just seen may be gone by now.
+        with project.cache.in_use():
+            path = project.cache.publish_script(*content())
     if dispatch is None:
         from tilusbuild.dispatch.dispatcher import keep_tables
 

@@ -41,6 +41,8 @@ _NO_FRAME = "<no Python frame>"
 _NO_RUNPY = "Could not import runpy module\n"
 """What Python says when it has not come to `-m`; its library is what runpy imports."""
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
+_NO_SITE = "Fatal Python error: init_import_site:"
+"""What it says when it has not come so far; lines of `.pth` files are part of that."""
 _OF_PYTHON = (1, -signal.SIGINT)
 """How Python ends before it comes to code of ours; the second after a Ctrl-C."""
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
@@ -134,8 +136,10 @@ def _has_not_begun(err: str) -> bool:
     """Return whether Python ended before it came to code of ours: all frames that it names are of
     modules that are frozen into it, or of those that it needs to begin."""
     frames = _FRAME.findall(err)
-    of_python = ("<frozen ", *([_LIBRARY] if err.startswith(_NO_RUNPY) else []))
-    if "internal error:" in err or not all(frame.startswith(of_python) for frame in frames):
+    of_python = ["<frozen "]
+    of_python += [_LIBRARY] if err.startswith(_NO_RUNPY) else []
+    of_python += [_LIBRARY, "<string>"] if err.startswith(_NO_SITE) else []
+    if "internal error:" in err or not all(frame.startswith(tuple(of_python)) for frame in frames):
         return False
     whole = len(_FIRST_FRAME.findall(err)) == err.count("Traceback")
     return whole and (bool(frames) or _NO_FRAME in err)
