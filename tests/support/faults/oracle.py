@@ -116,7 +116,7 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
     if ended.hung:
         yield Finding("stuck", f"never ended: {ended.err[-300:]}")
         return
-    if ended.status in _OF_PYTHON and not ended.out and _has_not_begun(ended.err):
+    if has_not_begun(ended):
         return
     for trace in _TRACES:
         if trace in ended.err or trace in ended.out:
@@ -132,9 +132,12 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
         yield Finding("status", f"status {ended.status}{NO_WORD}")
 
 
-def _has_not_begun(err: str) -> bool:
+def has_not_begun(ended: Ended) -> bool:
     """Return whether Python ended before it came to code of ours: all frames that it names are of
     modules that are frozen into it, or of those that it needs to begin."""
+    err = ended.err
+    if ended.status not in _OF_PYTHON or ended.out:
+        return False
     frames = _FRAME.findall(err)
     of_python = ["<frozen "]
     of_python += [_LIBRARY] if err.startswith(_NO_RUNPY) else []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 
 from support.faults.commands import Ended, Running
-from support.faults.oracle import Finding, Scenario, judge, of_command
+from support.faults.oracle import Finding, Scenario, has_not_begun, judge, of_command
 from support.faults.world import EDITIONS, FIRST, FORMATS, World, entries
 
 _LIVES = 300
@@ -117,7 +117,8 @@ def _of_one(words: tuple[str, ...], ended: Ended) -> list[Finding]:
         ]
     found = list(of_command(ended, killed=False))
     said = ended.err + ended.out
-    if not found and not any(text in said for text in (*_BUSY, _NO_INDEX)):
+    excused = has_not_begun(ended) or any(text in said for text in (*_BUSY, _NO_INDEX))
+    if not found and not excused:
         found.append(Finding("stuck", f"{' '.join(words)} ends {ended.status}: {said[-800:]}"))
     return found
 
