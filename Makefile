@@ -23,6 +23,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/measure.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[bench]'

@@ -1,10 +1,13 @@
-"""Measure the code: its size, its shape and its habits, now or at any revision.
+"""What the tree costs a reader: its size, its surface, its circles, the walk of a build.
 
-    python scripts/measure.py                          the working tree
-    python scripts/measure.py --rev v1 --rev HEAD      side by side; `.` is the working tree
-    python scripts/measure.py --details                also name what is counted
+    python scripts/measure.py                     the working tree, beside its budget
+    python scripts/measure.py --rev v1 --rev .    side by side; `.` is the working tree
+    python scripts/measure.py --write             the numbers of today become the budget
 
-Nothing is run or imported: files are read from git and parsed.
+The budget, `scripts/budget.json`, is a ratchet: a number above it fails CI, so that a change that
+adds to the tree edits the budget in the same commit, where a reviewer sees it. Nothing is run or
+imported: files are read from git and parsed. The price: calls are followed by names and
+annotations, so that the walk is an estimate, and comparable only with itself.
 """
 
 from __future__ import annotations
@@ -12,204 +15,224 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import json
 import os
 import re
-import statistics
 import subprocess
+import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias
 
-PRODUCT = "tilusbuild"
-TESTS = "tests"
+START = ("tilusbuild.builder.build", "build")
+BUDGET = "scripts/budget.json"
+_WANTED = ("tilusbuild/", "tests/", "docs/manifest.md", "docs/formats.md")
+_NOT_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENCODING, tokenize.ENDMARKER,
+}  # fmt: skip
 
-Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 Graph: TypeAlias = Mapping[str, set[str]]
-
-DOUBLE = re.compile(r"_?(Fake|Faulty|Mock|Stub|Dummy)")
-# What tools are told is no comment for readers.
-DIRECTIVE = re.compile(r"#\s*(!|noqa|type:|fmt:|pragma:|ruff:|mypy:)")
+Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 
 
-@dataclass(frozen=True)
 class Source:
-    """One Python file."""
+    """One Python file of the product, and what its names mean."""
 
-    path: str
-    text: str
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text = path, text
+        self.tree = ast.parse(text, path)
+        self.module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self.nodes = list(ast.walk(self.tree))
+        self.classes = [node for node in self.nodes if isinstance(node, ast.ClassDef)]
+
+    @property
+    def code_lines(self) -> int:
+        """Lines that are not blank, not a comment, and not a string that stands alone."""
+        prose: set[int] = set()
+        for node in self.nodes:
+            if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+                continue
+            if isinstance(node.value.value, str):
+                prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        code: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type not in _NOT_CODE:
+                code.update(range(token.start[0], token.end[0] + 1))
+        return len(code - prose)
 
     @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.text, self.path)
-
-    @property
-    def lines(self) -> int:
-        return self.text.count("\n")
-
-    @property
-    def module(self) -> str:
-        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
-
-    @property
-    def functions(self) -> list[Function]:
-        return [n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-    @property
-    def classes(self) -> list[ast.ClassDef]:
-        return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
-
-    @cached_property
-    def comment_lines(self) -> int:
-        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
-        comments = [token for token in tokens if token.type == tokenize.COMMENT]
-        return len({t.start[0] for t in comments if not DIRECTIVE.match(t.string)})
-
-    @property
-    def docstring_lines(self) -> int:
-        """Lines of strings that stand alone: docstrings, and those that describe an attribute."""
-        texts = [
-            node
-            for node in self.nodes
-            if isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ]
-        return sum(_length(text) for text in texts)
-
-    def imports(self, modules: Mapping[str, Source]) -> Iterator[str]:
-        """Every module of these that it imports, also inside functions and for types only."""
+    def names(self) -> dict[str, str]:
+        """What each name that is imported anywhere in the file stands for, dotted."""
+        found: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
+                found |= {a.asname or a.name: a.name for a in node.names}
             elif isinstance(node, ast.ImportFrom):
-                parts = self.path.removesuffix(".py").split("/")
-                above = parts[: len(parts) - node.level] if node.level else []
-                base = ".".join([*above, *filter(None, [node.module])])
-                names = [f"{base}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            for name in names:
-                # `from a.b import c` imports the module a.b.c, or a name of the module a.b.
-                found = name if name in modules else name.rpartition(".")[0]
-                if found in modules and found != self.module:
-                    yield found
+                found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        return found
 
 
-@dataclass(frozen=True)
 class Tree:
-    """The Python files of a revision."""
+    """The files of a revision."""
 
-    product: Sequence[Source]
-    tests: Sequence[Source]
-
-    @cached_property
-    def class_places(self) -> dict[str, set[str]]:
-        """The modules that define a class, by its name."""
-        places: dict[str, set[str]] = defaultdict(set)
-        for source in self.product:
-            for node in source.classes:
-                places[node.name].add(source.module)
-        return places
-
-    @property
-    def repeated_classes(self) -> dict[str, set[str]]:
-        return {name: found for name, found in self.class_places.items() if len(found) > 1}
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+        python = {p: t for p, t in texts.items() if p.endswith(".py")}
+        product = (Source(p, t) for p, t in python.items() if p.startswith("tilusbuild/"))
+        self.product = {source.module: source for source in product}
+        self.test_lines = sum(t.count("\n") for p, t in python.items() if p.startswith("tests/"))
 
     @cached_property
-    def lengths(self) -> list[int]:
-        """The lengths of all functions, the shortest first."""
-        return sorted(_length(f) for source in self.product for f in source.functions) or [0]
-
-    @cached_property
-    def module_graph(self) -> Graph:
-        modules = {source.module: source for source in self.product}
-        return {name: set(source.imports(modules)) for name, source in modules.items()}
-
-    @cached_property
-    def package_graph(self) -> Graph:
-        graph: dict[str, set[str]] = defaultdict(set)
-        for module, imported in self.module_graph.items():
-            own = _package(module)
-            graph[own] |= {_package(name) for name in imported} - {own}
+    def imports(self) -> Graph:
+        """The modules that each one imports, also inside functions and for types only."""
+        graph: dict[str, set[str]] = {}
+        for module, source in self.product.items():
+            # `from a.b import c` imports the module a.b.c, or a name of the module a.b.
+            found = {
+                n if n in self.product else n.rpartition(".")[0] for n in source.names.values()
+            }
+            graph[module] = {name for name in found if name in self.product} - {module}
         return graph
 
+    @cached_property
+    def floors(self) -> dict[str, int]:
+        """How high each package stands above those that it imports."""
+        graph: dict[str, set[str]] = defaultdict(set)
+        for module, imported in self.imports.items():
+            graph[_package(module)] |= {_package(name) for name in imported}
+        floors: dict[str, int] = {}
+
+        def floor(package: str, above: frozenset[str]) -> int:
+            if package not in floors:
+                below = graph.get(package, set()) - above - {package}
+                floors[package] = 1 + max((floor(p, above | {package}) for p in below), default=0)
+            return floors[package]
+
+        for package in sorted(graph):
+            floor(package, frozenset())
+        return floors
+
+    def subclasses(self, *roots: str) -> set[str]:
+        """The classes below these, by name."""
+        found = set(roots)
+        while True:
+            more = {
+                node.name
+                for source in self.product.values()
+                for node in source.classes
+                if found & {ast.unparse(base).split("[")[0] for base in node.bases}
+            }
+            if more <= found:
+                return found - set(roots)
+            found |= more
+
+
+class Walk:
+    """The functions that a build calls, in the order in which the code is written, each once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self.visited: list[tuple[str, str]] = []
+        self._seen: set[int] = set()
+        self._functions: dict[str, tuple[Source, Function]] = {}
+        self._classes: dict[str, tuple[Source, ast.ClassDef]] = {}
+        methods: dict[str, list[str]] = defaultdict(list)
+        for module, source in tree.product.items():
+            for node in source.tree.body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    self._functions[f"{module}.{node.name}"] = (source, node)
+                elif isinstance(node, ast.ClassDef):
+                    self._classes[f"{module}.{node.name}"] = (source, node)
+                    for part in node.body:
+                        if isinstance(part, ast.FunctionDef):
+                            name = f"{module}.{node.name}.{part.name}"
+                            self._functions[name] = (source, part)
+                            methods[part.name].append(name)
+        self._only = {name: found[0] for name, found in methods.items() if len(found) == 1}
+        start = ".".join(START)
+        if start in self._functions:
+            self._follow(start)
+
+    def _follow(self, name: str) -> None:
+        source, function = self._functions[name]
+        if id(function) in self._seen:
+            return
+        self._seen.add(id(function))
+        self.visited.append((source.module, name))
+        holder = name.rpartition(".")[0]
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+            called = self._called(source, holder, function, call.func)
+            if called is not None:
+                self._follow(called)
+
+    def _called(
+        self, source: Source, holder: str, function: Function, called: ast.expr
+    ) -> str | None:
+        """Return the dotted name of the function or method that a call means, if it is ours."""
+        if isinstance(called, ast.Name):
+            name = source.names.get(called.id, f"{source.module}.{called.id}")
+            return self._entered(name)
+        if not isinstance(called, ast.Attribute):
+            return None
+        if isinstance(called.value, ast.Name):
+            owner = called.value.id
+            if owner in ("self", "cls") and holder in self._classes:
+                found = self._entered(f"{holder}.{called.attr}")
+            else:
+                arguments = [*function.args.args, *function.args.kwonlyargs]
+                kinds = {a.arg: ast.unparse(a.annotation) for a in arguments if a.annotation}
+                kind = kinds.get(owner, owner).strip("'\"").split(" | ")[0]
+                base = source.names.get(kind, f"{source.module}.{kind}")
+                found = self._entered(f"{base}.{called.attr}")
+            if found is not None:
+                return found
+        return self._only.get(called.attr)
+
+    def _entered(self, name: str) -> str | None:
+        if name in self._classes:
+            name = f"{name}.__init__"
+        return name if name in self._functions else None
+
     @property
-    def doubles(self) -> list[str]:
-        """Classes of the product that are named as doubles for tests."""
-        return [
-            f"{source.module}.{node.name}"
-            for source in self.product
-            for node in source.classes
-            if DOUBLE.match(node.name)
-        ]
+    def rooms(self) -> int:
+        return len({module for module, _ in self.visited})
 
-    def count(self, matches: Callable[[ast.AST], bool]) -> int:
-        """How many nodes of the product match."""
-        return sum(matches(node) for source in self.product for node in source.nodes)
+    @property
+    def climbs(self) -> int:
+        """How often the next function stands on a higher floor than the one before it."""
+        floors = [self._tree.floors.get(_package(module), 0) for module, _ in self.visited]
+        return sum(after > before for before, after in pairwise(floors))
 
 
-def measure(tree: Tree) -> dict[str, str]:
-    """Every number, by what it is called."""
-    product, lengths = tree.product, tree.lengths
-    lines = sum(source.lines for source in product)
-    comments = sum(source.comment_lines for source in product)
-    test_functions = [
-        function
-        for source in tree.tests
-        for function in source.functions
-        if function.name.startswith("test_")
-    ]
-    numbers: dict[str, str | int] = {
-        "files": len(product),
-        "lines": lines,
-        "lines per file, median": _median([source.lines for source in product]),
-        "longest file, lines": max((source.lines for source in product), default=0),
-        "packages and top modules": len(tree.package_graph),
-        "classes": sum(len(source.classes) for source in product),
-        "class names in several modules": len(tree.repeated_classes),
-        "functions": sum(len(source.functions) for source in product),
-        "function length, median": _median(lengths),
-        "function length, p95": lengths[int(0.95 * (len(lengths) - 1))],
-        "function length, longest": lengths[-1],
-        "comment lines": comments,
-        "comment lines, share": f"{100 * comments / lines:.1f} %" if lines else "0.0 %",
-        "docstring lines": sum(source.docstring_lines for source in product),
-        "uses of Any": tree.count(_is_any),
-        "imports in functions": sum(_imports_in_functions(source) for source in product),
-        "import cycles of modules": len(cycles(tree.module_graph)),
-        "import cycles of packages": len(cycles(tree.package_graph)),
-        "doubles for tests, shipped": len(tree.doubles),
-        "JSON printed directly": tree.count(_prints_json),
-        "decisions on the pipeline": tree.count(_asks_for_pipeline),
-        "test files and lines": f"{len(tree.tests)} / {sum(s.lines for s in tree.tests)}",
-        "tests": len(test_functions),
-        "assertions": sum(_is_assertion(node) for source in tree.tests for node in source.nodes),
+def measure(tree: Tree) -> dict[str, int]:
+    """Every number, by what it is called. All of them are better when they are lower."""
+    sources = list(tree.product.values())
+    classes = [node for source in sources for node in source.classes]
+    circles = cycles(tree.imports)
+    walk = Walk(tree)
+    texts = "".join(source.text for source in sources)
+    return {
+        "lines": sum(source.text.count("\n") for source in sources),
+        "code lines": sum(source.code_lines for source in sources),
+        "files": len(sources),
+        "classes": len(classes),
+        "JSON line classes": len(tree.subclasses("JsonLine", "Event")),
+        "options": sum(_is_option(source, node) for source in sources for node in source.nodes),
+        "manifest keys": _rows(tree.texts.get("docs/manifest.md", "")),
+        "environment variables": len(set(re.findall(r"\bTILUSBUILD_[A-Z_]*[A-Z]\b", texts))),
+        "formats on disk": _rows(tree.texts.get("docs/formats.md", "")),
+        "circles of imports": len(circles),
+        "files in circles": sum(map(len, circles)),
+        "largest class, attributes": max((len(_attributes(node)) for node in classes), default=0),
+        "walk of a build: files": walk.rooms,
+        "walk of a build: climbs": walk.climbs,
+        "lines of tests": tree.test_lines,
     }
-    return {name: str(number) for name, number in numbers.items()}
-
-
-def details(tree: Tree, most: int = 10) -> Iterator[str]:
-    """What the numbers count, by name."""
-    longest = sorted(tree.product, key=lambda source: -source.lines)[:most]
-    yield from (f"long file: {source.path} {source.lines}" for source in longest)
-    functions = [
-        (_length(f), source.path, f.name) for source in tree.product for f in source.functions
-    ]
-    for length, path, name in sorted(functions, reverse=True)[:most]:
-        yield f"long function: {path} {name} {length}"
-    for name, places in sorted(tree.repeated_classes.items()):
-        yield f"class in several modules: {name}: {', '.join(sorted(places))}"
-    for what, graph in (("modules", tree.module_graph), ("packages", tree.package_graph)):
-        for members in cycles(graph):
-            yield f"cycle of {what}: {', '.join(members)}"
-    yield from (f"double: {name}" for name in tree.doubles)
 
 
 def cycles(graph: Graph) -> list[list[str]]:
@@ -240,20 +263,58 @@ def cycles(graph: Graph) -> list[list[str]]:
     return found
 
 
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """The fields that a class declares and those that its methods set on themselves."""
+    found = {
+        part.target.id
+        for part in node.body
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Attribute) or not isinstance(part.ctx, ast.Store):
+            continue
+        if isinstance(part.value, ast.Name) and part.value.id == "self":
+            found.add(part.attr)
+    return found
+
+
+def _is_option(source: Source, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func).rpartition(".")[2]
+    declares = name in ("option", "flag", "repeated", "many") and node.args + node.keywords
+    return name == "add_argument" or bool(declares and "Args" in source.text)
+
+
+def _rows(page: str) -> int:
+    """Rows of a page's tables that begin with a name in code."""
+    return sum(line.startswith("| `") for line in page.splitlines())
+
+
+def _package(module: str) -> str:
+    """`tilusbuild.cli.build` → `cli`."""
+    return ".".join(module.split(".")[1:2]) or module
+
+
 def read_tree(root: str, revision: str) -> Tree:
-    """Read the Python files of a revision; `.` is the working tree."""
+    """Read the files of a revision; `.` is the working tree."""
     if revision == ".":
         listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        paths = [path for path in _wanted(listed) if os.path.isfile(os.path.join(root, path))]
-        texts = [_text(os.path.join(root, path)) for path in paths]
-    else:
-        paths = _wanted(_git(root, "ls-tree", "-r", "-z", "--name-only", revision))
-        texts = _contents(root, [f"{revision}:{path}" for path in paths])
-    sources = [Source(path, text) for path, text in zip(paths, texts, strict=True)]
-    return Tree(
-        [source for source in sources if source.path.startswith(f"{PRODUCT}/")],
-        [source for source in sources if source.path.startswith(f"{TESTS}/")],
-    )
+        names = [path for path in _wanted(listed) if os.path.isfile(os.path.join(root, path))]
+        texts = {}
+        for path in names:
+            with open(os.path.join(root, path), encoding="utf-8") as file:
+                texts[path] = file.read()
+        return Tree(texts)
+    names = _wanted(_git(root, "ls-tree", "-r", "-z", "--name-only", revision))
+    given = "".join(f"{revision}:{path}\n" for path in names).encode()
+    stream = io.BytesIO(_git(root, "cat-file", "--batch", given=given))
+    texts = {}
+    for path in names:
+        size = int(stream.readline().split()[-1])
+        texts[path] = stream.read(size).decode()
+        stream.read(1)  # each ends in a newline of its own
+    return Tree(texts)
 
 
 def _git(root: str, *words: str, given: bytes = b"") -> bytes:
@@ -262,111 +323,50 @@ def _git(root: str, *words: str, given: bytes = b"") -> bytes:
 
 
 def _wanted(listed: bytes) -> list[str]:
-    paths = sorted(set(listed.decode("utf-8", "surrogateescape").split("\0")))
-    return [p for p in paths if p.endswith(".py") and p.startswith((f"{PRODUCT}/", f"{TESTS}/"))]
+    paths = sorted(set(listed.decode().split("\0")))
+    return [p for p in paths if p.startswith(_WANTED) and p.endswith((".py", ".md"))]
 
 
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def _contents(root: str, names: Sequence[str]) -> list[str]:
-    """The contents of many blobs with one process."""
-    given = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
-    stream = io.BytesIO(_git(root, "cat-file", "--batch", given=given))
-    texts = []
-    for _ in names:
-        size = int(stream.readline().split()[-1])
-        texts.append(stream.read(size).decode())
-        stream.read(1)  # each ends in a newline of its own
-    return texts
-
-
-def _length(node: ast.expr | ast.stmt) -> int:
-    return (node.end_lineno or node.lineno) - node.lineno + 1
-
-
-def _median(numbers: Sequence[int]) -> int:
-    return int(statistics.median(numbers)) if numbers else 0
-
-
-def _package(module: str) -> str:
-    """`tilusbuild.cli.build` → `cli`."""
-    return ".".join(module.split(".")[1:2]) or module
-
-
-def _is_any(node: ast.AST) -> bool:
-    named = isinstance(node, ast.Name) and node.id == "Any"
-    return named or (isinstance(node, ast.Attribute) and node.attr == "Any")
-
-
-def _imports_in_functions(source: Source) -> int:
-    inside = {
-        node
-        for function in source.functions
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-    return len(inside)
-
-
-def _called(node: ast.AST) -> str:
-    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-
-
-def _prints_json(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call) or _called(node) not in ("print", "sys.stdout.write"):
-        return False
-    return any(_called(part) in ("json.dumps", "dumps") for a in node.args for part in ast.walk(a))
-
-
-def _asks_for_pipeline(node: ast.AST) -> bool:
-    """A comparison with a pipeline's name, or the question whether it goes through NVRTC."""
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-        return node.attr == "through_nvrtc"
-    if not isinstance(node, ast.Compare):
-        return False
-    sides = [node.left, *node.comparators]
-    return any(
-        isinstance(side, ast.Name | ast.Attribute)
-        and ast.unparse(side).rpartition(".")[2] == "pipeline"
-        for side in sides
-    )
-
-
-def _is_assertion(node: ast.AST) -> bool:
-    """An assert statement, or a call that asserts: `pytest.raises`, `assert_array_equal`."""
-    name = _called(node).rpartition(".")[2]
-    return isinstance(node, ast.Assert) or name in ("raises", "warns") or name.startswith("assert_")
-
-
-def _table(columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _table(columns: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     rows = list(next(iter(columns.values())))
     first = max(map(len, rows))
-    widths = {name: max(len(name), *map(len, column.values())) for name, column in columns.items()}
+    widths = {name: max(len(name), 9) for name in columns}
     yield " " * first + "".join(f"  {name:>{widths[name]}}" for name in columns)
     for row in rows:
-        cells = (f"  {column[row]:>{widths[name]}}" for name, column in columns.items())
+        cells = (f"  {column.get(row, 0):>{widths[name]},}" for name, column in columns.items())
         yield f"{row:<{first}}" + "".join(cells)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Measure the code of tilusbuild.")
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure the tree of tilusbuild.")
     parser.add_argument("--rev", action="append", help="a git revision, or `.`; may be repeated")
-    parser.add_argument("--details", action="store_true", help="name what is counted")
+    parser.add_argument("--write", action="store_true", help="make today's numbers the budget")
     parser.add_argument("-C", dest="root", default=".", help="the repository (default: here)")
     given = parser.parse_args(words)
-    trees = {revision: read_tree(given.root, revision) for revision in given.rev or ["."]}
-    named = {"working tree" if name == "." else name: tree for name, tree in trees.items()}
-    for line in _table({name: measure(tree) for name, tree in named.items()}):
-        print(line)
-    if given.details:
-        for name, tree in named.items():
-            print(f"\n{name}:")
-            for line in details(tree):
-                print(f"  {line}")
+    if given.rev:
+        columns = {
+            "working tree" if name == "." else name: measure(read_tree(given.root, name))
+            for name in given.rev
+        }
+        print("\n".join(_table(columns)))
+        return 0
+    numbers = measure(read_tree(given.root, "."))
+    path = os.path.join(given.root, BUDGET)
+    if given.write:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(numbers, indent=2) + "\n")
+    with open(path, encoding="utf-8") as file:
+        budget: dict[str, int] = json.load(file)
+    print("\n".join(_table({"now": numbers, "budget": budget})))
+    over = [name for name, number in numbers.items() if number > budget.get(name, number)]
+    for name in over:
+        print(
+            f"error: {name}: {numbers[name]:,} is over the budget of {budget[name]:,}; remove what "
+            f"the change replaces, or edit {BUDGET} in the same commit and say why",
+            file=sys.stderr,
+        )
+    return 1 if over else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,8 @@
-"""`scripts/measure.py` counts what it says, at any revision and in the working tree."""
+"""`scripts/measure.py` counts what it says, at any revision, and holds the tree to its budget."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,147 +13,121 @@ import pytest
 from support.paths import ROOT
 
 BEFORE = {
-    "tilusbuild/__init__.py": '"""The package."""\n',
-    "tilusbuild/cli/build.py": """\
-from __future__ import annotations
-
-import json
-from typing import Any
-
+    "tilusbuild/builder/build.py": """\
+# A comment.
 from tilusbuild.engine import loop
-from tilusbuild.engine.loop import Entry
+from tilusbuild.engine.loop import Entry, Event
+
+
+class Started(Event):
+    at: int
 
 
 class Model:
-    def run(self, entry: Entry, given: Any) -> Any:
+    def run(self, entry: Entry) -> None:
         \"\"\"Run it.
 
         In two lines.\"\"\"
-        import os
+        self.last = entry.begin(
+            "TILUSBUILD_LEVEL"
+        )
 
-        if entry.pipeline == "cpu" or entry.pipeline in ("host",):
-            print(json.dumps({"at": os.getpid()}))
-        return loop
+
+def build(model: Model) -> None:
+    loop.start()
+    publish()
+
+
+def publish() -> None: ...
 """,
     "tilusbuild/engine/loop.py": """\
-# Why this is so.
-import tilusbuild.cli.build  # noqa: F401
+import tilusbuild.builder.build
+
+
+class Event: ...
 
 
 class Entry:
-    pipeline = "cpu"  # a default
+    name: str
+    at: int
+    def begin(self, name): ...
 
 
-class Model:
-    through_nvrtc = False
-
-
-class FakeStore:
-    asks = Model().through_nvrtc
+def start():
+    Entry().begin("")
 """,
-    "tests/test_build.py": """\
-import pytest
+    "tests/test_build.py": "def test_one():\n    assert True\n",
+    "docs/manifest.md": "| key | |\n|---|---|\n| `edition` | 1 |\n| `[a]` | |\n",
+    "docs/formats.md": "| `index.json` | |\n",
+    "README.md": "not counted\n",
+}
 
-
-def helper():
-    assert True
-
-
-def test_one():
-    assert 1 + 1 == 2
-    with pytest.raises(ValueError, match="x"):
-        int("x")
-""",
-    "docs/not_counted.py": "x = 1\n",
+COUNTED = {
+    "lines": 39,
+    "code lines": 21,
+    "files": 2,
+    "classes": 4,
+    "JSON line classes": 1,
+    "options": 0,
+    "manifest keys": 2,
+    "environment variables": 1,
+    "formats on disk": 1,
+    "circles of imports": 1,
+    "files in circles": 2,
+    "largest class, attributes": 2,
+    "walk of a build: files": 2,
+    "walk of a build: climbs": 1,
+    "lines of tests": 2,
 }
 
 
-def git(repository: Path, *words: str) -> None:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "-C", str(repository), *identity, *words], check=True)
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two files that import each other, tagged `before`; in the working tree they do not."""
-    root = tmp_path_factory.mktemp("repository")
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two files that import each other, tagged `before`."""
     for name, text in BEFORE.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    git(root, "init", "-q")
-    git(root, "add", ".")
-    git(root, "commit", "-q", "-m", "before")
-    git(root, "tag", "before")
-    (root / "tilusbuild/engine/loop.py").unlink()
-    (root / "tilusbuild/engine/new.py").write_text("class Entry:\n    pass\n")
-    return root
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "scripts").mkdir()
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"], ["tag", "before"]):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True)
+    return tmp_path
 
 
-Measure = Callable[..., str]
+Measure = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def measure(repository: Path) -> Measure:
-    def run(*words: str) -> str:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(ROOT / "scripts/measure.py"), "-C", str(repository), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     return run
 
 
-def numbers(table: str) -> dict[str, list[str]]:
+def numbers(table: str) -> dict[str, list[int]]:
     """The columns of each row; names and cells are two or more spaces apart."""
-    rows = [line.split("  ") for line in table.splitlines()[1:]]
-    return {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
+    rows = [[cell for cell in line.split("  ") if cell] for line in table.splitlines()[1:]]
+    return {row[0]: [int(cell.replace(",", "")) for cell in row[1:]] for row in rows}
 
 
-def test_a_revision_is_counted(measure: Measure) -> None:
-    found = {name: cells[0] for name, cells in numbers(measure("--rev", "before")).items()}
-    assert found == {
-        "files": "3",
-        "lines": "34",
-        "lines per file, median": "14",
-        "longest file, lines": "19",
-        "packages and top modules": "3",
-        "classes": "4",
-        "class names in several modules": "1",
-        "functions": "1",
-        "function length, median": "9",
-        "function length, p95": "9",
-        "function length, longest": "9",
-        "comment lines": "2",
-        "comment lines, share": "5.9 %",
-        "docstring lines": "4",
-        "uses of Any": "2",
-        "imports in functions": "1",
-        "import cycles of modules": "1",
-        "import cycles of packages": "1",
-        "doubles for tests, shipped": "1",
-        "JSON printed directly": "1",
-        "decisions on the pipeline": "3",
-        "test files and lines": "1 / 11",
-        "tests": "1",
-        "assertions": "3",
-    }
+def test_a_revision_is_counted_beside_the_working_tree(measure: Measure, repository: Path) -> None:
+    (repository / "tilusbuild/new.py").write_text("class Entry:\n    pass\n")
+    found = numbers(measure("--rev", "before", "--rev", ".").stdout)
+    assert {name: cells[0] for name, cells in found.items()} == COUNTED
+    assert (found["files"], found["classes"]) == ([2, 3], [4, 5])
 
 
-def test_revisions_stand_side_by_side_and_the_working_tree_has_what_is_not_committed(
-    measure: Measure,
+def test_a_number_that_rises_fails_until_the_budget_is_edited(
+    measure: Measure, repository: Path
 ) -> None:
-    table = measure("--rev", "before", "--rev", ".")
-    assert table.splitlines()[0].split("  ")[-2:] == ["before", "working tree"]
-    found = numbers(table)
-    assert found["classes"] == ["4", "2"]
-    assert found["import cycles of modules"] == ["1", "0"]
-    assert numbers(measure())["classes"] == ["2"]
-
-
-def test_details_name_what_is_counted(measure: Measure) -> None:
-    lines = [line.strip() for line in measure("--rev", "before", "--details").splitlines()]
-    assert "long file: tilusbuild/cli/build.py 19" in lines
-    assert "long function: tilusbuild/cli/build.py run 9" in lines
-    places = "tilusbuild.cli.build, tilusbuild.engine.loop"
-    assert f"class in several modules: Model: {places}" in lines
-    assert f"cycle of modules: {places}" in lines
-    assert "cycle of packages: cli, engine" in lines
-    assert "double: tilusbuild.engine.loop.FakeStore" in lines
+    assert measure("--write").returncode == 0
+    assert json.loads((repository / "scripts/budget.json").read_text()) == COUNTED
+    (repository / "tilusbuild/new.py").write_text("class Entry:\n    pass\n")
+    ran = measure()
+    assert ran.returncode == 1
+    assert "error: files: 3 is over the budget of 2; remove what" in ran.stderr
+    assert "circles" not in ran.stderr
+    assert measure("--write").returncode == 0
+    assert measure().returncode == 0
