@@ -14,8 +14,11 @@ from support.fake_engine import Listener
 from support.project import needs_cxx
 from tilusbuild.builder import build as builder
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache import index
 from tilusbuild.cache.disk import CacheBusyError
+from tilusbuild.cache.garbage import clear_cache, collect_garbage
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.model import PlanSelection
@@ -46,10 +49,10 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
         if who == "somebody":
             shutil.rmtree(path)
         elif len(looks) == 1:
-            Cache(str(cache)).clear()
+            clear_cache(Tree(str(cache)))
         else:
             with pytest.raises(CacheBusyError):
-                Cache(str(cache)).clear()
+                clear_cache(Tree(str(cache)))
         after(self, path, script_instance)
 
     monkeypatch.setattr(builder._Dispatch, "after", removed_first)
@@ -68,7 +71,7 @@ def test_a_script_that_is_collected_before_the_index_names_it(
     needs_cxx()
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
-    cache = Cache(str(tmp_path / ".cache"))
+    cache = Tree(str(tmp_path / ".cache"))
 
     def built(schedules: int) -> None:
         (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=schedules)))
@@ -77,17 +80,17 @@ def test_a_script_that_is_collected_before_the_index_names_it(
 
     built(1)
     built(2)
-    record = Cache.record_build
+    record = index.record_build
     removed: list[str] = []
 
-    def collected_first(self: Cache, *words: Any, **more: Any) -> None:
-        removed.extend(each.name for each in cache.gc().removed)
-        record(self, *words, **more)
+    def collected_first(*words: Any, **more: Any) -> None:
+        removed.extend(each.name for each in collect_garbage(cache).removed)
+        record(*words, **more)
 
-    monkeypatch.setattr(Cache, "record_build", collected_first)
+    monkeypatch.setattr(builder, "record_build", collected_first)
     built(1)
     assert any(name.startswith("scripts/") for name in removed)
-    cache.gc()  # which refuses while the index names what is not there
+    collect_garbage(cache)  # which refuses while the index names what is not there
 
 
 def test_programs_that_are_cleared_after_they_were_found(
@@ -98,7 +101,7 @@ def test_programs_that_are_cleared_after_they_were_found(
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
     (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=1)))
-    cache = Cache(str(tmp_path / ".cache"))
+    cache = Tree(str(tmp_path / ".cache"))
 
     def built() -> None:
         with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
@@ -113,10 +116,10 @@ def test_programs_that_are_cleared_after_they_were_found(
         found = record(*words, **more)
         looks.append(found)
         if len(looks) == 1:
-            cache.clear()
+            clear_cache(cache)
         return found
 
     monkeypatch.setattr(builder, "script_record", cleared_after_it)
     built()
     assert looks
-    assert cache.verify() == []
+    assert verify_cache(cache) == []

@@ -12,6 +12,7 @@ import pytest
 from support.fake_engine import Listener
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
+from tilusbuild.cache.index import read_index
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.plan.model import PlanSelection
@@ -177,5 +178,5 @@ def test_building_a_part_again_takes_the_place_of_its_last_build(
         with opened(small) as project:
             build(project, PlanSelection(scripts=("fill",)), BuildConfig(jobs=2), Listener())
             planned = {i.hash for i in project.plan(PlanSelection()).instances}
-            (noted,) = project.cache.projects().values()
+            (noted,) = read_index(project.cache).values()
             assert {digest for _, digest in noted.scripts} == planned

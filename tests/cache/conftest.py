@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.cache_sample import Sample
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 
 
 @pytest.fixture(scope="session")
@@ -30,10 +30,10 @@ def tmp_path(memory: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(str(tmp_path / "cache"))
+def cache(tmp_path: Path) -> Tree:
+    return Tree(str(tmp_path / "cache"))
 
 
 @pytest.fixture
-def sample(cache: Cache) -> Sample:
+def sample(cache: Tree) -> Sample:
     return Sample(cache)

@@ -12,21 +12,23 @@ from support.cache_sample import Sample
 from support.faulty_disk import FaultyDisk, failing
 from support.trees import published
 from tilusbuild.cache.arrivals import Arrivals
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheFullError
+from tilusbuild.cache.strangers import litter
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 
 NAMES = ("a", "b", "c")
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Sample:
-    sample = Sample(Cache(str(tmp_path / "made")))
+    sample = Sample(Tree(str(tmp_path / "made")))
     for name in NAMES:
         sample.program(name, "failed" if name == "b" else "built")
     return sample
 
 
-def bring(sample: Sample, cache: Cache) -> None:
+def bring(sample: Sample, cache: Tree) -> None:
     """Write the sample's programs, each as its files are."""
     with Arrivals(cache) as arrivals:
         for name in NAMES:
@@ -41,40 +43,40 @@ def bring(sample: Sample, cache: Cache) -> None:
 
 
 def test_they_are_the_entries_that_were_made(made: Sample, tmp_path: Path) -> None:
-    there = Cache(str(tmp_path / "there"))
+    there = Tree(str(tmp_path / "there"))
     bring(made, there)
     assert published(Path(there.root)) == published(Path(made.cache.root))
-    assert there.verify() == []
-    assert there.litter() == []
+    assert verify_cache(there) == []
+    assert litter(there) == []
     modes = [os.stat(path).st_mode & 0o777 for path in Path(there.root).rglob("compile.sh")]
     assert modes == [0o755] * len(NAMES)
 
 
 def test_what_is_there_and_whole_stays(made: Sample, tmp_path: Path) -> None:
-    there = Sample(Cache(str(tmp_path / "there")))
+    there = Sample(Tree(str(tmp_path / "there")))
     there.program("a", size=200)
     bring(made, there.cache)
     assert there.entry("a").size > made.entry("a").size
-    assert there.cache.litter() == []
+    assert litter(there.cache) == []
 
 
 def test_what_is_not_committed_is_removed(made: Sample, tmp_path: Path) -> None:
-    there = Cache(str(tmp_path / "there"))
+    there = Tree(str(tmp_path / "there"))
     with Arrivals(there) as arrivals:
         arrivals.add(made.hash("a"), {"program.txt": b""}, b"{}")
     assert published(Path(there.root)) == {}
-    assert there.litter() == []
+    assert litter(there) == []
 
 
 def test_a_full_disk_leaves_whole_entries_only(made: Sample, tmp_path: Path) -> None:
     disk = FaultyDisk()
-    bring(made, Cache(str(tmp_path / "counted"), disk))
+    bring(made, Tree(str(tmp_path / "counted"), disk))
     first = disk.operations.index("write")
     assert disk.operations.count("sync") >= 1
     for at in range(first + 1, len(disk.operations) - 1, 3):
-        there = Cache(str(tmp_path / str(at)), FaultyDisk(at, failing(errno.ENOSPC), halfway=True))
+        there = Tree(str(tmp_path / str(at)), FaultyDisk(at, failing(errno.ENOSPC), halfway=True))
         with pytest.raises(CacheFullError):
             bring(made, there)
-        healthy = Cache(there.root)
-        assert healthy.verify() == []
-        assert healthy.litter() == []
+        healthy = Tree(there.root)
+        assert verify_cache(healthy) == []
+        assert litter(healthy) == []

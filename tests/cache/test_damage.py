@@ -16,20 +16,25 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample
 from tilusbuild.cache import includes
 from tilusbuild.cache import verify as verification
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheDamagedError
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.garbage import collect_garbage
+from tilusbuild.cache.index import cache_stats, read_index, record_build, script_listings
+from tilusbuild.cache.scripts import publish_script
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import repair_cache, verify_cache
 from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
 from tilusbuild.state.files import sha256_file
 
 
 @pytest.fixture
-def full(cache: Cache, sample: Sample):
+def full(cache: Tree, sample: Sample):
     """A cache with one of everything; the files that tell its state, by what they are."""
     include = sample.include(a="one")
     program = sample.program("a", include=include)
     record = sample.record(["a"])
-    script = cache.publish_script(record)
-    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    script = publish_script(cache, record)
+    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     return {
         "meta": Path(program.path, "meta.json"),
         "program": Path(program.path, "program.txt"),
@@ -66,70 +71,70 @@ STATE = [*PROGRAM, "script", "manifest", "header", "index", "tag", "ignore"]
 
 
 @pytest.mark.parametrize("which", STATE)
-def test_verification_finds_every_change(cache: Cache, full, which):
+def test_verification_finds_every_change(cache: Tree, full, which):
     path = full[which]
     entry = str(path.relative_to(cache.root)).split("/module")[0]
     for content in variants(path.read_bytes()):
         with replaced(path, content):
-            problems = cache.verify()
+            problems = verify_cache(cache)
             assert problems, content
             assert any(entry.startswith(p.name) or p.name.startswith(entry) for p in problems)
             assert all(problem.advice for problem in problems)
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
 @pytest.mark.parametrize("which", PROGRAM)
-def test_a_damaged_program_is_not_a_cache_hit(cache: Cache, sample: Sample, full, which):
-    right = cache.lookup(sample.hash("a"))
+def test_a_damaged_program_is_not_a_cache_hit(cache: Tree, sample: Sample, full, which):
+    right = lookup(cache, sample.hash("a"))
     content = full[which].read_bytes()
     for changed in variants(content):
         with replaced(full[which], changed):
-            found = cache.lookup(sample.hash("a"))
+            found = lookup(cache, sample.hash("a"))
             if which == "meta" or len(changed) != len(content):
                 assert found is None
             else:
                 assert found == right
-            cache.stats()
-            cache.scripts()
+            cache_stats(cache)
+            script_listings(cache)
 
 
-def test_a_damaged_index_is_never_taken_for_an_empty_one(cache: Cache, full):
+def test_a_damaged_index_is_never_taken_for_an_empty_one(cache: Tree, full):
     for content in variants(full["index"].read_bytes()):
         with replaced(full["index"], content):
             with pytest.raises(CacheDamagedError, match=r"index\.json"):
-                cache.gc()
+                collect_garbage(cache)
             with pytest.raises(CorruptFileError):
-                cache.projects()
-    assert cache.gc().removed == ()
+                read_index(cache)
+    assert collect_garbage(cache).removed == ()
 
 
-def test_a_damaged_script_is_published_again(cache: Cache, sample: Sample, full):
+def test_a_damaged_script_is_published_again(cache: Tree, sample: Sample, full):
     for content in (b"", b"x", full["script"].read_bytes()[:-1]):
         full["script"].write_bytes(content)
-        assert cache.scripts() == []
-        cache.publish_script(sample.record(["a"]))
-        assert cache.verify() == []
+        assert script_listings(cache) == []
+        publish_script(cache, sample.record(["a"]))
+        assert verify_cache(cache) == []
 
 
-def test_damaged_headers_are_published_again(cache: Cache, sample: Sample, full):
+def test_damaged_headers_are_published_again(cache: Tree, sample: Sample, full):
     for which in ("header", "manifest"):
         for content in variants(full[which].read_bytes()):
             full[which].write_bytes(content)
             sample.include(a="one")
-            assert cache.verify() == []
+            assert verify_cache(cache) == []
 
 
 @pytest.mark.parametrize("kind", ["program", "header"])
 @pytest.mark.parametrize("back", [False, True])
 def test_what_is_removed_or_replaced_meanwhile_is_not_reported(
-    cache: Cache, full, monkeypatch: pytest.MonkeyPatch, kind: str, back: bool
+    cache: Tree, full, monkeypatch: pytest.MonkeyPatch, kind: str, back: bool
 ) -> None:
     """An entry is taken away by one rename while its files are looked at; a build makes another."""
     path = full[kind].parent if kind == "program" else full[kind].parents[1]
     whole = f"{cache.root}.whole"
     shutil.copytree(path, whole)
     if kind == "program" and not back:
-        cache.tree.remove_entry(str(full["script"].parent))
+        cache.remove_entry(str(full["script"].parent))
 
     def looked_at(name: str) -> str:
         digest = sha256_file(name)
@@ -140,19 +145,19 @@ def test_what_is_removed_or_replaced_meanwhile_is_not_reported(
 
     monkeypatch.setattr(verification, "sha256_file", looked_at)
     monkeypatch.setattr(includes, "sha256_file", looked_at)
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
     assert not os.path.exists(whole)
 
 
-def test_shallow_verification_reads_no_contents(cache: Cache, full):
+def test_shallow_verification_reads_no_contents(cache: Tree, full):
     full["library"].write_bytes(b"y" * full["library"].stat().st_size)
-    assert cache.verify(deep=False) == []
-    (problem,) = [p for p in cache.verify() if "lib.so" in p.name]
+    assert verify_cache(cache, deep=False) == []
+    (problem,) = [p for p in verify_cache(cache) if "lib.so" in p.name]
     assert problem.what == "was modified"
     assert "the next build makes it again" in str(problem)
 
 
-def test_strangers_are_refused_by_name(cache: Cache, full):
+def test_strangers_are_refused_by_name(cache: Tree, full):
     program = full["meta"].parent
     script = full["script"].parent
     strangers = [
@@ -173,33 +178,33 @@ def test_strangers_are_refused_by_name(cache: Cache, full):
     (script / "failed/0").symlink_to(os.readlink(script / "programs/0"))
     expected = {str(path.relative_to(cache.root)) for path in strangers}
     expected |= {f"{script.relative_to(cache.root)}/{name}" for name in ("programs/1", "failed/0")}
-    assert {problem.name for problem in cache.verify()} == expected
+    assert {problem.name for problem in verify_cache(cache)} == expected
 
 
-def test_links_that_lead_elsewhere_are_found(cache: Cache, sample: Sample, full):
+def test_links_that_lead_elsewhere_are_found(cache: Tree, sample: Sample, full):
     sample.program("b")
     link = full["script"].parent / "programs/0"
     for target in ("/etc/passwd", f"../../../../programs/{sample.hash('b')}", "nowhere"):
         link.unlink()
         link.symlink_to(target)
-        (problem,) = cache.verify()
+        (problem,) = verify_cache(cache)
         assert target in problem.what
-    cache.repair(cache.verify())
-    assert cache.verify() == []
-    cache.publish_script(sample.record(["a"]))
+    repair_cache(cache, verify_cache(cache))
+    assert verify_cache(cache) == []
+    publish_script(cache, sample.record(["a"]))
     assert os.readlink(link) == f"../../../../programs/{sample.hash('a')}"
 
 
-def test_repair_removes_what_is_damaged_and_nothing_else(cache: Cache, sample: Sample, full):
+def test_repair_removes_what_is_damaged_and_nothing_else(cache: Tree, sample: Sample, full):
     kept = sample.program("b")
     full["library"].write_bytes(b"")
     full["header"].write_bytes(b"")
     Path(cache.root, "notes.txt").write_text("mine")
-    removed = cache.repair(cache.verify())
+    removed = repair_cache(cache, verify_cache(cache))
     assert {name.split("/")[0] for name in removed} == {"programs", "include", "scripts"}
-    assert [problem.name for problem in cache.verify()] == ["notes.txt"]
-    assert cache.lookup(sample.hash("a")) is None
-    assert cache.lookup(kept.hash) == kept
+    assert [problem.name for problem in verify_cache(cache)] == ["notes.txt"]
+    assert lookup(cache, sample.hash("a")) is None
+    assert lookup(cache, kept.hash) == kept
 
 
 JSON = st.recursive(

@@ -19,9 +19,14 @@ from hypothesis import strategies as st
 
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheError
+from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.garbage import clear_cache, collect_garbage
+from tilusbuild.cache.index import cache_stats, forget_projects, record_build, script_listings
+from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.strangers import strangers
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import repair_cache, verify_cache
 from tilusbuild.errors import InputError, TilusbuildError
 
 STALE = "0123456789abcdef0123"
@@ -42,7 +47,7 @@ OF = ["old", "new"]
 THINGS = ["link to a copy", "link to nothing", "link to a file", "FIFO"]
 
 
-class Tree:
+class Laid:
     """A cache with one of everything, twice: what a build made last, and what is garbage."""
 
     def __init__(self, directory: str) -> None:
@@ -50,17 +55,17 @@ class Tree:
         os.mkdir(self.outside)
         Path(self.outside, "precious").write_text("mine")
         self.sample: Sample = sample_at(os.path.join(directory, "cache"), None)
-        self.cache.record_build(
-            "/p/tilus.toml", "p", []
+        record_build(
+            self.cache, "/p/tilus.toml", "p", []
         )  # an index: without one nothing is garbage
         self.names = {}
         for name in ("old", "new"):
             include = self.sample.include(**{name: "text"})
             program = self.sample.program(name, include=include).hash
             record = self.sample.record([name])
-            self.sample.cache.publish_script(record)
+            publish_script(self.sample.cache, record)
             self.names[name] = (program, include, record.hash)
-        self.cache.record_build("/p/tilus.toml", "p", [("matmul", self.names["new"][2])])
+        record_build(self.cache, "/p/tilus.toml", "p", [("matmul", self.names["new"][2])])
         Path(self.cache.state_path, "plans").mkdir()
         Path(self.cache.state_path, "history").write_text("x")
         for name in (STALE, OLD_STALE):
@@ -68,11 +73,11 @@ class Tree:
             Path(self.path("staging", name, "deep", "file")).write_text("x")
 
     @property
-    def cache(self) -> Cache:
+    def cache(self) -> Tree:
         return self.sample.cache
 
     def path(self, *names: str) -> str:
-        return self.cache.tree.path(*names)
+        return self.cache.path(*names)
 
     def put(self, place: str, thing: str, which: str, number: int) -> None:
         """Put a thing in a place; what was there is copied out first, for the link to lead to."""
@@ -103,40 +108,40 @@ class Tree:
                 os.symlink(copy, path)
 
 
-def merge(tree: Tree) -> None:
+def merge(tree: Laid) -> None:
     from tilusbuild.builder.merge import merge as merge_caches
 
     with tempfile.TemporaryDirectory(dir=os.path.dirname(tree.outside)) as directory:
         other = sample_at(os.path.join(directory, "shard"), None)
         other.program("old", include=other.include(old="text"))
         other.program("of a shard")
-        other.cache.publish_script(other.record(["old", "of a shard"]))
+        publish_script(other.cache, other.record(["old", "of a shard"]))
         merge_caches(tree.cache, [other.cache.root], None)
         merge_caches(other.cache, [tree.cache.root], None)
 
 
-def build(tree: Tree) -> None:
+def build(tree: Laid) -> None:
     with tree.cache.in_use():
         for name in ("old", "new", "newer"):
             with tree.cache.locked(tree.sample.hash(name), wait=False):
-                if tree.cache.lookup(tree.sample.hash(name)) is None:
+                if lookup(tree.cache, tree.sample.hash(name)) is None:
                     tree.sample.program(name, include=tree.sample.include(**{name: "text"}))
-        tree.cache.publish_script(tree.sample.record(["old", "new", "newer"]))
+        publish_script(tree.cache, tree.sample.record(["old", "new", "newer"]))
         record = tree.sample.record(["new"])
-        tree.cache.publish_script(record)
-        tree.cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+        publish_script(tree.cache, record)
+        record_build(tree.cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
 
 
-OPERATIONS: dict[str, Callable[[Tree], object]] = {
-    "gc": lambda tree: tree.cache.gc(),
-    "gc --dry-run": lambda tree: tree.cache.gc(dry_run=True),
-    "gc --max-size 0": lambda tree: tree.cache.gc(max_size=0),
-    "gc --forget": lambda tree: tree.cache.forget(["/p/tilus.toml"]),
-    "clear": lambda tree: tree.cache.clear(),
-    "verify --repair": lambda tree: tree.cache.repair(tree.cache.verify()),
+OPERATIONS: dict[str, Callable[[Laid], object]] = {
+    "gc": lambda tree: collect_garbage(tree.cache),
+    "gc --dry-run": lambda tree: collect_garbage(tree.cache, dry_run=True),
+    "gc --max-size 0": lambda tree: collect_garbage(tree.cache, max_size=0),
+    "gc --forget": lambda tree: forget_projects(tree.cache, ["/p/tilus.toml"]),
+    "clear": lambda tree: clear_cache(tree.cache),
+    "verify --repair": lambda tree: repair_cache(tree.cache, verify_cache(tree.cache)),
     "build": build,
     "merge": merge,
-    "ls": lambda tree: (tree.cache.scripts(), tree.cache.stats()),
+    "ls": lambda tree: (script_listings(tree.cache), cache_stats(tree.cache)),
 }
 
 
@@ -170,7 +175,7 @@ def within(seconds: int) -> Iterator[None]:
 )
 def test_no_link_or_fifo_leads_outside(memory, put, operations) -> None:
     with tempfile.TemporaryDirectory(dir=memory) as directory:
-        tree = Tree(directory)
+        tree = Laid(directory)
         for number, (place, thing, which) in enumerate(put):
             tree.put(place, thing, which, number)
         before = snapshot(tree.outside)
@@ -183,7 +188,7 @@ def test_no_link_or_fifo_leads_outside(memory, put, operations) -> None:
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 @pytest.mark.parametrize("place", PLACES[:6])
 def test_each_directory_as_a_link_is_refused_or_left(tmp_path: Path, place, operation) -> None:
-    tree = Tree(str(tmp_path))
+    tree = Laid(str(tmp_path))
     tree.put(place, "link to a copy", "old", 0)
     before = snapshot(tree.outside)
     with pytest.raises(InputError, match=f"{place} is a link"):
@@ -195,7 +200,7 @@ def test_each_directory_as_a_link_is_refused_or_left(tmp_path: Path, place, oper
 @pytest.mark.parametrize("leads_to", ["itself", "nothing", "a file"])
 def test_a_link_for_a_file_of_the_state_stops_nothing(tmp_path: Path, leads_to) -> None:
     """The next build that has something to keep replaces it."""
-    tree = Tree(str(tmp_path))
+    tree = Laid(str(tmp_path))
     before = snapshot(tree.outside)
     link = Path(tree.path("state/compilers"))
     link.unlink(missing_ok=True)
@@ -211,20 +216,20 @@ NOTES = [place for place in PLACES if place.endswith("/notes") or place == "note
 
 @pytest.mark.parametrize("operation", ["gc", "clear", "verify --repair"])
 def test_what_is_not_ours_stays_and_is_said(tmp_path: Path, operation) -> None:
-    tree = Tree(str(tmp_path))
+    tree = Laid(str(tmp_path))
     mine = [place for place in NOTES if "/S/" not in place]
     for place in mine:
         Path(tree.path(place)).mkdir()
         Path(tree.path(place), "file").write_text("mine")
     before = {place: snapshot(tree.path(place)) for place in mine}
-    unknown = strangers(tree.cache.tree)
+    unknown = strangers(tree.cache)
     assert {each.name.removesuffix("/file") for each in unknown} == set(mine)
     if operation == "gc":
-        assert tree.cache.gc().left == tuple(unknown)
+        assert collect_garbage(tree.cache).left == tuple(unknown)
     elif operation == "clear":
-        assert tree.cache.clear() == unknown
+        assert clear_cache(tree.cache) == unknown
     else:
-        assert {each.name for each in unknown} <= {each.name for each in tree.cache.verify()}
+        assert {each.name for each in unknown} <= {each.name for each in verify_cache(tree.cache)}
         OPERATIONS[operation](tree)
     assert {place: snapshot(tree.path(place)) for place in mine} == before
     assert os.path.exists(tree.cache.program_path(tree.names["old"][0])) == (
@@ -234,7 +239,7 @@ def test_what_is_not_ours_stays_and_is_said(tmp_path: Path, operation) -> None:
 
 @pytest.mark.parametrize("thing", ["a directory", "a link", "a FIFO"])
 def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path: Path, thing: str) -> None:
-    tree = Tree(str(tmp_path))
+    tree = Laid(str(tmp_path))
     place = Path(tree.path("locks/use"))
     place.unlink(missing_ok=True)
     {
@@ -242,15 +247,15 @@ def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path: Path, thing: str)
         "a link": lambda: place.symlink_to("nowhere"),
         "a FIFO": lambda: os.mkfifo(place),
     }[thing]()
-    assert [each.name for each in strangers(tree.cache.tree)] == ["locks/use"]
+    assert [each.name for each in strangers(tree.cache)] == ["locks/use"]
     said = "locks/use: .*\n  tilusbuild did not write it: move it elsewhere or delete it"
     with pytest.raises(CacheError, match=said):
-        tree.cache.gc()
+        collect_garbage(tree.cache)
     assert os.path.lexists(place)
 
 
 def test_what_another_process_removes_meanwhile_is_no_stranger(tmp_path: Path, monkeypatch) -> None:
-    tree = Tree(str(tmp_path)).cache.tree
+    tree = Laid(str(tmp_path)).cache
     names = type(tree).names
 
     def names_and_remove(self, *directory: str) -> list[str]:
@@ -283,12 +288,12 @@ def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, m
     }[made]:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(foreign_tag if name == "CACHEDIR.TAG" and made[0] != "e" else "x")
-    cache = Cache(str(place))
+    cache = Tree(str(place))
     before = snapshot(tmp_path)
-    uses = (cache.ensure, cache.gc, cache.clear, cache.verify, cache.stats, cache.stage)
+    uses = (Tree.ensure, collect_garbage, clear_cache, verify_cache, cache_stats, Stage)
     for use in uses:
         with pytest.raises(InputError, match="not a cache of tilusbuild"):
-            use()
+            use(cache)
     assert snapshot(tmp_path) == before
 
 
@@ -296,36 +301,38 @@ def test_the_cache_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "big disk").mkdir()
     (tmp_path / "cache").symlink_to("big disk")
     sample = sample_at(str(tmp_path / "cache"), None)
-    sample.cache.record_build("/p/tilus.toml", "p", [])
+    record_build(sample.cache, "/p/tilus.toml", "p", [])
     sample.program("a")
-    assert len(sample.cache.gc().removed) == 1
-    assert sample.cache.clear() == []
+    assert len(collect_garbage(sample.cache).removed) == 1
+    assert clear_cache(sample.cache) == []
     assert (tmp_path / "cache").is_symlink()
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_a_tree_of_0_1_is_ours(tmp_path: Path, operation) -> None:
     """It has the same CACHEDIR.TAG, a file `lock`, and no `locks/`."""
-    tree = Tree(str(tmp_path))
+    tree = Laid(str(tmp_path))
     shutil.rmtree(tree.path("locks"))
     Path(tree.path("lock")).touch()
     OPERATIONS[operation](tree)
-    assert tree.cache.verify() == []
+    assert verify_cache(tree.cache) == []
     build(tree)
-    assert tree.cache.verify() == []
+    assert verify_cache(tree.cache) == []
 
 
 MOUNTED = """
 import os, sys
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.garbage import clear_cache, collect_garbage
+from tilusbuild.cache.verify import repair_cache, verify_cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.disk import CacheError
-cache = Cache(sys.argv[1])
+cache = Tree(sys.argv[1])
 names = set(sys.argv[2:])
-assert {each.name for each in cache.gc(max_size=0).left} == names
-cache.repair(cache.verify())
-assert {each.name for each in cache.clear()} == names
+assert {each.name for each in collect_garbage(cache, max_size=0).left} == names
+repair_cache(cache, verify_cache(cache))
+assert {each.name for each in clear_cache(cache)} == names
 for name in names:
-    assert os.path.exists(cache.tree.path(name, "precious")), name
+    assert os.path.exists(cache.path(name, "precious")), name
 print("left")
 """
 
@@ -334,7 +341,7 @@ def test_a_mount_inside_is_left_alone_and_said(tmp_path: Path) -> None:
     """A bind mount, which has the device of what is around it."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
         pytest.skip("no mounts in a namespace of one's own")
-    tree = Tree(str(tmp_path))
+    tree = Laid(str(tmp_path))
     program, include, script = tree.names["old"]
     places = [
         f"programs/{program}/mounted",

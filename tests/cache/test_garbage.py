@@ -14,8 +14,19 @@ from hypothesis import strategies as st
 
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError
+from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.garbage import clear_cache, collect_garbage
+from tilusbuild.cache.index import (
+    cache_stats,
+    forget_projects,
+    read_index,
+    record_build,
+    script_listings,
+)
+from tilusbuild.cache.scripts import publish_script
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.runtime.places import LOST_ROOT
 from tilusbuild.runtime.reader_lock import ReaderLock
 
@@ -28,7 +39,7 @@ def _index(request: pytest.FixtureRequest) -> None:
     if "cache" not in request.fixturenames:
         return
     cache = request.getfixturevalue("cache")
-    cache.record_build("/elsewhere/tilus.toml", "elsewhere", [])
+    record_build(cache, "/elsewhere/tilus.toml", "elsewhere", [])
 
 
 def age(path: str, days: float) -> None:
@@ -43,147 +54,147 @@ def published(cache) -> set[str]:
 
 
 def _list(cache, kind: str) -> list[str]:
-    return [cache.tree.path(kind, name) for name in os.listdir(cache.tree.path(kind))]
+    return [cache.path(kind, name) for name in os.listdir(cache.path(kind))]
 
 
-def test_what_the_last_build_of_each_project_made_stays(cache: Cache, sample: Sample):
+def test_what_the_last_build_of_each_project_made_stays(cache: Tree, sample: Sample):
     headers, old_headers = sample.include(a="new"), sample.include(a="old")
     kept = sample.program("a", include=headers)
     sample.program("before the edit", include=old_headers)
     old, new = sample.record(["before the edit"]), sample.record(["a"])
     for record in (old, new):
-        cache.publish_script(record)
-        cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
-    planned = cache.gc(dry_run=True)
+        publish_script(cache, record)
+        record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+    planned = collect_garbage(cache, dry_run=True)
     assert len(published(cache)) == 4
-    done = cache.gc()
+    done = collect_garbage(cache)
     assert {item.name for item in done.removed} == {item.name for item in planned.removed}
     assert [item.name.split("/")[0] for item in done.removed] == ["scripts", "programs", "include"]
     assert published(cache) == {kept.hash, headers}
-    assert [script.hash for script in cache.scripts()] == [new.hash]
+    assert [script.hash for script in script_listings(cache)] == [new.hash]
     assert done.kept_size == done.root_size
-    assert cache.verify() == []
-    assert cache.gc().removed == ()
+    assert verify_cache(cache) == []
+    assert collect_garbage(cache).removed == ()
 
 
-def test_what_a_killed_writer_left_in_a_script_goes(cache: Cache, sample: Sample):
+def test_what_a_killed_writer_left_in_a_script_goes(cache: Tree, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
-    path = Path(cache.publish_script(record))
-    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    path = Path(publish_script(cache, record))
+    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     before = snapshot(str(path))
     (path / "latency").mkdir()
     for place in (path, path / "latency"):
         (place / ".tmp-1").write_text("half a table")
-    cache.gc()
+    collect_garbage(cache)
     (path / "latency").rmdir()
     assert snapshot(str(path)).keys() == before.keys()
 
 
-def test_a_build_of_a_part_adds_to_the_roots(cache: Cache, sample: Sample):
+def test_a_build_of_a_part_adds_to_the_roots(cache: Tree, sample: Sample):
     records = [sample.record([name], directory=name) for name in ("a", "b")]
     for record in records:
         sample.program(record.directory)
-        cache.publish_script(record)
-        cache.record_build("/p/tilus.toml", "p", [(record.directory, record.hash)], replace=False)
-    assert cache.gc().removed == ()
-    cache.record_build("/p/tilus.toml", "p", [("b", records[1].hash)])
-    assert len(cache.gc().removed) == 2
+        publish_script(cache, record)
+        record_build(cache, "/p/tilus.toml", "p", [(record.directory, record.hash)], replace=False)
+    assert collect_garbage(cache).removed == ()
+    record_build(cache, "/p/tilus.toml", "p", [("b", records[1].hash)])
+    assert len(collect_garbage(cache).removed) == 2
 
 
-def test_a_forgotten_project_keeps_nothing(cache: Cache, sample: Sample):
+def test_a_forgotten_project_keeps_nothing(cache: Tree, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
-    cache.publish_script(record)
-    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
-    cache.forget(["/q/tilus.toml"])
-    assert cache.gc().removed == ()
-    cache.forget(["/p/tilus.toml"])
-    assert len(cache.gc().removed) == 2
-    assert os.listdir(cache.tree.path("scripts")) == []
+    publish_script(cache, record)
+    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+    forget_projects(cache, ["/q/tilus.toml"])
+    assert collect_garbage(cache).removed == ()
+    forget_projects(cache, ["/p/tilus.toml"])
+    assert len(collect_garbage(cache).removed) == 2
+    assert os.listdir(cache.path("scripts")) == []
 
 
-def test_recording_the_same_build_writes_nothing(cache: Cache):
-    cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
+def test_recording_the_same_build_writes_nothing(cache: Tree):
+    record_build(cache, "/p/tilus.toml", "p", [("a", "0" * 64)])
     before = snapshot(cache.root)
-    cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
-    cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)], replace=False)
+    record_build(cache, "/p/tilus.toml", "p", [("a", "0" * 64)])
+    record_build(cache, "/p/tilus.toml", "p", [("a", "0" * 64)], replace=False)
     assert snapshot(cache.root) == before
 
 
-def test_only_what_is_old_enough_goes(cache: Cache, sample: Sample):
+def test_only_what_is_old_enough_goes(cache: Tree, sample: Sample):
     for name, days in (("a", 40), ("b", 20), ("c", 0)):
         age(sample.program(name).path, days)
-    assert len(cache.gc(older_than=30 * DAY).removed) == 1
+    assert len(collect_garbage(cache, older_than=30 * DAY).removed) == 1
     assert published(cache) == {sample.hash("b"), sample.hash("c")}
 
 
-def test_what_a_young_script_uses_is_as_young(cache: Cache, sample: Sample):
+def test_what_a_young_script_uses_is_as_young(cache: Tree, sample: Sample):
     headers = sample.include(a="x")
     for path in (sample.program("a", include=headers).path, cache.include_path(headers)):
         age(path, 40)
-    cache.publish_script(sample.record(["a"]))
-    assert cache.gc(older_than=30 * DAY).removed == ()
+    publish_script(cache, sample.record(["a"]))
+    assert collect_garbage(cache, older_than=30 * DAY).removed == ()
 
 
-def test_the_oldest_go_first_until_the_cache_is_small_enough(cache: Cache, sample: Sample):
+def test_the_oldest_go_first_until_the_cache_is_small_enough(cache: Tree, sample: Sample):
     for name, days in (("a", 1), ("b", 3), ("c", 2)):
         age(sample.program(name, size=10_000).path, days)
-    done = cache.gc(max_size=25_000)
+    done = collect_garbage(cache, max_size=25_000)
     assert [item.name for item in done.removed] == [f"programs/{sample.hash('b')}"]
     assert done.kept_size <= 25_000
-    assert len(cache.gc(max_size=0).removed) == 2
+    assert len(collect_garbage(cache, max_size=0).removed) == 2
 
 
-def test_roots_are_kept_whatever_the_size(cache: Cache, sample: Sample):
+def test_roots_are_kept_whatever_the_size(cache: Tree, sample: Sample):
     sample.program("a", size=10_000)
     record = sample.record(["a"])
-    cache.publish_script(record)
-    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
-    done = cache.gc(max_size=100)
+    publish_script(cache, record)
+    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+    done = collect_garbage(cache, max_size=100)
     assert (done.removed, done.kept_size) == ((), done.root_size)
 
 
-def test_a_root_that_is_damaged_stops_everything(cache: Cache, sample: Sample):
+def test_a_root_that_is_damaged_stops_everything(cache: Tree, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
-    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     with pytest.raises(CacheDamagedError, match=r"/p/tilus\.toml"):
-        cache.gc()
+        collect_garbage(cache)
     assert published(cache) == {sample.hash("a")}
-    cache.publish_script(record)
-    assert cache.gc().removed == ()
+    publish_script(cache, record)
+    assert collect_garbage(cache).removed == ()
 
 
-def test_a_running_build_is_never_disturbed(cache: Cache, sample: Sample):
+def test_a_running_build_is_never_disturbed(cache: Tree, sample: Sample):
     sample.program("a")
     with cache.in_use():
         with pytest.raises(CacheBusyError, match="a build is using"):
-            cache.gc()
+            collect_garbage(cache)
         with pytest.raises(CacheBusyError):
-            cache.clear()
-        assert len(cache.gc(dry_run=True).removed) == 1
-        collector = threading.Thread(target=lambda: cache.gc(wait=True))
+            clear_cache(cache)
+        assert len(collect_garbage(cache, dry_run=True).removed) == 1
+        collector = threading.Thread(target=lambda: collect_garbage(cache, wait=True))
         collector.start()
-        assert cache.lookup(sample.hash("a")) is not None
+        assert lookup(cache, sample.hash("a")) is not None
     collector.join()
-    assert cache.lookup(sample.hash("a")) is None
-    stage = cache.stage()
+    assert lookup(cache, sample.hash("a")) is None
+    stage = Stage(cache)
     with pytest.raises(CacheBusyError):
-        cache.gc()
+        collect_garbage(cache)
     stage.discard()
-    cache.gc()
+    collect_garbage(cache)
 
 
-def test_clear_leaves_an_empty_cache(cache: Cache, sample: Sample):
+def test_clear_leaves_an_empty_cache(cache: Tree, sample: Sample):
     sample.program("a")
-    cache.publish_script(sample.record(["a"]))
-    cache.record_build("/p/tilus.toml", "p", [])
+    publish_script(cache, sample.record(["a"]))
+    record_build(cache, "/p/tilus.toml", "p", [])
     Path(cache.state_path, "history").write_text("")
-    cache.clear()
-    assert cache.verify() == []
-    assert cache.projects() == {}
-    assert cache.stats().size == 0
+    clear_cache(cache)
+    assert verify_cache(cache) == []
+    assert read_index(cache) == {}
+    assert cache_stats(cache).size == 0
     assert sample.program("a").status == "built"
 
 
@@ -205,40 +216,44 @@ def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
         sample.program(str(number), include=headers)
     records = [sample.record([str(n) for n in numbers]) for numbers in scripts]
     for record in records:
-        cache.publish_script(record)
+        publish_script(cache, record)
     roots = [("matmul", records[n].hash) for n in rooted if n < len(records)]
-    cache.record_build("/p/tilus.toml", "p", roots)
+    record_build(cache, "/p/tilus.toml", "p", roots)
     paths = [*_list(cache, "programs"), *_list(cache, "include")]
-    paths += [cache.tree.script_path("matmul", record.hash) for record in records]
+    paths += [cache.script_path("matmul", record.hash) for record in records]
     for path, days in zip(paths, ages, strict=False):
         age(path, days)
-    cache.gc(older_than=None if older_than is None else older_than * DAY, max_size=max_size)
-    assert cache.verify() == []
-    left = {script.hash: script for script in cache.scripts()}
+    collect_garbage(
+        cache, older_than=None if older_than is None else older_than * DAY, max_size=max_size
+    )
+    assert verify_cache(cache) == []
+    left = {script.hash: script for script in script_listings(cache)}
     assert all(left[digest].statuses["missing"] == 0 for _, digest in roots)
-    for program in os.listdir(cache.tree.path("programs")):
+    for program in os.listdir(cache.path("programs")):
         text = Path(cache.program_path(program), "module/compile.sh").read_text()
         assert os.path.isdir(cache.include_path(text.split("include/")[1][:64]))
 
 
-def test_a_script_that_is_loaded_stays_with_its_programs(cache: Cache, sample: Sample):
+def test_a_script_that_is_loaded_stays_with_its_programs(cache: Tree, sample: Sample):
     sample.program("old")
     record = sample.record(["old"])
-    path = cache.publish_script(record)
+    path = publish_script(cache, record)
     hold = ReaderLock(cache.root, [record.hash])
-    assert cache.gc(dry_run=True).removed == cache.gc().removed == ()
-    assert cache.gc(max_size=0).removed == ()
+    assert collect_garbage(cache, dry_run=True).removed == collect_garbage(cache).removed == ()
+    assert collect_garbage(cache, max_size=0).removed == ()
     assert os.path.isdir(path)
     del hold
     removed = ["scripts", "programs"]
-    assert [item.name.split("/")[0] for item in cache.gc(dry_run=True).removed] == removed
-    assert [item.name.split("/")[0] for item in cache.gc().removed] == removed
+    assert [
+        item.name.split("/")[0] for item in collect_garbage(cache, dry_run=True).removed
+    ] == removed
+    assert [item.name.split("/")[0] for item in collect_garbage(cache).removed] == removed
 
 
-def test_a_process_that_was_killed_keeps_nothing(cache: Cache, sample: Sample):
+def test_a_process_that_was_killed_keeps_nothing(cache: Tree, sample: Sample):
     sample.program("old")
     record = sample.record(["old"])
-    cache.publish_script(record)
+    publish_script(cache, record)
     code = (
         "import sys, time; from tilusbuild.runtime.reader_lock import ReaderLock;"
         "hold = ReaderLock(sys.argv[1], [sys.argv[2]]); print('held', flush=True); time.sleep(600)"
@@ -247,26 +262,26 @@ def test_a_process_that_was_killed_keeps_nothing(cache: Cache, sample: Sample):
     with subprocess.Popen(words, stdout=subprocess.PIPE) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == b"held\n"
-        assert cache.gc().removed == ()
+        assert collect_garbage(cache).removed == ()
         reader.kill()
-    assert len(cache.gc().removed) == 2
+    assert len(collect_garbage(cache).removed) == 2
 
 
 def test_a_reader_waits_for_a_collection_and_then_finds_nothing(
-    cache: Cache, sample: Sample, monkeypatch: pytest.MonkeyPatch
+    cache: Tree, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ):
     """Given a collection that is about to remove a script, when a reader asks for it, then the
     reader goes on only when it is removed."""
     sample.program("old")
     record = sample.record(["old"])
-    path = cache.publish_script(record)
+    path = publish_script(cache, record)
     seen, loading = [], []
 
     def load() -> None:
         ReaderLock(cache.root, [record.hash])
         seen.append(os.path.isdir(path))
 
-    remove_entry = cache.tree.remove_entry
+    remove_entry = cache.remove_entry
 
     def removing(name: str) -> None:
         if name == path:
@@ -275,8 +290,8 @@ def test_a_reader_waits_for_a_collection_and_then_finds_nothing(
             loading[0].join(0.05)  # it waits: were it not to, it would still see the directory
         remove_entry(name)
 
-    monkeypatch.setattr(cache.tree, "remove_entry", removing)
-    cache.gc()
+    monkeypatch.setattr(cache, "remove_entry", removing)
+    collect_garbage(cache)
     loading[0].join()
     assert seen == [False]
 
@@ -289,45 +304,47 @@ def test_loading_works_where_nothing_can_be_locked(tmp_path: Path):
     assert os.listdir(tmp_path) == ["lock"]
 
 
-def test_without_an_index_nothing_is_garbage(cache: Cache, sample: Sample):
+def test_without_an_index_nothing_is_garbage(cache: Tree, sample: Sample):
     """Deleting a damaged index, as one may delete anything, costs nobody's programs."""
     for name in ("a", "b"):
         sample.program(name)
-        cache.publish_script(record := sample.record([name], directory=name))
-        cache.record_build(f"/{name}/tilus.toml", name, [(name, record.hash)])
+        publish_script(cache, record := sample.record([name], directory=name))
+        record_build(cache, f"/{name}/tilus.toml", name, [(name, record.hash)])
     sample.program("of nobody")
-    os.unlink(cache.tree.path("index.json"))
+    os.unlink(cache.path("index.json"))
     for dry_run in (True, False):
         with pytest.raises(CacheDamagedError, match="nothing was removed"):
-            cache.gc(dry_run=dry_run)
+            collect_garbage(cache, dry_run=dry_run)
     assert len(published(cache)) == 3
-    a, b = (script for script in cache.scripts())
-    cache.record_build("/a/tilus.toml", "a", [(a.directory, a.hash)])
-    assert set(cache.projects()) == {"/a/tilus.toml", LOST_ROOT}
-    assert len(cache.gc().removed) == 1, "of the other project the index knows again, too"
-    cache.record_build("/b/tilus.toml", "b", [(b.directory, b.hash)])
-    assert set(cache.projects()) == {"/a/tilus.toml", "/b/tilus.toml"}
-    assert cache.gc().removed == ()
+    a, b = (script for script in script_listings(cache))
+    record_build(cache, "/a/tilus.toml", "a", [(a.directory, a.hash)])
+    assert set(read_index(cache)) == {"/a/tilus.toml", LOST_ROOT}
+    assert len(collect_garbage(cache).removed) == 1, (
+        "of the other project the index knows again, too"
+    )
+    record_build(cache, "/b/tilus.toml", "b", [(b.directory, b.hash)])
+    assert set(read_index(cache)) == {"/a/tilus.toml", "/b/tilus.toml"}
+    assert collect_garbage(cache).removed == ()
 
 
-def test_what_a_lost_index_left_can_be_forgotten(cache: Cache, sample: Sample):
+def test_what_a_lost_index_left_can_be_forgotten(cache: Tree, sample: Sample):
     sample.program("a")
-    cache.publish_script(sample.record(["a"], directory="a"))
-    Path(cache.tree.path("index.json")).write_text("{")
-    cache.record_build("/b/tilus.toml", "b", [])
-    assert cache.gc().removed == ()
-    cache.forget([LOST_ROOT])
-    assert len(cache.gc().removed) == 2
+    publish_script(cache, sample.record(["a"], directory="a"))
+    Path(cache.path("index.json")).write_text("{")
+    record_build(cache, "/b/tilus.toml", "b", [])
+    assert collect_garbage(cache).removed == ()
+    forget_projects(cache, [LOST_ROOT])
+    assert len(collect_garbage(cache).removed) == 2
 
 
-def test_a_build_of_one_level_leaves_the_other_programs(cache: Cache, sample: Sample):
+def test_a_build_of_one_level_leaves_the_other_programs(cache: Tree, sample: Sample):
     """The script of all programs stays the one that is loaded, as long as it has the new ones."""
     for name in ("a", "b", "c"):
         sample.program(name)
     whole, default, other = (sample.record(names) for names in (["a", "b"], ["a"], ["c"]))
     for record, listed in ((whole, whole), (default, whole), (other, other), (whole, whole)):
-        cache.publish_script(record)
+        publish_script(cache, record)
         scripts = [(record.directory, record.hash)]
-        cache.record_build("/p/tilus.toml", "p", scripts, replace=False)
-        found = cache.projects()["/p/tilus.toml"].scripts
+        record_build(cache, "/p/tilus.toml", "p", scripts, replace=False)
+        found = read_index(cache)["/p/tilus.toml"].scripts
         assert found == ((listed.directory, listed.hash),)

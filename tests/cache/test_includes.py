@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.trees import snapshot
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import InputChangedError, RealDisk
-from tilusbuild.cache.includes import read_manifest
+from tilusbuild.cache.includes import publish_include, read_manifest
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.render.closure import Closure, Root
 from tilusbuild.render.closure import layout as files_of
 from tilusbuild.render.headers import closure
@@ -35,36 +36,36 @@ def found(project) -> Closure:
     return closure('#include "a.h"\n', [Root("project", str(project))])
 
 
-def test_a_header_directory_checks_with_standard_tools(cache: Cache, found):
-    path = Path(cache.publish_include(found.digest, files_of(found)))
+def test_a_header_directory_checks_with_standard_tools(cache: Tree, found):
+    path = Path(publish_include(cache, found.digest, files_of(found)))
     printed = subprocess.run(["sha256sum", "MANIFEST"], cwd=path, capture_output=True, text=True)
     assert printed.stdout.split()[0] == path.name == found.digest
     subprocess.run(["sha256sum", "-c", "--quiet", "MANIFEST"], cwd=path, check=True)
     assert (path / "project/sub/back\\slash.h").read_text() == "// strange\n"
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
-def test_publishing_it_again_writes_nothing(cache: Cache, found):
-    cache.publish_include(found.digest, files_of(found))
+def test_publishing_it_again_writes_nothing(cache: Tree, found):
+    publish_include(cache, found.digest, files_of(found))
     before = snapshot(cache.root)
-    cache.publish_include(found.digest, files_of(found))
+    publish_include(cache, found.digest, files_of(found))
     assert snapshot(cache.root) == before
 
 
-def test_a_header_that_changes_during_the_read_is_noticed(cache: Cache, found, project):
+def test_a_header_that_changes_during_the_read_is_noticed(cache: Tree, found, project):
     (project / "a.h").write_text("// edited\n")
     with pytest.raises(InputChangedError, match=r"a\.h changed while the build ran"):
-        cache.publish_include(found.digest, files_of(found))
+        publish_include(cache, found.digest, files_of(found))
     (project / "a.h").unlink()
     with pytest.raises(InputChangedError):
-        cache.publish_include(found.digest, files_of(found))
-    assert os.listdir(cache.tree.path("include")) == []
-    assert os.listdir(cache.tree.path("staging")) == []
+        publish_include(cache, found.digest, files_of(found))
+    assert os.listdir(cache.path("include")) == []
+    assert os.listdir(cache.path("staging")) == []
 
 
 @pytest.mark.parametrize("damage", ["edited", "missing", "extra", "link", "gone"])
-def test_a_damaged_directory_is_never_compiled_against(cache: Cache, found, damage):
-    path = Path(cache.publish_include(found.digest, files_of(found)))
+def test_a_damaged_directory_is_never_compiled_against(cache: Tree, found, damage):
+    path = Path(publish_include(cache, found.digest, files_of(found)))
     header = path / "project/a.h"
     if damage == "edited":
         header.write_text(header.read_text().replace("include", "exclude"))
@@ -76,22 +77,22 @@ def test_a_damaged_directory_is_never_compiled_against(cache: Cache, found, dama
         header.unlink()
         if damage == "link":
             header.symlink_to("sub/b c.h")
-    cache.publish_include(found.digest, files_of(found))
+    publish_include(cache, found.digest, files_of(found))
     assert '#include "sub/b c.h"' in header.read_text()
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
-def test_what_the_manifest_does_not_say_is_refused(cache: Cache):
+def test_what_the_manifest_does_not_say_is_refused(cache: Tree):
     manifest = f"{sha256_bytes(b'x')}  a.h\n".encode()
     digest = sha256_bytes(manifest)
     with pytest.raises(ValueError, match="digest of this manifest"):
-        cache.publish_include("0" * 64, {"MANIFEST": manifest, "a.h": b"x"})
+        publish_include(cache, "0" * 64, {"MANIFEST": manifest, "a.h": b"x"})
     with pytest.raises(ValueError, match="does not list these files"):
-        cache.publish_include(digest, {"MANIFEST": manifest, "b.h": b"x"})
+        publish_include(cache, digest, {"MANIFEST": manifest, "b.h": b"x"})
     for name in ("../a.h", "/a.h", "a//b.h", "./a.h"):
         evil = f"{sha256_bytes(b'x')}  {name}\n".encode()
         with pytest.raises(ValueError, match="names"):
-            cache.publish_include(sha256_bytes(evil), {"MANIFEST": evil, name: b"x"})
+            publish_include(cache, sha256_bytes(evil), {"MANIFEST": evil, name: b"x"})
     assert not os.path.exists(cache.root)
 
 
@@ -127,28 +128,28 @@ def closure_of(number: int, common: int) -> tuple[str, dict[str, bytes | str]]:
     return sha256_bytes(manifest), {"MANIFEST": manifest, **contents}
 
 
-def test_large_directories_share_equal_files(cache: Cache):
-    paths = [Path(cache.publish_include(*closure_of(number, 40))) for number in range(3)]
+def test_large_directories_share_equal_files(cache: Tree):
+    paths = [Path(publish_include(cache, *closure_of(number, 40))) for number in range(3)]
     for name in ("c/0.h", "c/39.h"):
         assert len({os.stat(path / name).st_ino for path in paths}) == 1
     assert len({os.stat(path / "own.h").st_ino for path in paths}) == 3
-    cache.tree.disk.remove(str(paths[0]))
-    assert cache.verify() == []
+    cache.disk.remove(str(paths[0]))
+    assert verify_cache(cache) == []
 
 
 @pytest.mark.parametrize("again", [0, 1, 2])
-def test_a_shared_file_that_was_written_to_is_made_again_in_each_directory(cache: Cache, again):
+def test_a_shared_file_that_was_written_to_is_made_again_in_each_directory(cache: Tree, again):
     closures = [closure_of(number, 40) for number in range(3)]
-    paths = [Path(cache.publish_include(*each)) for each in closures]
+    paths = [Path(publish_include(cache, *each)) for each in closures]
     with open(paths[2] / "c/7.h", "r+b") as file:
         file.write(b"!")
     (paths[2] / "c/8.h").unlink()
     (paths[2] / "c/8.h").symlink_to("../own.h")
-    assert len(cache.verify()) == 4
+    assert len(verify_cache(cache)) == 4
     order = [again, *({0, 1, 2} - {again})]
     for number in order:
-        cache.publish_include(*closures[number])
-    assert cache.verify() == []
+        publish_include(cache, *closures[number])
+    assert verify_cache(cache) == []
     assert len({os.stat(path / "c/7.h").st_ino for path in paths}) == 1
 
 
@@ -157,7 +158,7 @@ def test_a_directory_is_written_where_files_cannot_have_two_names(tmp_path):
         def share(self, existing: str, path: str) -> None:
             raise PermissionError(1, "Operation not permitted", path)
 
-    cache = Cache(str(tmp_path / "cache"), disk=OneName())
-    paths = [Path(cache.publish_include(*closure_of(number, 40))) for number in range(2)]
+    cache = Tree(str(tmp_path / "cache"), disk=OneName())
+    paths = [Path(publish_include(cache, *closure_of(number, 40))) for number in range(2)]
     assert os.stat(paths[0] / "c/0.h").st_nlink == 1
-    assert cache.verify() == []
+    assert verify_cache(cache) == []

@@ -13,6 +13,11 @@ import pytest
 from support.cache_sample import sample_at
 from support.faulty_disk import FaultyDisk, failing, kill
 from tilusbuild.cache.disk import CacheError, CacheFullError
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.garbage import collect_garbage
+from tilusbuild.cache.index import read_index, record_build, script_listings
+from tilusbuild.cache.scripts import publish_script
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
 
 
@@ -23,12 +28,12 @@ def scenario(sample):
     for name in ("a", "b"):
         sample.program(name, include=include)
     record = sample.record(["a", "b", "c"])
-    cache.publish_script(record)
+    publish_script(cache, record)
     sample.program("c", "failed")
-    cache.publish_script(record)
-    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    publish_script(cache, record)
+    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     sample.program("old")
-    cache.gc()
+    collect_garbage(cache)
     os.truncate(os.path.join(cache.program_path(sample.hash("b")), "module/lib.so"), 1)
     sample.program("b", include=include)
     return record
@@ -36,15 +41,17 @@ def scenario(sample):
 
 def assert_complete(sample, record):
     cache = sample.cache
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
     for name, status in (("a", "built"), ("b", "built"), ("c", "failed")):
-        assert cache.lookup(sample.hash(name)).status == status
-    (script,) = cache.scripts()
+        entry = lookup(cache, sample.hash(name))
+        assert entry is not None
+        assert entry.status == status
+    (script,) = script_listings(cache)
     assert script.statuses == {"built": 2, "failed": 1, "pruned": 0, "missing": 0}
-    path = cache.tree.script_path("matmul", record.hash)
+    path = cache.script_path("matmul", record.hash)
     assert sorted(os.listdir(path)) == ["failed", "programs", "schedule.txt", "script.txt"]
-    assert os.listdir(cache.tree.path("staging")) == []
-    assert set(cache.projects()) == {"/p/tilus.toml"}
+    assert os.listdir(cache.path("staging")) == []
+    assert set(read_index(cache)) == {"/p/tilus.toml"}
 
 
 def run_and_die(sample) -> bool:
@@ -82,7 +89,7 @@ def test_killed_at_every_change(tmp_path: Path, halfway):
         root = str(tmp_path / f"cache {at}")
         ended = run_and_die(sample_at(root, FaultyDisk(at, kill, halfway=halfway)))
         after = sample_at(root, FaultyDisk())
-        assert [p for p in after.cache.verify() if not damaged_on_purpose(after, p)] == []
+        assert [p for p in verify_cache(after.cache) if not damaged_on_purpose(after, p)] == []
         assert_complete(after, scenario(after))
     assert at > 100
 
@@ -104,5 +111,5 @@ def test_failed_by_the_disk_at_every_change(tmp_path: Path, number):
             assert error.errno == number
             assert error.path.startswith(root)
         after = sample_at(root, FaultyDisk())
-        assert [p for p in after.cache.verify() if not damaged_on_purpose(after, p)] == []
+        assert [p for p in verify_cache(after.cache) if not damaged_on_purpose(after, p)] == []
         assert_complete(after, scenario(after))

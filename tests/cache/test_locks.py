@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from support.cache_sample import Sample
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.locks import KINDS, LockName, Locks
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.state.files import sha256_text
 
 A, B = LockName("program", "a" * 64), LockName("program", "b" * 64)
@@ -186,9 +188,10 @@ def test_an_idle_build_imports_no_filelock(sample: Sample):
     """Shared locks, as a build without anything to compile takes them, need the kernel only."""
     sample.program("a")
     code = (
-        "import sys; from tilusbuild.cache.cache import Cache\n"
-        "cache = Cache(sys.argv[1])\n"
-        "with cache.in_use(): assert cache.lookup(sys.argv[2])\n"
+        "import sys; from tilusbuild.cache.tree import Tree\n"
+        "from tilusbuild.cache.entries import lookup\n"
+        "cache = Tree(sys.argv[1])\n"
+        "with cache.in_use(): assert lookup(cache, sys.argv[2])\n"
         "assert 'filelock' not in sys.modules\n"
         "with cache.locked(sys.argv[2]): assert 'filelock' in sys.modules"
     )
@@ -205,7 +208,7 @@ def test_eight_builders_compile_a_program_once(sample: Sample, tmp_path: Path):
         for name in names:
             with sample.cache.locked(sample.hash(name), wait=True) as ours:
                 assert ours
-                if sample.cache.lookup(sample.hash(name)) is None:
+                if lookup(sample.cache, sample.hash(name)) is None:
                     with open(journal, "a") as file:
                         file.write(f"{name}\n")
                     sample.program(name)
@@ -214,7 +217,7 @@ def test_eight_builders_compile_a_program_once(sample: Sample, tmp_path: Path):
         assert os.waitpid(child, 0)[1] == 0
     with open(journal) as file:
         assert sorted(file.read().splitlines()) == names
-    assert sample.cache.verify() == []
+    assert verify_cache(sample.cache) == []
 
 
 def test_eight_builders_without_locks_still_make_one_whole_entry(sample: Sample):
@@ -224,9 +227,9 @@ def test_eight_builders_without_locks_still_make_one_whole_entry(sample: Sample)
 
     for child in [in_child(build) for _ in range(8)]:
         assert os.waitpid(child, 0)[1] == 0
-    assert sample.cache.verify() == []
-    assert os.listdir(sample.cache.tree.path("staging")) == []
-    assert len(os.listdir(sample.cache.tree.path("programs"))) == 20
+    assert verify_cache(sample.cache) == []
+    assert os.listdir(sample.cache.path("staging")) == []
+    assert len(os.listdir(sample.cache.path("programs"))) == 20
 
 
 def test_a_cache_made_by_eight_at_once_is_one(sample: Sample):
@@ -236,10 +239,10 @@ def test_a_cache_made_by_eight_at_once_is_one(sample: Sample):
 
     for child in [in_child(build) for _ in range(8)]:
         assert os.waitpid(child, 0)[1] == 0
-    assert sample.cache.verify() == []
+    assert verify_cache(sample.cache) == []
 
 
-def test_locked_says_whether_it_is_ours(cache: Cache):
+def test_locked_says_whether_it_is_ours(cache: Tree):
     program = "c" * 64
     with cache.locked(program, wait=False) as ours, cache.locked(program, wait=False) as theirs:
         assert (ours, theirs) == (True, False)

@@ -12,8 +12,10 @@ import pytest
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache import merging
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import RealDisk
+from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
 
 
@@ -37,21 +39,21 @@ def files_of(cache) -> dict[str, bytes]:
     return {os.path.relpath(p, cache.root): p.read_bytes() for p in found if p.is_file()}
 
 
-def test_everything_comes_in_once_with_the_same_bytes(cache: Cache, shards):
+def test_everything_comes_in_once_with_the_same_bytes(cache: Tree, shards):
     result = taken(cache, shards)
     assert (result.programs, result.known, result.includes) == (5, 0, 1)
     assert result.refused == []
     assert files_of(cache) == files_of(shards[0].cache) | files_of(shards[1].cache)
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
     assert Sample(cache).entry("bad a").status == "failed"
 
 
-def test_a_second_time_nothing_is_written(cache: Cache, shards):
+def test_a_second_time_nothing_is_written(cache: Tree, shards):
     taken(cache, shards)
-    before = snapshot(cache.tree.path("programs")) | snapshot(cache.tree.path("include"))
+    before = snapshot(cache.path("programs")) | snapshot(cache.path("include"))
     again = taken(cache, shards)
     assert (again.programs, again.known, again.includes, again.refused) == (0, 5, 0, [])
-    assert snapshot(cache.tree.path("programs")) | snapshot(cache.tree.path("include")) == before
+    assert snapshot(cache.path("programs")) | snapshot(cache.path("include")) == before
 
 
 @pytest.mark.parametrize(
@@ -65,35 +67,35 @@ def test_a_second_time_nothing_is_written(cache: Cache, shards):
         ("meta.json", lambda path: path.write_text("{}"), "meta.json is damaged"),
     ],
 )
-def test_what_does_not_verify_stays_where_it_is(cache: Cache, shards, name, damage, what):
+def test_what_does_not_verify_stays_where_it_is(cache: Tree, shards, name, damage, what):
     damage(Path(shards[0].cache.program_path(shards[0].hash("a")), name))
     result = taken(cache, shards)
     (refused,) = result.refused
     assert refused.source == shards[0].cache.root
     assert refused.name.startswith(f"programs/{shards[0].hash('a')}")
     assert what in str(refused)
-    assert cache.lookup(shards[0].hash("a")) is None
+    assert lookup(cache, shards[0].hash("a")) is None
     assert result.programs == 4
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
-def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache: Cache, shards):
+def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache: Tree, shards):
     Path(shards[0].cache.program_path(shards[0].hash("both")), "module/lib.so").unlink()
     result = taken(cache, shards)
     assert len(result.refused) == 1
-    assert cache.lookup(shards[0].hash("both")) is not None
+    assert lookup(cache, shards[0].hash("both")) is not None
 
 
-def test_damaged_headers_stay_where_they_are(cache: Cache, shards):
+def test_damaged_headers_stay_where_they_are(cache: Tree, shards):
     (directory,) = Path(shards[0].cache.root, "include").iterdir()
     (directory / "project/common.h").write_text("other")
     result = taken(cache, shards)
     assert [str(r).rpartition(": ")[2] for r in result.refused] == ["was modified"]
     assert result.includes == 1  # the second cache has them whole
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
-def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cache: Cache, shards):
+def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cache: Tree, shards):
     program = shards[1].hash("both")
     shutil.rmtree(shards[1].cache.program_path(program))
     shards[1].program("both", size=99)
@@ -102,28 +104,26 @@ def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cach
     assert refused.name == f"programs/{program}/module/lib.so"
     assert "was not reproduced: the same inputs gave other bytes" in refused.what
     assert shards[0].cache.root in refused.what
-    assert cache.lookup(program) is None
+    assert lookup(cache, program) is None
 
 
-def test_what_is_here_stays_when_another_cache_has_other_bytes(
-    cache: Cache, sample: Sample, shards
-):
+def test_what_is_here_stays_when_another_cache_has_other_bytes(cache: Tree, sample: Sample, shards):
     sample.program("both", size=99)
     result = taken(cache, shards[:1])
     assert len(result.refused) == 1
     assert sample.entry("both").size == sample.program("both", size=99).size
 
 
-def test_built_in_one_cache_and_failed_in_another_is_an_error(cache: Cache, sample: Sample, shards):
+def test_built_in_one_cache_and_failed_in_another_is_an_error(cache: Tree, sample: Sample, shards):
     sample.program("a", status="failed")
     (refused,) = taken(cache, shards).refused
     assert "is built, and failed" in refused.what
 
 
 def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(
-    cache: Cache, sample: Sample, shards
+    cache: Tree, sample: Sample, shards
 ):
-    stage = cache.stage()
+    stage = Stage(cache)
     os.mkdir(os.path.join(stage.path, "module"))
     here = shards[0].cache.program_path(shards[0].hash("a"))
     for name in os.listdir(os.path.join(here, "module")):
@@ -135,22 +135,22 @@ def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(
     assert "module/dump.ptx" in sample.entry("a").meta["files"]
 
 
-def test_a_program_directory_that_is_a_link_is_not_followed(cache: Cache, shards, tmp_path: Path):
+def test_a_program_directory_that_is_a_link_is_not_followed(cache: Tree, shards, tmp_path: Path):
     path = shards[0].cache.program_path(shards[0].hash("a"))
     shutil.move(path, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", path)
     (refused,) = taken(cache, shards).refused
     assert refused.what == "is a link"
-    assert cache.lookup(shards[0].hash("a")) is None
+    assert lookup(cache, shards[0].hash("a")) is None
 
 
-def test_a_read_only_cache_can_be_merged_from(cache: Cache, shards):
+def test_a_read_only_cache_can_be_merged_from(cache: Tree, shards):
     before = snapshot(shards[0].cache.root)
     taken(cache, shards[:1])
     assert snapshot(shards[0].cache.root) == before
 
 
-def test_merging_from_something_else_than_a_cache_is_refused(cache: Cache, tmp_path: Path):
+def test_merging_from_something_else_than_a_cache_is_refused(cache: Tree, tmp_path: Path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes/file").write_text("")
@@ -165,12 +165,12 @@ def test_merging_from_something_else_than_a_cache_is_refused(cache: Cache, tmp_p
             merging.sources(cache, [str(tmp_path / name)])
 
 
-def test_a_program_that_another_builder_makes_is_waited_for(cache: Cache, shards):
+def test_a_program_that_another_builder_makes_is_waited_for(cache: Tree, shards):
     program = shards[0].hash("a")
     with ThreadPoolExecutor() as pool:
         with cache.locked(program):
             merging_now = pool.submit(taken, cache, shards)
             with pytest.raises(TimeoutError):
                 merging_now.result(timeout=1)
-            assert cache.lookup(program) is None
+            assert lookup(cache, program) is None
         assert merging_now.result(timeout=30).programs == 5

@@ -11,7 +11,18 @@ import pytest
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.garbage import clear_cache, collect_garbage
+from tilusbuild.cache.index import (
+    cache_stats,
+    find_programs,
+    read_index,
+    record_build,
+    script_listings,
+)
+from tilusbuild.cache.scripts import publish_script
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
 
 
@@ -29,31 +40,36 @@ def mounted(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 READ_ONLY = """
 import os, sys
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Stage, compiler_log, lookup
+from tilusbuild.cache.garbage import clear_cache, collect_garbage
+from tilusbuild.cache.index import cache_stats, record_build
+from tilusbuild.cache.verify import verify_cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.disk import CacheReadOnlyError
-from tilusbuild.cache.scripts import ScriptRecord
+from tilusbuild.cache.scripts import ScriptRecord, publish_script
 root, program, digest = sys.argv[1:]
 directory = "matmul"
-cache = Cache(root)
+cache = Tree(root)
 cache.ensure()
 with cache.in_use():
-    assert cache.lookup(program).status == "built"
-    assert cache.log(program) == "log of a\\n"
-    with open(os.path.join(cache.tree.script_path(directory, digest), "script.txt")) as file:
+    assert lookup(cache, program).status == "built"
+    assert compiler_log(cache, program) == "log of a\\n"
+    with open(os.path.join(cache.script_path(directory, digest), "script.txt")) as file:
         text = file.read()
     record = ScriptRecord(directory, text, ("index", "name"), [(0, "a")])
-    assert cache.publish_script(record) == cache.tree.script_path(directory, digest)
-    cache.record_build("/p/tilus.toml", "p", [(directory, digest)])
-assert cache.verify() == []
-assert cache.stats().statuses["built"] == 1
-cache.gc(dry_run=True)
+    assert publish_script(cache, record) == cache.script_path(directory, digest)
+    record_build(cache, "/p/tilus.toml", "p", [(directory, digest)])
+assert verify_cache(cache) == []
+assert cache_stats(cache).statuses["built"] == 1
+collect_garbage(cache, dry_run=True)
 def locked():
     with cache.locked("0" * 64):
         pass
 other = ScriptRecord(directory, text, ("index", "name"), [(0, "b")])
-for refused in (cache.stage, locked, cache.gc, cache.clear,
-                lambda: cache.publish_script(other),
-                lambda: cache.record_build("/q/tilus.toml", "q", [])):
+for refused in (lambda: Stage(cache), locked, lambda: collect_garbage(cache),
+                lambda: clear_cache(cache),
+                lambda: publish_script(cache, other),
+                lambda: record_build(cache, "/q/tilus.toml", "q", [])):
     try:
         refused()
     except CacheReadOnlyError as error:
@@ -65,11 +81,11 @@ print("served")
 """
 
 
-def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Cache, sample: Sample):
+def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Tree, sample: Sample):
     program = sample.program("a").hash
     record = sample.record(["a"])
-    cache.publish_script(record)
-    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    publish_script(cache, record)
+    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     before = snapshot(cache.root)
     done = mounted(
         'mount --bind "$3" "$3"; mount -o remount,bind,ro "$3"; exec "$1" -c "$2" "$3" "$4" "$5"',
@@ -85,12 +101,15 @@ def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Cache, sampl
 
 FULL = """
 import os, sys
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Stage
+from tilusbuild.cache.garbage import clear_cache
+from tilusbuild.cache.verify import verify_cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.disk import CacheFullError
 from tilusbuild.state.files import sha256_text
-cache = Cache(sys.argv[1])
+cache = Tree(sys.argv[1])
 def publish(number, size):
-    stage = cache.stage()
+    stage = Stage(cache)
     try:
         os.mkdir(stage.path + "/module")
         texts = f"program {number}\\n" + "x" * size, "options\\n"
@@ -106,10 +125,10 @@ for size in range(0, 400_000, 20_000):
         assert "No space left" in str(error) and "cache gc" in str(error), str(error)
         assert cache.root in error.path
 assert 2 <= fits < 20, fits
-assert os.listdir(cache.tree.path("staging")) == []
-assert cache.verify() == []
-assert len(os.listdir(cache.tree.path("programs"))) == fits
-cache.clear()
+assert os.listdir(cache.path("staging")) == []
+assert verify_cache(cache) == []
+assert len(os.listdir(cache.path("programs"))) == fits
+clear_cache(cache)
 publish(1, 300_000)
 print("full")
 """
@@ -132,8 +151,8 @@ def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path: Path)
 def test_a_cache_can_be_anywhere(tmp_path: Path, name):
     sample = sample_at(str(tmp_path / name / name), None)
     sample.program("a", include=sample.include(a="x"))
-    sample.cache.publish_script(sample.record(["a"]))
-    assert sample.cache.verify() == []
+    publish_script(sample.cache, sample.record(["a"]))
+    assert verify_cache(sample.cache) == []
 
 
 def test_bytes_that_are_no_text_are_a_path_too(tmp_path: Path):
@@ -141,9 +160,9 @@ def test_bytes_that_are_no_text_are_a_path_too(tmp_path: Path):
     record = sample.record(["a"])
     manifest = os.path.join(sample.cache.root, "tilus.toml")
     sample.program("a")
-    sample.cache.publish_script(record)
-    sample.cache.record_build(manifest, "p", [("matmul", record.hash)])
-    assert list(sample.cache.projects()) == [manifest]
+    publish_script(sample.cache, record)
+    record_build(sample.cache, manifest, "p", [("matmul", record.hash)])
+    assert list(read_index(sample.cache)) == [manifest]
 
 
 def _a_file(path: Path) -> Path:
@@ -189,39 +208,39 @@ def _somebody_elses(path: Path) -> Path:
 def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(
     tmp_path: Path, make, reason
 ):
-    cache = Cache(str(make(tmp_path / "place")))
+    cache = Tree(str(make(tmp_path / "place")))
     before = snapshot(str(tmp_path))
-    for use in (cache.ensure, cache.stage, cache.verify, cache.gc, cache.clear, cache.stats):
+    for use in (Tree.ensure, Stage, verify_cache, collect_garbage, clear_cache, cache_stats):
         with pytest.raises(InputError, match=reason) as caught:
-            use()
+            use(cache)
         assert "--cache-dir" in caught.value.render()
-    assert cache.lookup("0" * 64) is None
+    assert lookup(cache, "0" * 64) is None
     assert snapshot(str(tmp_path)) == before
 
 
-def test_an_index_of_ours_is_a_mark_too(cache: Cache, sample: Sample):
+def test_an_index_of_ours_is_a_mark_too(cache: Tree, sample: Sample):
     sample.program("a")
-    cache.record_build("/p/tilus.toml", "p", [])
-    os.unlink(cache.tree.path("CACHEDIR.TAG"))
+    record_build(cache, "/p/tilus.toml", "p", [])
+    os.unlink(cache.path("CACHEDIR.TAG"))
     sample.program("b")
-    assert os.path.exists(cache.tree.path("CACHEDIR.TAG"))
-    assert cache.verify() == []
+    assert os.path.exists(cache.path("CACHEDIR.TAG"))
+    assert verify_cache(cache) == []
 
 
-def test_looking_at_no_cache_makes_none(cache: Cache):
-    assert cache.verify() == []
-    assert cache.scripts() == []
-    assert cache.find("") == []
-    assert cache.stats().size == 0
-    assert cache.gc().removed == ()
-    cache.clear()
+def test_looking_at_no_cache_makes_none(cache: Tree):
+    assert verify_cache(cache) == []
+    assert script_listings(cache) == []
+    assert find_programs(cache, "") == []
+    assert cache_stats(cache).size == 0
+    assert collect_garbage(cache).removed == ()
+    clear_cache(cache)
     assert not os.path.exists(cache.root)
 
 
 def test_a_tree_that_is_cleared_while_it_is_looked_at_is_no_strangers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = Cache(str(tmp_path / "cache"))
+    cache = Tree(str(tmp_path / "cache"))
     cache.ensure()
     names = os.listdir
 
@@ -232,4 +251,4 @@ def test_a_tree_that_is_cleared_while_it_is_looked_at_is_no_strangers(
         return found
 
     monkeypatch.setattr(os, "listdir", then_cleared)
-    assert cache.tree.exists()
+    assert cache.exists()

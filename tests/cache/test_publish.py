@@ -12,17 +12,19 @@ import pytest
 from support.cache_sample import Sample, sample_at
 from support.faulty_disk import FaultyDisk
 from support.trees import snapshot
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Stage, compiler_log, lookup
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 
 
-def test_a_published_program_is_named_by_its_texts(cache: Cache, sample: Sample):
+def test_a_published_program_is_named_by_its_texts(cache: Tree, sample: Sample):
     entry = sample.program("a")
     command = "cat program.txt options.txt | sha256sum"
     printed = subprocess.run(command, shell=True, cwd=entry.path, capture_output=True, text=True)
     assert printed.stdout.split()[0] == os.path.basename(entry.path) == entry.hash
-    assert cache.lookup(entry.hash) == entry
-    assert cache.log(entry.hash) == "log of a\n"
-    assert os.listdir(cache.tree.path("staging")) == []
+    assert lookup(cache, entry.hash) == entry
+    assert compiler_log(cache, entry.hash) == "log of a\n"
+    assert os.listdir(cache.path("staging")) == []
 
 
 def test_meta_json_lists_every_file_with_size_and_digest(sample: Sample):
@@ -39,7 +41,7 @@ def test_equal_programs_are_equal_bytes_whatever_the_umask(sample: Sample, tmp_p
     first = sample.program("a")
     before = os.umask(0o077)
     try:
-        other = type(sample)(Cache(str(tmp_path / "other"))).program("a")
+        other = type(sample)(Tree(str(tmp_path / "other"))).program("a")
     finally:
         os.umask(before)
     for path in sorted(Path(first.path).rglob("*")):
@@ -52,31 +54,31 @@ def test_equal_programs_are_equal_bytes_whatever_the_umask(sample: Sample, tmp_p
 
 
 @pytest.mark.parametrize("status", ["failed", "pruned"])
-def test_what_does_not_compile_is_an_answer_too(cache: Cache, sample: Sample, status):
+def test_what_does_not_compile_is_an_answer_too(cache: Tree, sample: Sample, status):
     sample.program("a", status)
     entry = sample.entry("a")
     assert entry.status == status
     assert entry.reason == "a is wrong"
 
 
-def test_a_hit_takes_no_lock_and_writes_nothing(cache: Cache, sample: Sample):
+def test_a_hit_takes_no_lock_and_writes_nothing(cache: Tree, sample: Sample):
     program = sample.program("a").hash
-    shutil.rmtree(cache.tree.path("locks"))
+    shutil.rmtree(cache.path("locks"))
     before = snapshot(cache.root)
-    entry = Cache(cache.root).lookup(program)
+    entry = lookup(Tree(cache.root), program)
     assert entry is not None
     assert entry.status == "built"
-    assert Cache(cache.root).lookup("0" * 64) is None
+    assert lookup(Tree(cache.root), "0" * 64) is None
     assert snapshot(cache.root) == before
 
 
-def test_the_second_publisher_discards_its_copy(cache: Cache, sample: Sample):
+def test_the_second_publisher_discards_its_copy(cache: Tree, sample: Sample):
     first = sample.program("a", size=10)
     inode = os.stat(first.path).st_ino
     second = sample.program("a", size=20)
     assert second == first
     assert os.stat(first.path).st_ino == inode
-    assert os.listdir(cache.tree.path("staging")) == []
+    assert os.listdir(cache.path("staging")) == []
 
 
 def _without_meta(path: Path) -> None:
@@ -130,21 +132,21 @@ def _meta_is_of_another(path: Path) -> None:
         _meta_is_of_another,
     ],
 )
-def test_a_broken_entry_is_a_miss_and_is_replaced(cache: Cache, sample: Sample, damage):
+def test_a_broken_entry_is_a_miss_and_is_replaced(cache: Tree, sample: Sample, damage):
     entry = sample.program("a")
     damage(Path(entry.path))
-    assert cache.lookup(entry.hash) is None
+    assert lookup(cache, entry.hash) is None
     assert sample.program("a").status == "built"
-    assert cache.lookup(entry.hash) == entry
-    assert os.listdir(cache.tree.path("staging")) == []
+    assert lookup(cache, entry.hash) == entry
+    assert os.listdir(cache.path("staging")) == []
 
 
-def test_an_invalid_entry_is_refused_and_leaves_nothing(cache: Cache, sample: Sample):
+def test_an_invalid_entry_is_refused_and_leaves_nothing(cache: Tree, sample: Sample):
     texts = sample.program_txt("a"), "options\n"
     right = sample.program("a").hash
 
     def publish(program=right, options="pipeline = kernel\n", meta=None, link=False):
-        stage = cache.stage()
+        stage = Stage(cache)
         if link:
             os.symlink("/etc/passwd", os.path.join(stage.path, "link"))
         stage.publish_program(program, texts[0], options, meta or {"status": "failed"})
@@ -157,37 +159,37 @@ def test_an_invalid_entry_is_refused_and_leaves_nothing(cache: Cache, sample: Sa
         publish(meta={"status": "built"})
     with pytest.raises(ValueError, match="not a regular file"):
         publish(link=True)
-    stage = cache.stage()
+    stage = Stage(cache)
     stage.discard()
     stage.discard()
     with pytest.raises(ValueError, match="published or discarded"):
         stage.publish_program(right, *texts, {"status": "failed"})
-    assert os.listdir(cache.tree.path("staging")) == []
-    assert os.listdir(cache.tree.path("programs")) == [right]
+    assert os.listdir(cache.path("staging")) == []
+    assert os.listdir(cache.path("programs")) == [right]
 
 
-def test_a_live_stage_is_left_alone_and_a_dead_one_swept(cache: Cache):
-    live = cache.stage()
+def test_a_live_stage_is_left_alone_and_a_dead_one_swept(cache: Tree):
+    live = Stage(cache)
     Path(live.path, "mine").write_text("")
-    dead = cache.tree.path("staging", "0123456789abcdef")
+    dead = cache.path("staging", "0123456789abcdef")
     os.mkdir(dead)
     Path(dead, "left").write_text("")
-    next_builder = Cache(cache.root)
-    next_builder.stage().discard()
+    next_builder = Tree(cache.root)
+    Stage(next_builder).discard()
     assert not os.path.exists(dead)
     assert os.path.exists(os.path.join(live.path, "mine"))
 
 
-def test_the_tree_can_be_deleted_at_any_time(cache: Cache, sample: Sample):
+def test_the_tree_can_be_deleted_at_any_time(cache: Tree, sample: Sample):
     sample.program("a")
     subprocess.run(["rm", "-r", cache.root], check=True)
-    assert cache.lookup(sample.hash("a")) is None
+    assert lookup(cache, sample.hash("a")) is None
     entry = sample.program("a")
-    assert cache.lookup(entry.hash) == entry
-    assert cache.verify() == []
+    assert lookup(cache, entry.hash) == entry
+    assert verify_cache(cache) == []
 
 
-def test_a_cache_says_what_it_is(cache: Cache, sample: Sample):
+def test_a_cache_says_what_it_is(cache: Tree, sample: Sample):
     sample.program("a")
     tag = Path(cache.root, "CACHEDIR.TAG").read_text()
     assert tag.startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
@@ -203,11 +205,11 @@ def test_a_whole_entry_that_came_meanwhile_stays(tmp_path: Path):
         """Another builder publishes the program just before ours is put in its place."""
 
         def rename(self, old: str, new: str) -> None:
-            if new == other.cache.tree.program_path(other.hash("a")):
+            if new == other.cache.program_path(other.hash("a")):
                 theirs.append(os.stat(other.program("a").path).st_ino)
             super().rename(old, new)
 
     theirs: list[int] = []
     entry = sample_at(root, Late()).program("a")
     assert os.stat(entry.path).st_ino == theirs[0]
-    assert os.listdir(other.cache.tree.path("staging")) == []
+    assert os.listdir(other.cache.path("staging")) == []

@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.scripts import ScriptRecord, parse_script
+from tilusbuild.cache.index import cache_stats, find_programs, script_listings
+from tilusbuild.cache.scripts import ScriptRecord, parse_script, publish_script
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.runtime.sealed import CorruptFileError
 
 
 def test_a_script_directory_is_named_by_its_text_and_links_its_programs(
-    cache: Cache, sample: Sample
+    cache: Tree, sample: Sample
 ):
     for name, status in (("a", "built"), ("b", "failed"), ("c", "pruned")):
         sample.program(name, status)
-    path = Path(cache.publish_script(sample.record(["a", "b", "c", "d"])))
+    path = Path(publish_script(cache, sample.record(["a", "b", "c", "d"])))
     printed = subprocess.run(["sha256sum", "script.txt"], cwd=path, capture_output=True, text=True)
     assert printed.stdout.split()[0] == path.name
     assert path.parent == Path(cache.root, "scripts/matmul")
@@ -32,97 +34,97 @@ def test_a_script_directory_is_named_by_its_text_and_links_its_programs(
     assert (path / "programs/0/program.txt").read_text() == sample.program_txt("a")
     assert (path / "failed/1/module/nvcc_output.txt").read_text() == "log of b\n"
     assert (path / "schedule.txt").read_text().splitlines()[0] == "  index  name"
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
-def test_a_copied_cache_works_as_it_is(cache: Cache, sample: Sample, tmp_path: Path):
+def test_a_copied_cache_works_as_it_is(cache: Tree, sample: Sample, tmp_path: Path):
     sample.program("a")
-    path = cache.publish_script(sample.record(["a"]))
+    path = publish_script(cache, sample.record(["a"]))
     copy = str(tmp_path / "copy")
     subprocess.run(["cp", "-r", cache.root, copy], check=True)
     subprocess.run(["rm", "-r", cache.root], check=True)
     twin = sample_at(copy, None)
-    assert twin.cache.verify() == []
+    assert verify_cache(twin.cache) == []
     assert twin.entry("a").status == "built"
     assert os.path.isdir(path.replace(cache.root, copy) + "/programs/0/module")
 
 
-def test_it_follows_what_becomes_of_its_programs(cache: Cache, sample: Sample):
+def test_it_follows_what_becomes_of_its_programs(cache: Tree, sample: Sample):
     record = sample.record(["a", "b"])
-    path = Path(cache.publish_script(record))
+    path = Path(publish_script(cache, record))
     assert os.listdir(path / "programs") == os.listdir(path / "failed") == []
     sample.program("a", "failed")
-    cache.publish_script(record)
+    publish_script(cache, record)
     assert os.listdir(path / "failed") == ["0"]
     subprocess.run(["rm", "-r", cache.program_path(sample.hash("a"))], check=True)
     sample.program("a")
     sample.program("b")
-    cache.publish_script(record)
+    publish_script(cache, record)
     assert os.listdir(path / "failed") == []
     assert sorted(os.listdir(path / "programs")) == ["0", "1"]
     changed = ScriptRecord(record.directory, record.script_txt, ("index",), [(0,), (1,)])
-    cache.publish_script(changed, {sample.hash("a"): "built"})
+    publish_script(cache, changed, {sample.hash("a"): "built"})
     assert os.listdir(path / "programs") == ["0"]
     assert (path / "schedule.txt").read_text() == "  index\n-------\n      0\n      1\n"
 
 
-def test_publishing_the_same_again_writes_nothing(cache: Cache, sample: Sample):
+def test_publishing_the_same_again_writes_nothing(cache: Tree, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
-    cache.publish_script(record)
+    publish_script(cache, record)
     before = snapshot(cache.root)
-    cache.publish_script(record)
-    cache.publish_script(record, {sample.hash("a"): "built"})
+    publish_script(cache, record)
+    publish_script(cache, record, {sample.hash("a"): "built"})
     assert snapshot(cache.root) == before
 
 
-def test_other_features_files_stay(cache: Cache, sample: Sample):
+def test_other_features_files_stay(cache: Tree, sample: Sample):
     sample.program("a")
-    path = Path(cache.publish_script(sample.record(["a"])))
+    path = Path(publish_script(cache, sample.record(["a"])))
     (path / "dispatch_table.json").write_text("{}")
     (path / "latency/1024").mkdir(parents=True)
     sample.program("b")
-    cache.publish_script(ScriptRecord("matmul", sample.record(["a"]).script_txt, ("x",), []))
+    publish_script(cache, ScriptRecord("matmul", sample.record(["a"]).script_txt, ("x",), []))
     assert (path / "dispatch_table.json").read_text() == "{}"
     assert (path / "latency/1024").is_dir()
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
-def test_what_is_in_the_way_is_replaced(cache: Cache, sample: Sample):
+def test_what_is_in_the_way_is_replaced(cache: Tree, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
-    path = Path(cache.publish_script(record))
+    path = Path(publish_script(cache, record))
     (path / "programs/0").unlink()
     (path / "programs/0").mkdir()
     (path / "programs/0/file").write_text("")
     (path / "failed").rmdir()
     (path / "failed").symlink_to("/tmp")
-    cache.publish_script(record)
-    assert cache.verify() == []
+    publish_script(cache, record)
+    assert verify_cache(cache) == []
     assert os.path.isdir("/tmp")
 
 
-def test_listing_counts_each_program_once(cache: Cache, sample: Sample):
+def test_listing_counts_each_program_once(cache: Tree, sample: Sample):
     sample.program("a")
     sample.program("b", "pruned")
-    cache.publish_script(sample.record(["a", "b", "c", "a"]))
-    (listing,) = cache.scripts()
+    publish_script(cache, sample.record(["a", "b", "c", "a"]))
+    (listing,) = script_listings(cache)
     assert listing.head["script"] == "Matmul"
     assert listing.head["target"] == "h100"
     assert listing.statuses == {"built": 1, "failed": 0, "pruned": 1, "missing": 1}
     assert len(listing.programs) == 4
     entries = [sample.entry(name) for name in ("a", "b")]
     assert listing.size == sum(entry.size for entry in entries)
-    stats = cache.stats()
+    stats = cache_stats(cache)
     assert stats.statuses == {"built": 1, "failed": 0, "pruned": 1, "broken": 0}
     assert stats.size == sum(stats.sizes.values()) > listing.size
-    assert cache.find(sample.hash("a")[:10]) == [sample.hash("a")]
+    assert find_programs(cache, sample.hash("a")[:10]) == [sample.hash("a")]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "a\n", "é", "x" * 256])
-def test_a_script_cannot_be_called_so(cache: Cache, sample: Sample, name):
+def test_a_script_cannot_be_called_so(cache: Tree, sample: Sample, name):
     with pytest.raises(ValueError, match="directory can be called"):
-        cache.publish_script(ScriptRecord(name, sample.record([]).script_txt))
+        publish_script(cache, ScriptRecord(name, sample.record([]).script_txt))
 
 
 @settings(deadline=None)

@@ -10,9 +10,9 @@ import pytest
 
 from support.cache_sample import OPTIONS, Sample
 from support.faulty_disk import FaultyDisk
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.stages import Stages
+from tilusbuild.cache.tree import Tree
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def disk() -> FaultyDisk:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, disk: FaultyDisk) -> Cache:
-    made = Cache(str(tmp_path / "cache"), disk)
+def cache(tmp_path: Path, disk: FaultyDisk) -> Tree:
+    made = Tree(str(tmp_path / "cache"), disk)
     made.ensure()
     return made
 
 
-def publish(cache: Cache, stage: Stage, name: str) -> None:
+def publish(cache: Tree, stage: Stage, name: str) -> None:
     sample = Sample(cache)
     os.mkdir(os.path.join(stage.path, "module"))
     Path(stage.path, "module/lib.so").write_text(name)
@@ -36,18 +36,18 @@ def publish(cache: Cache, stage: Stage, name: str) -> None:
     assert sample.entry(name).status == "built"
 
 
-def staging(cache: Cache) -> list[str]:
-    return os.listdir(cache.tree.path("staging"))
+def staging(cache: Tree) -> list[str]:
+    return os.listdir(cache.path("staging"))
 
 
-def locks_of_stages(cache: Cache) -> list[str]:
-    return [name for name in os.listdir(cache.tree.locks.path) if name.startswith("stage-")]
+def locks_of_stages(cache: Tree) -> list[str]:
+    return [name for name in os.listdir(cache.locks.path) if name.startswith("stage-")]
 
 
 def test_programs_that_follow_each_other_share_a_directory_and_a_lock(
-    cache: Cache, disk: FaultyDisk
+    cache: Tree, disk: FaultyDisk
 ) -> None:
-    stages = Stages(cache.tree)
+    stages = Stages(cache)
     publish(cache, stages.make(), "first")
     used = staging(cache)
     made = locks_of_stages(cache)
@@ -62,8 +62,8 @@ def test_programs_that_follow_each_other_share_a_directory_and_a_lock(
     assert staging(cache) == []
 
 
-def test_two_at_once_have_two(cache: Cache) -> None:
-    stages = Stages(cache.tree)
+def test_two_at_once_have_two(cache: Tree) -> None:
+    stages = Stages(cache)
     one, other = stages.make(), stages.make()
     assert one.path != other.path
     publish(cache, one, "one")
@@ -73,8 +73,8 @@ def test_two_at_once_have_two(cache: Cache) -> None:
     assert staging(cache) == []
 
 
-def test_a_directory_that_is_not_empty_serves_nobody(cache: Cache) -> None:
-    stages = Stages(cache.tree)
+def test_a_directory_that_is_not_empty_serves_nobody(cache: Tree) -> None:
+    stages = Stages(cache)
     stage = stages.make()
     Path(f"{stage.path}.work").mkdir()
     publish(cache, stage, "leaves something")
@@ -86,17 +86,17 @@ def test_a_directory_that_is_not_empty_serves_nobody(cache: Cache) -> None:
     assert os.listdir(stages.make().path) == []
 
 
-def test_one_that_waits_is_swept_by_nobody(cache: Cache, tmp_path: Path) -> None:
-    stages = Stages(cache.tree)
+def test_one_that_waits_is_swept_by_nobody(cache: Tree, tmp_path: Path) -> None:
+    stages = Stages(cache)
     publish(cache, stages.make(), "first")
     waiting = staging(cache)
-    assert Cache(cache.root).tree.sweep() == []
+    assert Tree(cache.root).sweep() == []
     assert staging(cache) == waiting
     stages.close()
 
 
-def test_a_cache_that_was_deleted_meanwhile_is_made_again(cache: Cache) -> None:
-    stages = Stages(cache.tree)
+def test_a_cache_that_was_deleted_meanwhile_is_made_again(cache: Tree) -> None:
+    stages = Stages(cache)
     publish(cache, stages.make(), "first")
     shutil.rmtree(cache.root)
     publish(cache, stages.make(), "second")
@@ -104,8 +104,8 @@ def test_a_cache_that_was_deleted_meanwhile_is_made_again(cache: Cache) -> None:
     assert staging(cache) == []
 
 
-def test_what_is_given_back_after_the_end_is_removed(cache: Cache) -> None:
-    stages = Stages(cache.tree)
+def test_what_is_given_back_after_the_end_is_removed(cache: Tree) -> None:
+    stages = Stages(cache)
     stage = stages.make()
     stages.close()
     publish(cache, stage, "late")

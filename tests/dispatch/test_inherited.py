@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.marks import MANIFEST, Marks
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.scripts import ScriptRecord
+from tilusbuild.cache.scripts import ScriptRecord, publish_script
+from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import inherited, latency, tables
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.plan.identity import script_text
@@ -70,13 +70,13 @@ def described(space: Space, digest: str) -> bytes:
     )
 
 
-def published(cache: Cache, space: Space) -> Script:
+def published(cache: Tree, space: Space) -> Script:
     """The script directory of a space, made if it is not there."""
     text = _text(space)
     digest = sha256_text(text)
     data = described(space, digest)
-    begins = partial(inherited.begins, cache.tree.script_path("s", digest), data)
-    return read_script(cache.publish_script(ScriptRecord("s", text, (), (), data, begins)))
+    begins = partial(inherited.begins, cache.script_path("s", digest), data)
+    return read_script(publish_script(cache, ScriptRecord("s", text, (), (), data, begins)))
 
 
 spaces = st.builds(
@@ -142,9 +142,9 @@ def test_every_row_after_an_edit_is_a_measurement_of_the_program_that_it_names(
     known: Facts = {}
     chosen: set[tuple[object, ...]] = set()
     with TemporaryDirectory() as root:
-        cache = Cache(os.path.join(root, "cache"))
+        cache = Tree(os.path.join(root, "cache"))
         for space in edits:
-            if os.path.isdir(cache.tree.path("scripts", "s", _digest(space))):
+            if os.path.isdir(cache.path("scripts", "s", _digest(space))):
                 continue  # its tables are its own
             script = published(cache, space)
             assert {t.fingerprint["script"] for t in read_dispatch(script).tables} <= {script.hash}
@@ -176,11 +176,11 @@ def test_adding_and_reordering_loses_nothing(
     before = Space((0, 1, 2, 3, 4, 5), 0, 1, "tilus", "n", frozenset())
     after = Space((*more, *order), 0, 1, "tilus", "n", frozenset())
     with TemporaryDirectory() as root:
-        cache = Cache(os.path.join(root, "cache"))
+        cache = Tree(os.path.join(root, "cache"))
         former = published(cache, before)
         tune(former, data)
         held = {at: what for at, what in facts(former).items() if at[1] not in _OF_NONE}
-        path = cache.tree.script_path("s", _digest(after))
+        path = cache.script_path("s", _digest(after))
         said = inherited.dropped(path, partial(described, after, _digest(after)))
         heir = published(cache, after)
         kept = {at: what for at, what in rows_of(former).items() if at[1] not in _OF_NONE}
@@ -195,7 +195,7 @@ _OF_NONE = ((1000,),)
 BEFORE = Space((0, 1, 2), 0, 1, "tilus", "n", frozenset())
 
 
-def measured(cache: Cache, *rows: tuple[int, int, Mapping[int, float]]) -> Script:
+def measured(cache: Tree, *rows: tuple[int, int, Mapping[int, float]]) -> Script:
     """BEFORE, tuned on a device: (n, the program chosen, everybody's seconds)."""
     script = published(cache, BEFORE)
     fingerprint = {"script": script.hash, "device": "one", "arch": "cpu"}
@@ -206,9 +206,9 @@ def measured(cache: Cache, *rows: tuple[int, int, Mapping[int, float]]) -> Scrip
     return script
 
 
-def after(cache: Cache, space: Space) -> tuple[str | None, dict[int, tuple[int, float | None]]]:
+def after(cache: Tree, space: Space) -> tuple[str | None, dict[int, tuple[int, float | None]]]:
     """What an edit says, and its rows."""
-    path = cache.tree.script_path("s", _digest(space))
+    path = cache.script_path("s", _digest(space))
     said = inherited.dropped(path, partial(described, space, _digest(space)))
     found: tuple[Table, ...] = read_dispatch(published(cache, space)).tables
     rows = {row.key[0]: (row.program, row.seconds) for table in found for row in table.entries}
@@ -216,7 +216,7 @@ def after(cache: Cache, space: Space) -> tuple[str | None, dict[int, tuple[int, 
 
 
 def test_a_program_that_is_gone_is_named_and_the_next_best_serves(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path))
+    cache = Tree(str(tmp_path))
     measured(cache, (16, 0, {0: 1.0, 1: 3.0, 2: 2.0}), (32, 1, {1: 5.0}), (64, 0, {0: 1.0}))
     said, rows = after(cache, Space((2, 1), 0, 1, "tilus", "n", frozenset()))
     assert rows == {16: (0, 2.0), 32: (1, 5.0)}
@@ -228,7 +228,7 @@ def test_a_program_that_is_gone_is_named_and_the_next_best_serves(tmp_path: Path
 
 
 def test_a_program_that_has_other_code_has_no_measurements(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path))
+    cache = Tree(str(tmp_path))
     measured(cache, (16, 0, {0: 1.0, 1: 3.0, 2: 2.0}))
     said, rows = after(cache, Space((0, 1, 2), 1, 1, "tilus", "n", frozenset()))
     assert rows == {}
@@ -239,7 +239,7 @@ def test_a_program_that_has_other_code_has_no_measurements(tmp_path: Path) -> No
 
 
 def test_other_keys_and_other_buckets_are_said(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path))
+    cache = Tree(str(tmp_path))
     measured(cache, (96, 0, {0: 1.0}))
     said, rows = after(cache, Space((0, 1), 0, 1, "pow2", "n", frozenset()))
     assert rows == {}
@@ -252,7 +252,7 @@ def test_other_keys_and_other_buckets_are_said(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_stays_refused_and_serves_nothing(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path))
+    cache = Tree(str(tmp_path))
     script = measured(cache, (16, 1, {0: 1.0, 1: 2.0, 2: 3.0}))
     wrong = Refusal(script.programs[0], "incorrect", {"n": 16}, "y[0] is 1, expected 2")
     tables.write(script, read_dispatch(script).tables, (wrong,))

@@ -14,11 +14,15 @@ from pathlib import Path
 
 from support.fake_engine import FakeJob
 from support.paths import TESTS
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.index import find_programs
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 
 _BUILDER = """
 import os, sys, time
-from tilusbuild.cache.cache import Cache
+from tilusbuild.builder.resources import BuildStore
+from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeJob, Listener, built, failed
@@ -48,8 +52,7 @@ def note(line):
     os.close(handle)
 
 jobs = [FakeJob(f"job {i}", index=i) for i in range(count)]
-cache = Cache(root)
-result = build(jobs, cache, Compiler(), Listener(), BuildConfig(jobs=3))
+result = build(jobs, BuildStore(Tree(root)), Compiler(), Listener(), BuildConfig(jobs=3))
 summary = result.summary
 print(summary.compiled, summary.attempts)
 sys.exit(summary.exit_status)
@@ -83,11 +86,11 @@ def test_eight_builders_at_once_compile_each_program_once(tmp_path: Path) -> Non
     assert [builder.returncode for builder in builders] == [0] * 8
     assert compiles(tmp_path) == {f"start job {i}": 1 for i in range(80)}
     assert sum(int(compiled) for compiled, _ in answers) == 72
-    assert Cache(str(tmp_path / "cache")).verify() == []
+    assert verify_cache(Tree(str(tmp_path / "cache"))) == []
 
 
-def published(cache: Cache) -> set[str]:
-    return {program for program in cache.find("") if cache.lookup(program) is not None}
+def published(cache: Tree) -> set[str]:
+    return {program for program in find_programs(cache, "") if lookup(cache, program) is not None}
 
 
 def hashes(lines: Iterable[str]) -> set[str]:
@@ -96,7 +99,7 @@ def hashes(lines: Iterable[str]) -> set[str]:
 
 
 def test_killed_at_any_instant_the_next_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path / "cache"))
+    cache = Tree(str(tmp_path / "cache"))
     chance = random.Random(20)
     for kill in (*[True] * 12, False):
         before, log = published(cache), compiles(tmp_path)
@@ -109,4 +112,4 @@ def test_killed_at_any_instant_the_next_run_goes_on_where_it_was(tmp_path: Path)
         assert not hashes(compiles(tmp_path) - log) & before
     assert builder.returncode == 0
     assert len(published(cache)) == 200
-    assert cache.verify() == []
+    assert verify_cache(cache) == []

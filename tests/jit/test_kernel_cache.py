@@ -16,7 +16,8 @@ import pytest
 
 from support import command_line
 from tilusbuild import KernelCache, KernelNotBuilt, Source
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError
 from tilusbuild.jit import Stats, make
 
@@ -126,10 +127,10 @@ def test_the_projects_own_build_is_not_touched(project: Path, cache: Path) -> No
     kernels.cached("scale", target="host", kind="one", times=1)
     where = ("--cache-dir", cache)
     command_line.run(project, "build", "-q", "-t", "host", *where)
-    before = Cache(str(cache)).projects()[str(project / "tilus.toml")]
+    before = read_index(Tree(str(cache)))[str(project / "tilus.toml")]
     assert len(before.scripts) == 2
     kernels.cached("scale", target="host", kind="one", times=2)
-    after = Cache(str(cache)).projects()
+    after = read_index(Tree(str(cache)))
     assert after[str(project / "tilus.toml")] == before
     command_line.run(project, "cache", "gc", *where)
     again = KernelCache()

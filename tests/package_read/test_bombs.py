@@ -24,7 +24,7 @@ from support.packages import Hand
 MB = 1 << 20
 LOOK = """
 import sys
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
@@ -36,7 +36,7 @@ def verified(reader):
     if problems:
         raise problems[0]
 
-for look in verified, lambda reader: install(reader, Cache(sys.argv[2]), Limits()):
+for look in verified, lambda reader: install(reader, Tree(sys.argv[2]), Limits()):
     try:
         with opened(sys.argv[1]) as reader:
             look(reader)

@@ -23,7 +23,7 @@ import zstandard
 
 from support import packages
 from support.packages import Hand
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.package import errors
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import MalformedListError, PackageError
@@ -42,7 +42,7 @@ def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
     found = problems(path, limits)
     assert found
     with pytest.raises(PackageError) as caught, opened(str(path)) as reader:
-        install(reader, Cache(str(target)), limits)
+        install(reader, Tree(str(target)), limits)
     assert type(caught.value) in {type(error) for error in found}
     after = {name for name in everything(path.parent) if name.split("/")[0] != "target"}
     assert after == before

@@ -18,8 +18,12 @@ import pytest
 from support.faulty_disk import FaultyDisk, failing, kill
 from support.packages import Hand, by_hand
 from support.project import Project
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheError
+from tilusbuild.cache.entries import Stage
+from tilusbuild.cache.garbage import collect_garbage
+from tilusbuild.cache.index import read_index, script_listings
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import NotReproducedError, PackageError
@@ -31,14 +35,14 @@ from tilusbuild.runtime.errors import AmbiguousScriptError
 from tilusbuild.runtime.sealed import seal, unseal
 
 
-def put(path: Path, cache: Cache) -> InstalledPackage:
+def put(path: Path, cache: Tree) -> InstalledPackage:
     with opened(str(path)) as reader:
         return install(reader, cache, Limits())
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(str(tmp_path / "cache"))
+def cache(tmp_path: Path) -> Tree:
+    return Tree(str(tmp_path / "cache"))
 
 
 def stamps(root: str) -> dict[str, tuple[int, int, int]]:
@@ -58,15 +62,15 @@ def assert_works(root: str) -> None:
     np.testing.assert_array_equal(load("twice", where=root)(x), 2 * x)
 
 
-def assert_whole(cache: Cache) -> None:
+def assert_whole(cache: Tree) -> None:
     """Nothing is wrong, and nothing stays once the next builder has come."""
-    assert cache.verify() == []
-    Cache(cache.root).stage().discard()
-    assert os.listdir(cache.tree.path("staging")) == []
+    assert verify_cache(cache) == []
+    Stage(Tree(cache.root)).discard()
+    assert os.listdir(cache.path("staging")) == []
 
 
 def test_what_is_installed_loads_and_runs(
-    hand: Hand, carrier: str, cache: Cache, tmp_path: Path
+    hand: Hand, carrier: str, cache: Tree, tmp_path: Path
 ) -> None:
     done = put(hand.write(carrier, tmp_path), cache)
     assert done.new == len(hand.listing.programs)
@@ -75,18 +79,18 @@ def test_what_is_installed_loads_and_runs(
 
 
 def test_a_second_time_nothing_is_read_or_written(
-    hand: Hand, carrier: str, cache: Cache, tmp_path: Path
+    hand: Hand, carrier: str, cache: Tree, tmp_path: Path
 ) -> None:
     path = hand.write(carrier, tmp_path)
     put(path, cache)
     disk = FaultyDisk()
-    done = put(path, Cache(cache.root, disk))
+    done = put(path, Tree(cache.root, disk))
     assert (done.new, done.layers_read) == (0, 0)
     assert set(disk.operations) <= {"make_directory"}  # of what is there
 
 
 def test_a_new_version_brings_its_new_programs_only(
-    hand: Hand, own_project: Project, cache: Cache, tmp_path: Path
+    hand: Hand, own_project: Project, cache: Tree, tmp_path: Path
 ) -> None:
     """Given one script of two that changed, when its package is installed over the old one, then
     the other's layer is not even unpacked, and the old version is no root any more."""
@@ -105,7 +109,7 @@ def test_a_new_version_brings_its_new_programs_only(
     assert_whole(cache)
     x = np.arange(4, dtype="float32")
     np.testing.assert_array_equal(load("twice", where=cache.root)(x), 3 * x)
-    removed = {item.name.split("/")[0] for item in cache.gc().removed}
+    removed = {item.name.split("/")[0] for item in collect_garbage(cache).removed}
     assert removed == {"scripts", "programs"}
     assert_whole(cache)
 
@@ -121,23 +125,23 @@ def spoil_layer(path: Path, number: int) -> None:
 
 
 def test_a_damaged_layer_that_is_needed_leaves_nothing(
-    hand: Hand, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Tree, tmp_path: Path
 ) -> None:
     path = hand.archive(tmp_path / "p")
     spoil_layer(path, 1)
     with pytest.raises(PackageError):
         put(path, cache)
-    assert cache.scripts() == []
-    assert os.listdir(cache.tree.path("programs")) == []
-    assert cache.projects() == {}
+    assert script_listings(cache) == []
+    assert os.listdir(cache.path("programs")) == []
+    assert read_index(cache) == {}
     assert_whole(cache)
 
 
-def test_sources_come_too(project: Project, cache: Cache, tmp_path: Path) -> None:
+def test_sources_come_too(project: Project, cache: Tree, tmp_path: Path) -> None:
     put(by_hand(project.cache, sources=True).archive(tmp_path / "p"), cache)
     assert_whole(cache)
-    program = os.listdir(cache.tree.path("programs"))[0]
-    script = cache.tree.path("programs", program, "module/compile.sh")
+    program = os.listdir(cache.path("programs"))[0]
+    script = cache.path("programs", program, "module/compile.sh")
     assert os.access(script, os.X_OK)
     made = tmp_path / "lib.so"
     subprocess.run(["bash", script, made], check=True)
@@ -148,17 +152,20 @@ def test_sources_come_too(project: Project, cache: Cache, tmp_path: Path) -> Non
 
 
 def test_collection_keeps_a_package_until_it_is_let_go_of(
-    hand: Hand, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Tree, tmp_path: Path
 ) -> None:
     put(hand.archive(tmp_path / "p"), cache)
-    assert cache.gc().removed == ()
+    assert collect_garbage(cache).removed == ()
     assert_works(cache.root)
     uninstall(cache, "marks")
-    assert {item.name.split("/")[0] for item in cache.gc().removed} == {"scripts", "programs"}
-    assert cache.scripts() == []
+    assert {item.name.split("/")[0] for item in collect_garbage(cache).removed} == {
+        "scripts",
+        "programs",
+    }
+    assert script_listings(cache) == []
 
 
-def test_letting_go_of_what_is_not_installed(hand: Hand, cache: Cache, tmp_path: Path) -> None:
+def test_letting_go_of_what_is_not_installed(hand: Hand, cache: Tree, tmp_path: Path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     with pytest.raises(InputError) as caught:
         uninstall(cache, "mark")
@@ -167,18 +174,18 @@ def test_letting_go_of_what_is_not_installed(hand: Hand, cache: Cache, tmp_path:
 
 def test_a_projects_own_tables_stay(hand: Hand, own_project: Project, tmp_path: Path) -> None:
     """Given a script that was built here and edited since, when a package brings it, then not."""
-    cache = Cache(str(own_project.cache))
+    cache = Tree(str(own_project.cache))
     (directory,) = (own_project.cache / "scripts" / "mark").iterdir()
     (directory / "dispatch_table.json").write_text('{"schema": 1, "keys": ["n"], "tables": []}')
     put(hand.archive(tmp_path / "p"), cache)
     assert (directory / "dispatch_table.json").exists()
-    assert cache.verify() == []
+    assert verify_cache(cache) == []
 
 
-def test_a_table_is_that_of_the_new_version(hand: Hand, cache: Cache, tmp_path: Path) -> None:
+def test_a_table_is_that_of_the_new_version(hand: Hand, cache: Tree, tmp_path: Path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
-    table = Path(cache.tree.path(script.root), "dispatch_table.json")
+    table = Path(cache.path(script.root), "dispatch_table.json")
     table.write_text('{"schema": 1, "keys": ["n"], "tables": []}')
     put(hand.archive(tmp_path / "p"), cache)
     assert table.read_bytes() == hand.files[f"{script.root}/dispatch_table.json"]
@@ -186,7 +193,7 @@ def test_a_table_is_that_of_the_new_version(hand: Hand, cache: Cache, tmp_path: 
 
 
 def test_a_program_with_other_bytes_is_not_replaced(
-    hand: Hand, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Tree, tmp_path: Path
 ) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     meta = Path(cache.root, hand.path("meta.json"))
@@ -198,7 +205,7 @@ def test_a_program_with_other_bytes_is_not_replaced(
 
 
 def test_packages_of_several_targets_serve_a_script_together(
-    hand: Hand, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Tree, tmp_path: Path
 ) -> None:
     """Given two packages with other instances of one script, when it is loaded, then from both."""
     put(hand.archive(tmp_path / "p"), cache)
@@ -222,7 +229,7 @@ def runs_to_its_end(path: Path, root: str, disk: FaultyDisk) -> bool:
     if child == 0:
         status = 1
         try:
-            put(path, Cache(root, disk))
+            put(path, Tree(root, disk))
             status = 0
         finally:
             os._exit(status)
@@ -248,11 +255,11 @@ def test_killed_at_every_change(hand: Hand, memory: Path) -> None:
         at += 1
         root = str(memory / f"cache {at}")
         ended = runs_to_its_end(path, root, FaultyDisk(at, kill))
-        after = Cache(root)
-        assert after.verify() == []
+        after = Tree(root)
+        assert verify_cache(after) == []
         named = installed(after) == {"marks": "marks 0.1.0"}
-        assert named or after.projects() == {}
-        assert len(after.scripts()) == 1 or not named
+        assert named or read_index(after) == {}
+        assert len(script_listings(after)) == 1 or not named
         put(path, after)
         assert_whole(after)
         assert installed(after) == {"marks": "marks 0.1.0"}
@@ -260,7 +267,7 @@ def test_killed_at_every_change(hand: Hand, memory: Path) -> None:
     assert at > 30
 
 
-def outcome(path: Path, cache: Cache) -> int | None:
+def outcome(path: Path, cache: Tree) -> int | None:
     """The errno that an installation ends with."""
     try:
         put(path, cache)
@@ -273,13 +280,13 @@ def outcome(path: Path, cache: Cache) -> int | None:
 def test_failed_by_the_disk_at_every_change(hand: Hand, number: int, memory: Path) -> None:
     path = hand.only("twice").archive(memory / "p")
     whole = FaultyDisk()
-    put(path, Cache(str(memory / "whole"), whole))
+    put(path, Tree(str(memory / "whole"), whole))
     for at in range(2, len(whole.operations) + 1):
         root = str(memory / f"cache {at}")
-        found = outcome(path, Cache(root, FaultyDisk(at, failing(number), halfway=True)))
+        found = outcome(path, Tree(root, FaultyDisk(at, failing(number), halfway=True)))
         assert found == number or (found, whole.operations[at - 1]) == (None, "remove")
-        after = Cache(root)
-        assert after.verify() == []
+        after = Tree(root)
+        assert verify_cache(after) == []
         put(path, after)
         assert_whole(after)
         shutil.rmtree(root)
@@ -298,7 +305,7 @@ def start(path: Path, root: str) -> subprocess.Popen[str]:
     )
 
 
-def test_several_at_once(hand: Hand, cache: Cache, tmp_path: Path) -> None:
+def test_several_at_once(hand: Hand, cache: Tree, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
     running = [start(path, cache.root) for _ in range(4)]
     for process in running:
@@ -310,7 +317,7 @@ def test_several_at_once(hand: Hand, cache: Cache, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(3, 24, 4))
-def test_killed_while_it_unpacks(hand: Hand, cache: Cache, at: int, tmp_path: Path) -> None:
+def test_killed_while_it_unpacks(hand: Hand, cache: Tree, at: int, tmp_path: Path) -> None:
     """Given an installation that is killed as it comes to some file, then the next one is whole."""
     path = hand.archive(tmp_path / "p")
     child = os.fork()
@@ -329,8 +336,8 @@ def test_killed_while_it_unpacks(hand: Hand, cache: Cache, at: int, tmp_path: Pa
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert cache.verify() == []
-    assert (cache.scripts(), cache.projects()) == ([], {})
+    assert verify_cache(cache) == []
+    assert (script_listings(cache), read_index(cache)) == ([], {})
     put(path, cache)
     assert_whole(cache)
     assert_works(cache.root)
@@ -347,7 +354,7 @@ def test_a_directory_is_used_in_place_and_not_written(hand: Hand, tmp_path: Path
 
 
 def test_the_command_line_installs_lists_and_removes(
-    hand: Hand, cache: Cache, project: Project, tmp_path: Path
+    hand: Hand, cache: Tree, project: Project, tmp_path: Path
 ) -> None:
     path = str(hand.archive(tmp_path / "p"))
     where = ("--cache-dir", cache.root)

@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support import packages
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
@@ -44,13 +45,13 @@ def survives(path: Path) -> None:
         clean = verifies(path)
         try:
             with opened(str(path)) as reader:
-                install(reader, Cache(str(target)), Limits())
+                install(reader, Tree(str(target)), Limits())
         except PackageError:
             installed = False
         else:
             installed = True
         assert installed or not clean
-        assert not target.exists() or Cache(str(target)).verify() == []
+        assert not target.exists() or verify_cache(Tree(str(target))) == []
         assert sorted(path.parent.rglob("*")) == before
         assert set(os.listdir(directory)) <= {"cache"}
 

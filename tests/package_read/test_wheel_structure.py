@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
@@ -118,7 +118,7 @@ def problems(path: Path) -> list[str]:
 def is_installed(path: Path, where: Path) -> bool:
     try:
         with opened(str(path)) as reader:
-            install(reader, Cache(str(where)), Limits())
+            install(reader, Tree(str(where)), Limits())
     except PackageError:
         return False
     return True

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.memo import InputsKey, KnownPrograms, packed, unpacked
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
@@ -76,7 +76,7 @@ class Workshop:
         """The plan of the project as it is now; without the memo in another cache."""
         self.rendered.clear()
         cache = self.directory / (".cache" if memo else ".fresh")
-        Cache(str(cache)).ensure()  # what is remembered is kept in a tree
+        Tree(str(cache)).ensure()  # what is remembered is kept in a tree
         (cache / "state").mkdir(exist_ok=True)
         with Project.open(str(self.directory), {"cache-dir": str(cache)}, os.environ) as project:
             planner = project.planner(PlanSelection())

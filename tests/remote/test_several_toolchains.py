@@ -9,7 +9,7 @@ import pytest
 
 from support.fake_engine import FakeJob, FakeStore
 from support.fake_runner import FakeRunner
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.remote import lazy
 from tilusbuild.remote.execute import Executed
 from tilusbuild.remote.lazy import LazyRemote
@@ -35,7 +35,7 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
     Opened.made = []
     monkeypatch.setattr(lazy, "LazyExecutor", Opened)
     tools: Any = ["of one", "of another"]
-    with LazyRemote(None, FakeStore(), Cache(str(tmp_path))) as remote:
+    with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
         remote.share(RemoteSettings("grpc://there", "test"), FakeRunner())
         assert remote.summary() is None
         asked: Any = [

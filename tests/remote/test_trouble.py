@@ -22,7 +22,8 @@ from support.http_cache import Faults, HttpCache, line_to
 from support.remote_client import Asked, Wanted, ask_for
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.index import find_programs
+from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.remote import RemoteAnswered
 from tilusbuild.remote.client import RemoteCache
@@ -155,12 +156,12 @@ def test_a_helper_that_fails_is_one_warning(
 
 
 def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path) -> None:
-    cache = Cache(str(origin[0]))
+    cache = Tree(str(origin[0]))
     told: SimpleQueue[Any] = SimpleQueue()
     with line_to(server.port, Faults(delay=0.5)) as line, BuildStore(cache) as store:
         settings = RemoteSettings(line.address, "test", write=True, send_timeout=1.0)
         client = RemoteCache(settings, store, cache, told.put)
-        for program in cache.find(""):
+        for program in find_programs(cache, ""):
             client.built(program, 1.0)
         while client.busy():
             time.sleep(0.05)
@@ -171,13 +172,13 @@ def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path)
 
 
 def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: Path) -> None:
-    cache = Cache(str(origin[0]))
+    cache = Tree(str(origin[0]))
     told: SimpleQueue[Any] = SimpleQueue()
     server.full = True
     with BuildStore(cache) as store:
         settings = RemoteSettings(server.address, "test", write=True)
         client = RemoteCache(settings, store, cache, told.put)
-        client.built(cache.find("")[0], 1.0)
+        client.built(find_programs(cache, "")[0], 1.0)
         while client.busy():
             time.sleep(0.05)
         server.status = 403
@@ -194,7 +195,7 @@ def test_a_lock_that_is_held_for_a_moment_costs_no_hit(
 ) -> None:
     """Locks are few: another program may have the one that is needed while it is published."""
     programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
-    cache = Cache(str(tmp_path / "cache"))
+    cache = Tree(str(tmp_path / "cache"))
     with ExitStack() as locks:
         assert locks.enter_context(cache.locked(programs[0], wait=False))
         Timer(0.1, locks.pop_all().close).start()

@@ -15,7 +15,7 @@ from support.project import NewProject, Project
 from support.remote_client import Wanted
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.index import find_programs
 from tilusbuild.cache.merging import take
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Warned
@@ -85,7 +85,7 @@ def test_hits_of_the_same_build_are_taken_back(
 ) -> None:
     poisoned, *others = sorted(writer.programs)
     poison(server, writer, poisoned)
-    cache = Cache(str(tmp_path / "cache"))
+    cache = Tree(str(tmp_path / "cache"))
     told: SimpleQueue[Any] = SimpleQueue()
     with BuildStore(cache) as store:
         client = RemoteCache(RemoteSettings(server.address, "test"), store, cache, told.put)
@@ -99,7 +99,7 @@ def test_hits_of_the_same_build_are_taken_back(
         client.close()
     assert client.summary().wrong == 1
     assert [type(told.get()) for _ in range(told.qsize())] == [Warned, RemoteWithdrawn]
-    assert cache.find("") == [poisoned]
+    assert find_programs(cache, "") == [poisoned]
 
 
 def only(wanted: str, others: list[str]) -> Sample:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import Disk
-from tilusbuild.cache.entries import Entry
+from tilusbuild.cache.entries import Entry, Stage, lookup
+from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.scripts import ScriptRecord
+from tilusbuild.cache.tree import Tree
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
 OPTIONS = "pipeline = kernel\n"
@@ -20,7 +21,7 @@ OPTIONS = "pipeline = kernel\n"
 class Sample:
     """Makes the things that tests publish. Equal names make equal things."""
 
-    cache: Cache
+    cache: Tree
 
     @staticmethod
     def program_txt(name: str) -> str:
@@ -32,7 +33,7 @@ class Sample:
     def program(
         self, name: str, status: str = "built", *, include: str = "", size: int = 100
     ) -> Entry:
-        stage = self.cache.stage()
+        stage = Stage(self.cache)
         module = os.path.join(stage.path, "module")
         os.mkdir(module)
         files = {
@@ -48,7 +49,7 @@ class Sample:
 
     def entry(self, name: str) -> Entry:
         """The entry that the cache has of a program."""
-        found = self.cache.lookup(self.hash(name))
+        found = lookup(self.cache, self.hash(name))
         assert found is not None, f"there is no entry of {name}"
         return found
 
@@ -56,7 +57,7 @@ class Sample:
         files = {f"project/{name}.h": text.encode() for name, text in headers.items()}
         manifest = "".join(f"{sha256_bytes(d)}  {n}\n" for n, d in sorted(files.items())).encode()
         digest = sha256_bytes(manifest)
-        self.cache.publish_include(digest, {**files, "MANIFEST": manifest})
+        publish_include(self.cache, digest, {**files, "MANIFEST": manifest})
         return digest
 
     def record(self, names: Sequence[str], directory: str = "matmul") -> ScriptRecord:
@@ -72,4 +73,4 @@ class Sample:
 
 def sample_at(root: str, disk: Disk | None = None) -> Sample:
     """Samples for a cache at a path, written through a disk."""
-    return Sample(Cache(root, disk))
+    return Sample(Tree(root, disk))

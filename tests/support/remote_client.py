@@ -11,7 +11,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.strangers import litter
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine import events
 from tilusbuild.engine.remote import RemoteAnswered
 from tilusbuild.remote.client import RemoteCache
@@ -33,7 +35,7 @@ class Asked:
     answers: dict[str, object]
     warnings: list[str]
     seconds: float
-    cache: Cache
+    cache: Tree
     summary: events.RemoteSummary
 
     @property
@@ -47,7 +49,7 @@ class Asked:
 
 def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) -> Asked:
     """Fetch programs into an empty cache."""
-    cache = Cache(str(root))
+    cache = Tree(str(root))
     told: SimpleQueue[Any] = SimpleQueue()
     answers: dict[str, object] = {}
     warnings: list[str] = []
@@ -65,6 +67,6 @@ def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) 
                     warnings.append(message)
         seconds = time.monotonic() - started
         client.close()
-    assert cache.verify() == []
-    assert cache.litter() == []
+    assert verify_cache(cache) == []
+    assert litter(cache) == []
     return Asked(answers, warnings, seconds, cache, client.summary())

@@ -21,7 +21,10 @@ from tilusbuild.builder.resources import ProgramCompiler, open_builder
 from tilusbuild.builder.shards import Shard, ShardPart, part_of
 from tilusbuild.builder.timeline import kept
 from tilusbuild.cache.disk import CacheReadOnlyError
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.index import record_build
 from tilusbuild.cache.layout import SCRIPT_JSON
+from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
@@ -114,7 +117,8 @@ def build_planned(
             project.memo.forget()
         if not _publishes(result, config):
             return result
-        project.cache.sweep()
+        if project.cache.exists():
+            project.cache.sweep()
         if part is not None:
             publish(project, plan, selection, dispatchers=False)
         elif only is None:
@@ -150,9 +154,7 @@ def _publish_changed(
     project: Project, plan: Plan, selection: PlanSelection, result: Result, root: str | None
 ) -> None:
     """Publish the scripts that are not known to be current, and remember those that are now."""
-    published = PublishedScripts(
-        project.cache.tree, project.manifest, project.memo.code, project.clock
-    )
+    published = PublishedScripts(project.cache, project.manifest, project.memo.code, project.clock)
     known = {
         instance.hash
         for instance in plan.instances
@@ -201,7 +203,8 @@ def publish(
         for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
             if instance.hash not in known:
                 _publish_script(project, instance, script_instance, dispatch)
-        project.cache.record_build(
+        record_build(
+            project.cache,
             project.manifest.path if root is None else root,
             plan.project,
             [(instance.directory, instance.hash) for instance in plan.instances],
@@ -254,14 +257,14 @@ def _publish_script(
         record = script_record(project, instance, script_instance, metas, inherits=inherits)
         return record, statuses_of(metas)
 
-    tree = project.cache.tree
+    tree = project.cache
     record, statuses = content()
     if is_published(tree, record, statuses):
         path = tree.script_path(record.directory, record.hash)
     else:
         # A build that compiles nothing holds no lock: what it has just seen may be gone by now.
         with project.cache.in_use():
-            path = project.cache.publish_script(*content())
+            path = publish_script(project.cache, *content())
     if dispatch is None:
         from tilusbuild.dispatch.dispatcher import keep_tables
 
@@ -275,12 +278,12 @@ def _publish_script(
         # A build that compiles nothing holds no lock, and waits for nobody: a `cache clear` took
         # away what was just found to be right. Now it is kept out.
         with project.cache.in_use():
-            dispatch.after(project.cache.publish_script(record), script_instance)
+            dispatch.after(publish_script(project.cache, record), script_instance)
 
 
 def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
     """Return the meta.json of each program of an instance; None for one that is not there."""
-    entries = ((program, project.cache.lookup(program)) for program in instance.programs)
+    entries = ((program, lookup(project.cache, program)) for program in instance.programs)
     return {program: entry.meta if entry else None for program, entry in entries}
 
 
@@ -350,7 +353,7 @@ def _other_keys(project: Project, script_instance: ScriptInstance, path: str) ->
 
 
 def _path(project: Project, instance: PlannedInstance) -> str:
-    return project.cache.tree.script_path(instance.directory, instance.hash)
+    return project.cache.script_path(instance.directory, instance.hash)
 
 
 class DirectoryLook(NamedTuple):

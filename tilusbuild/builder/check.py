@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from tilusbuild.builder.build import metas_of, script_record, statuses_of
 from tilusbuild.builder.project import Project
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.index import read_index
 from tilusbuild.cache.scripts import is_published
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import jobs
@@ -32,7 +34,7 @@ class Checked:
 def check(project: Project, selection: PlanSelection) -> Checked:
     """Return what a build of the selection would have to do. Raises `InputError`."""
     plan = project.plan(selection)
-    missing = {job.hash: job for job in jobs(plan) if project.cache.lookup(job.hash) is None}
+    missing = {job.hash: job for job in jobs(plan) if lookup(project.cache, job.hash) is None}
     if missing:
         first = next(iter(missing.values())).label
         what = f"{counted(len(missing), 'program')} of {plan.size} to build, first {first}"
@@ -40,10 +42,10 @@ def check(project: Project, selection: PlanSelection) -> Checked:
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
         metas = metas_of(project, instance)
         record = script_record(project, instance, script_instance, metas)
-        if not is_published(project.cache.tree, record, statuses_of(metas)):
+        if not is_published(project.cache, record, statuses_of(metas)):
             return Checked(plan.size, 0, f"the directory of {script_instance.label} is not current")
     try:
-        known = project.cache.projects().get(project.manifest.path)
+        known = read_index(project.cache).get(project.manifest.path)
     except CorruptFileError as error:
         return Checked(plan.size, 0, str(error))
     listed = set() if known is None else set(known.scripts)

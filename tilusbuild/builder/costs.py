@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any, ClassVar
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import Entry, listed
+from tilusbuild.cache.entries import Entry, compiler_log, listed, lookup
+from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.model import resources_of
 from tilusbuild.engine.attempt import placed
 from tilusbuild.engine.history import History
@@ -105,19 +105,19 @@ class Total:
     """How many spill."""
 
 
-def costs(plan: Plan, cache: Cache) -> list[Cost]:
+def costs(plan: Plan, cache: Tree) -> list[Cost]:
     """Return every program, in plan order. Reads only."""
     history = History(cache.state_path)
     groups: dict[str, list[tuple[ProgramJob, Entry | None]]] = {}
     for job in jobs(plan):
-        groups.setdefault(job.planned.label, []).append((job, cache.lookup(job.hash)))
+        groups.setdefault(job.planned.label, []).append((job, lookup(cache, job.hash)))
     every = (cost for group in groups.values() for cost in _instance(group, cache, history))
     origins = Origins(cache)
     return [replace(cost, origin=str(origins.of(cost.hash) or "")) for cost in every]
 
 
 def _instance(
-    group: Sequence[tuple[ProgramJob, Entry | None]], cache: Cache, history: History
+    group: Sequence[tuple[ProgramJob, Entry | None]], cache: Tree, history: History
 ) -> Iterator[Cost]:
     """Yield the programs of one instance."""
     first = group[0][0]
@@ -133,7 +133,7 @@ def _instance(
             smem = sum(int(part) for part in parts if part is not None)
             cost = replace(cost, smem=smem, occupancy=used["occupancy"])
         if entry is not None and (reason := str(entry.meta.get("reason") or "")):
-            log = "" if reason in reasons else cache.log(job.hash)[:_LONGEST_LOG]
+            log = "" if reason in reasons else compiler_log(cache, job.hash)[:_LONGEST_LOG]
             reasons.add(reason)
             cost = replace(cost, reason=placed(job, reason), log=log and job.readable(log))
         yield cost

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
+from tilusbuild.cache.entries import lookup
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
@@ -28,7 +29,7 @@ def dump(project: Project, plan: Plan) -> int:
     wanted = {
         job.hash: job
         for job in jobs(plan)
-        if project.cache.lookup(job.hash) is not None
+        if lookup(project.cache, job.hash) is not None
         and not has_dump(project, job.hash)
         and not job.needs  # a link: each of its objects has a dump of its own
     }
@@ -47,7 +48,7 @@ def has_dump(project: Project, program: str) -> bool:
 
 def _dump(project: Project, job: ProgramJob) -> None:
     made = job.render()
-    private = project.cache.tree.private()
+    private = project.cache.private()
     try:
         stage = private.path
         with wrap_oserror(stage):
@@ -65,7 +66,7 @@ def _dump(project: Project, job: ProgramJob) -> None:
             )
             directory = project.cache.program_path(job.hash)
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
-                project.cache.tree.move(os.path.join(stage, name), os.path.join(directory, name))
+                project.cache.move(os.path.join(stage, name), os.path.join(directory, name))
     finally:
         private.discard()
 

@@ -11,8 +11,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.index import read_index
 from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.planner import Plan, jobs
 from tilusbuild.remote.origins import Origins
@@ -95,11 +97,11 @@ def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
 class LastBuild:
     """The programs of one script and target in the last build of a project."""
 
-    def __init__(self, cache: Cache, manifest: str, directory: str, target: str) -> None:
+    def __init__(self, cache: Tree, manifest: str, directory: str, target: str) -> None:
         self._cache = cache
         self._programs: dict[tuple[tuple[str, str], ...], str] = {}
         try:
-            project = cache.projects().get(manifest)
+            project = read_index(cache).get(manifest)
         except CorruptFileError:
             project = None
         for name, digest in project.scripts if project else ():
@@ -118,7 +120,7 @@ class LastBuild:
 
     def _read(self, digest: str, directory: str, target: str) -> None:
         try:
-            script = read_script(self._cache.tree.script_path(directory, digest), digest)
+            script = read_script(self._cache.script_path(directory, digest), digest)
         except (FileNotFoundError, CorruptFileError):
             return
         if script.head.get("target") != target:
@@ -155,13 +157,13 @@ def explain(
     label: str,
     program: str,
     texts: tuple[str, str],
-    cache: Cache,
+    cache: Tree,
     last: LastBuild,
     origin: str | None = None,
 ) -> Explanation:
     """Explain one program from its texts and what the cache holds; `origin` says where it is
     from."""
-    entry = cache.lookup(program)
+    entry = lookup(cache, program)
     if entry is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         made = () if origin is None else (origin,)
@@ -179,7 +181,7 @@ def explain(
 
 
 def explain_plan(
-    plan: Plan, manifest: str, cache: Cache, *, remote: bool = False, elsewhere: bool = False
+    plan: Plan, manifest: str, cache: Tree, *, remote: bool = False, elsewhere: bool = False
 ) -> list[Explanation]:
     """Explain the programs of a plan. With a `remote`, also where each is from; `elsewhere`: also
     why one that is to be compiled is not compiled on other machines."""

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import Entry, listed
+from tilusbuild.cache.entries import Entry, listed, lookup
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -84,7 +84,7 @@ def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
     for job in jobs(plan):
         groups.setdefault(_name(job), []).append(job)
         if job.hash not in held:
-            held[job.hash] = _held(project.cache.lookup(job.hash))
+            held[job.hash] = _held(lookup(project.cache, job.hash))
     manifest = FileNode(_shown(project.manifest.path, project.manifest.root), "manifest")
     files = {manifest.path: manifest}
     scripts = []

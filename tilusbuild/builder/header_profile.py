@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tilusbuild.builder.dump_ir import write
 from tilusbuild.builder.project import Project
+from tilusbuild.cache.entries import lookup
 from tilusbuild.compile.header_times import CompileTimes, HeaderTime, header_times
 from tilusbuild.engine.timeline import Span
 from tilusbuild.plan.planner import Plan, ProgramJob
@@ -44,7 +45,7 @@ def profile(project: Project, plan: Plan) -> list[HeaderProfile]:
     found = []
     for instance, owner in zip(plan.instances, plan.script_instances, strict=True):
         for index, program in enumerate(instance.programs):
-            entry = project.cache.lookup(program)
+            entry = lookup(project.cache, program)
             job = ProgramJob(program, index, instance, owner)
             if entry is not None and entry.status == Status.BUILT and not job.needs:
                 found.append(_profiled(project, job))
@@ -54,7 +55,7 @@ def profile(project: Project, plan: Plan) -> list[HeaderProfile]:
 
 def _profiled(project: Project, job: ProgramJob) -> HeaderProfile:
     recipe = job.render().recipe
-    private = project.cache.tree.private()
+    private = project.cache.private()
     start = project.timeline.now()
     try:
         module = os.path.join(private.path, "module")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, merging
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.index import instance_of, read_index
+from tilusbuild.cache.index import instance_of, read_index, record_build
 from tilusbuild.cache.merging import RefusedEntry
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
@@ -48,7 +47,7 @@ class Merged:
     refused: tuple[RefusedEntry, ...]
 
 
-def merge(cache: Cache, paths: Sequence[str], project: Project | None) -> Merged:
+def merge(cache: Tree, paths: Sequence[str], project: Project | None) -> Merged:
     """Bring what the caches at `paths` hold into `cache`; `project` is the one around it.
 
     Raises `InputError` for a path that is not a cache, `CacheError`.
@@ -59,7 +58,7 @@ def merge(cache: Cache, paths: Sequence[str], project: Project | None) -> Merged
         joined = joining.join(cache, trees)
         roots, refused = _roots(trees, project)
         for (manifest, name), scripts in roots.items():
-            cache.record_build(manifest, name, scripts, replace=False)
+            record_build(cache, manifest, name, scripts, replace=False)
         current = {digest for scripts in roots.values() for _, digest in scripts}
         if project is not None:
             whole = [s for s in joined.scripts if s.hash in current and not _missing(s)]
@@ -111,7 +110,7 @@ def _roots(
 _TWO = "another shard has another build of this script: they were not built from the same inputs"
 
 
-def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:
+def _refresh(cache: Tree, project: Project, scripts: Sequence[Script]) -> None:
     """Make the dispatchers of whole scripts again; without a compiler, the next build does."""
     declared = project.manifest.scripts
     for script in scripts:
@@ -123,7 +122,7 @@ def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:
                 dispatcher.refresh(cache, script, toolchain, project.runner)
 
 
-def _join_state(cache: Cache, tree: Tree) -> None:
+def _join_state(cache: Tree, tree: Tree) -> None:
     """Add the other trees' compile times and tuning samples to the state."""
     theirs = os.path.join(tree.root, layout.STATE)
     with suppress(InputError, OSError):

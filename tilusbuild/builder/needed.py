@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from tilusbuild.builder.resources import ProgramCompiler
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
+from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.layout import is_hash
+from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.planner import ProgramJob
@@ -26,7 +27,7 @@ from tilusbuild.state.log import StateFile
 class NeededDirectories:
     """The digests of the directories that each instance's programs were compiled with."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Tree) -> None:
         self._cache = cache
         self._file = StateFile(os.path.join(cache.state_path, "needed"), "needed")
 
@@ -36,7 +37,7 @@ class NeededDirectories:
         if isinstance(known, list) and all(isinstance(d, str) and is_hash(d) for d in known):
             return known
         found = self.read(instance)
-        if all(self._cache.lookup(program) for program in instance.programs[:1]):
+        if all(lookup(self._cache, program) for program in instance.programs[:1]):
             self._file.put(instance.hash, found)
         return found
 
@@ -69,7 +70,7 @@ class NeededDirectories:
 
 
 def mend_needed(
-    cache: Cache,
+    cache: Tree,
     instances: Iterable[PlannedInstance],
     jobs_of: Callable[[PlannedInstance], Iterable[ProgramJob]],
     compiler: ProgramCompiler,
@@ -87,7 +88,7 @@ def mend_needed(
     needed.save()
 
 
-def _is_whole(cache: Cache, digest: str) -> bool:
+def _is_whole(cache: Tree, digest: str) -> bool:
     """Return whether every file is there; contents are compared before a compile may use them."""
     try:
         return not include_problems(cache.include_path(digest), digest, deep=False)

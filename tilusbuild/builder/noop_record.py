@@ -25,7 +25,8 @@ from tilusbuild.builder.needed import NeededDirectories
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import WATCHED
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.lazy_dataclass import dataclass
@@ -107,7 +108,7 @@ def write_record(
             helper = stat_helper_for(os.path.dirname(path), toolchain, project.runner)
 
         def is_whole(before: str, word: str) -> bool:
-            return before != programs or project.cache.lookup(word) is not None
+            return before != programs or lookup(project.cache, word) is not None
 
         made = write.make(
             read.invocation.key, answer, inputs, entries, read.started, helper, is_whole, kept
@@ -142,7 +143,7 @@ def last_entries(project: Project, invocation: Invocation) -> dict[str, tuple[St
     return write.entries(data, programs, WATCHED) | apart
 
 
-def _programs(cache: Cache) -> str:
+def _programs(cache: Tree) -> str:
     return os.path.join(cache.program_path(""), "")
 
 
@@ -162,7 +163,7 @@ def _products(planned: Plan) -> dict[str, write.Endings]:
 
 
 def _programs_in(
-    cache: Cache, statuses: Mapping[str, str], others: Mapping[str, write.Endings]
+    cache: Tree, statuses: Mapping[str, str], others: Mapping[str, write.Endings]
 ) -> tuple[_Entries, _Entries]:
     """Return what is looked at of each program, `others` by hash, and what is only kept for a build
     that plans; one that was not built has no library."""
@@ -178,18 +179,18 @@ def _programs_in(
     return looked_at, kept
 
 
-def _directories_of(cache: Cache, planned: Plan) -> _Entries:
+def _directories_of(cache: Tree, planned: Plan) -> _Entries:
     """Return what is looked at besides: all of the scripts' directories but what was measured, the
     directories that programs were compiled with, and what garbage collection goes by."""
     needed = NeededDirectories(cache)
-    scripts = [cache.tree.script_path(each.directory, each.hash) for each in planned.instances]
+    scripts = [cache.script_path(each.directory, each.hash) for each in planned.instances]
     digests = {digest for each in planned.instances for digest in needed.of(each)}
     tops = [cache.include_path(digest) for digest in sorted(digests)]
     paths = [
         *(path for script in scripts for path in _below(script)),
         *(path for top in tops if os.path.isdir(top) for path in _below(top, files=False)),
     ]
-    index = cache.tree.path(layout.INDEX)
+    index = cache.path(layout.INDEX)
     if os.path.exists(index):  # a cache that is read-only need not have one
         paths.append(index)
     found: _Entries = {}

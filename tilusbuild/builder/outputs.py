@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.entries import product_of
+from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.methods import LinkMethods
 from tilusbuild.manifest.sources import SOURCES
@@ -66,7 +66,7 @@ def _overwrites(project: Project, plan: Plan, output: _Output, place: Place) -> 
     real = os.path.realpath(path)
     if real == os.path.realpath(project.manifest.path):
         return Diagnostic("the output would replace the manifest", place, _OWN)
-    if real.startswith(os.path.realpath(project.cache.tree.root) + "/"):
+    if real.startswith(os.path.realpath(project.cache.root) + "/"):
         return Diagnostic("the output would be in the cache", place, _OWN)
     every = plan.script_instances
     reader = next((each.script for each in every if not each.inputs.isdisjoint((path, real))), None)
@@ -84,7 +84,7 @@ def write(project: Project, plan: Plan) -> None:
     """Bring the outputs of the planned libraries up to date, as far as those are built. Raises
     `OSError`, which names the output."""
     for output in _outputs(project, plan):
-        entry = project.cache.lookup(output.program)
+        entry = lookup(project.cache, output.program)
         if entry is None or entry.status != Status.BUILT:
             continue
         made = read_bytes(os.path.join(entry.path, product_of(entry.meta)))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
@@ -148,10 +148,10 @@ class Project:
         return LocalRunner()
 
     @cached_property
-    def cache(self) -> Cache:
+    def cache(self) -> Tree:
         """The cache tree. Raises `InputError` when there can be none."""
-        cache = Cache(self.settings.cache_dir.value)
-        cache.tree.exists()
+        cache = Tree(self.settings.cache_dir.value)
+        cache.exists()
         return cache
 
     @cached_property

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from tilusbuild.builder.compiler_times import CompilerTimes
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.timeline import TimedRunner
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import Entry, Stage
+from tilusbuild.cache.entries import Entry, Stage, compiler_log, lookup
+from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.stages import Stages
+from tilusbuild.cache.tree import Tree
 from tilusbuild.compile import (
     CompileOutcome,
     StepStore,
@@ -90,7 +91,7 @@ class ProgramCompiler:
 
     def __init__(
         self,
-        cache: Cache,
+        cache: Tree,
         runner: LocalRunner,
         *,
         timeout: float | None,
@@ -234,7 +235,7 @@ class ProgramCompiler:
     def lay_out(self, work: RenderedProgram) -> None:
         """Lay out a program's headers and its launcher, as compiling it does. Raises `CacheError`
         and `CancelledError`."""
-        stage = self._cache.stage()
+        stage = Stage(self._cache)
         try:
             self._lay_out_all(work, stage.path, self._runner.scope(), [])
         finally:
@@ -274,7 +275,7 @@ class ProgramCompiler:
         """Return the directory of a launcher or of headers, checked by content once a build."""
         with self._laying_out:
             if digest not in self._directories:
-                self._directories[digest] = self._cache.publish_include(digest, files())
+                self._directories[digest] = publish_include(self._cache, digest, files())
             return self._directories[digest]
 
     def cancel(self) -> None:
@@ -313,12 +314,12 @@ class BuildStore:
     one that still has them is not read again.
     """
 
-    def __init__(self, cache: Cache, seen: Mapping[str, tuple[Stamp, ...]] | None = None) -> None:
+    def __init__(self, cache: Tree, seen: Mapping[str, tuple[Stamp, ...]] | None = None) -> None:
         self._cache = cache
         self._seen: Mapping[str, tuple[Stamp, ...]] = seen or {}
         self._guard = threading.Lock()
         self._kept = ExitStack()
-        self._stages = Stages(cache.tree)
+        self._stages = Stages(cache)
         self._kept.callback(self._stages.close)
         self._in_use = False
 
@@ -335,7 +336,7 @@ class BuildStore:
             stamp_of(path + part) == stamp for part, stamp in zip(WATCHED, stamps, strict=True)
         ):
             return Entry(program, path, Status.BUILT, {})
-        return self._cache.lookup(program)
+        return lookup(self._cache, program)
 
     def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
         # From the first compile on, not from the start: a build that finds everything must not wait
@@ -353,7 +354,7 @@ class BuildStore:
         return self._cache.program_path(program)
 
     def log(self, program: str, /) -> str:
-        return self._cache.log(program)
+        return compiler_log(self._cache, program)
 
 
 @dataclass(frozen=True, slots=True)

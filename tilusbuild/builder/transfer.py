@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import BuildStore
+from tilusbuild.cache.entries import lookup
 from tilusbuild.engine import events
 from tilusbuild.engine.history import History
 from tilusbuild.engine.remote import RemoteAnswered
@@ -77,7 +78,7 @@ def _push(
 ) -> None:
     history = History(project.cache.state_path)
     for program, job in every.items():
-        if project.cache.lookup(program) is not None:
+        if lookup(project.cache, program) is not None:
             client.built(program, history.measured(job).seconds or 0.0)
         while client.summary().unsent >= _AT_ONCE and client.busy():
             _hear(told, warn)

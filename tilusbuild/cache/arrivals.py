@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import find_entry
 from tilusbuild.cache.includes import make_directories
-from tilusbuild.cache.tree import Private
+from tilusbuild.cache.tree import Private, Tree
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,8 +27,8 @@ class Arrivals:
     """Use as a context manager: what was not committed by its end is removed. The caller holds the
     programs' locks. Everything raises `CacheError`."""
 
-    def __init__(self, cache: Cache) -> None:
-        self._tree = cache.tree
+    def __init__(self, cache: Tree) -> None:
+        self._tree = cache
         self._private: Private | None = None
         self._made: dict[str, str] = {}
         """Where each program's directory is, until it is in its place."""

@@ -20,7 +20,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.status import RECORDED, Status
@@ -74,6 +74,19 @@ def find_entry(path: str, program: str) -> Entry | None:
     # `CorruptFileError` is a ValueError, and so is NUL in a path.
     except (FileNotFoundError, ValueError):
         return None
+
+
+def lookup(tree: Tree, program: str) -> Entry | None:
+    """Return the whole entry of a program, or None. Takes no lock and writes nothing."""
+    return find_entry(tree.program_path(program), program)
+
+
+def compiler_log(tree: Tree, program: str) -> str:
+    """Return the compiler's output for a published program; "" without any."""
+    try:
+        return read_text(os.path.join(tree.program_path(program), layout.LOG), "replace")
+    except OSError:
+        return ""
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
@@ -160,9 +173,14 @@ class Stage:
     directory belongs to somebody else."""
 
     def __init__(
-        self, tree: Tree, private: Private, give_back: Callable[[Private], None] = Private.discard
+        self,
+        tree: Tree,
+        private: Private | None = None,
+        give_back: Callable[[Private], None] = Private.discard,
     ) -> None:
-        """`give_back` takes the private directory when we are done with it. Raises `CacheError`."""
+        """`give_back` takes the private directory, a new one if none is given, when we are done
+        with it. Raises `CacheError`, `InputError`."""
+        private = private or tree.private()
         self._tree = tree
         self._private: Private | None = private
         self._give_back = give_back

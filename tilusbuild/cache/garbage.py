@@ -57,7 +57,7 @@ class Collected:
     """What is in the tree and not ours: it stays."""
 
 
-def gc(
+def collect_garbage(
     tree: Tree,
     *,
     older_than: float | None = None,
@@ -140,7 +140,7 @@ def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
     return True
 
 
-def clear(tree: Tree, *, wait: bool = False) -> list[Stranger]:
+def clear_cache(tree: Tree, *, wait: bool = False) -> list[Stranger]:
     """Remove everything but the cache itself and what is not ours, which is returned. Raises
     `CacheBusyError`, `CacheError`."""
     if not tree.exists():

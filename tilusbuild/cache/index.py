@@ -85,7 +85,7 @@ def record_build(
         tree.put_file(tree.path(layout.INDEX), _sealed(merged))
 
 
-def forget(tree: Tree, manifests: Sequence[str]) -> None:
+def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
     """Drop projects from the index, so that garbage collection may take what only they use.
 
     Raises `CorruptFileError`, `CacheError`.
@@ -258,19 +258,19 @@ def programs(tree: Tree) -> Iterator[str]:
         yield from filter(layout.is_hash, tree.names(layout.PROGRAMS))
 
 
-def find(tree: Tree, prefix: str) -> list[str]:
+def find_programs(tree: Tree, prefix: str) -> list[str]:
     """Return the hashes of the programs that begin so."""
     return [program for program in programs(tree) if program.startswith(prefix)]
 
 
-def scripts(tree: Tree) -> list[ScriptListing]:
+def script_listings(tree: Tree) -> list[ScriptListing]:
     """Return every whole script directory, by directory and hash. Raises `InputError` for no
     cache."""
     entries: dict[str, Entry | None] = {}
     return list(_scripts(tree, entries)) if tree.exists() else []
 
 
-def stats(tree: Tree) -> CacheStats:
+def cache_stats(tree: Tree) -> CacheStats:
     """Return counts and sizes. Raises `InputError` for no cache."""
     entries = {p: find_entry(tree.program_path(p), p) for p in programs(tree)}
     counts = dict.fromkeys((*RECORDED, "broken"), 0)

@@ -15,10 +15,9 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.arrivals import Arrivals
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import ADDED_KEYS, Entry, find_entry, listed
-from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.entries import ADDED_KEYS, Entry, Stage, find_entry, listed, lookup
+from tilusbuild.cache.includes import include_problems, publish_include
 from tilusbuild.cache.index import programs
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import links_of, parse_script, put_script
@@ -53,7 +52,7 @@ class Takeover:
     refused: list[RefusedEntry] = field(default_factory=list)
 
 
-def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
+def sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
     """Return the caches at these paths. Raises `InputError` for a path that is none, or is
     `cache`."""
     found = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
@@ -70,7 +69,7 @@ def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
     return found
 
 
-def take(cache: Cache, trees: Sequence[Tree]) -> Takeover:
+def take(cache: Tree, trees: Sequence[Tree]) -> Takeover:
     """Bring in what is missing in `cache`. Raises `CacheError`."""
     taken = Takeover()
     having: dict[str, list[Tree]] = {}
@@ -102,8 +101,8 @@ def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
         yield name, str(error)
 
 
-def _take_program(cache: Cache, program: str, owners: Sequence[Tree], taken: Takeover) -> None:
-    there = cache.lookup(program)
+def _take_program(cache: Tree, program: str, owners: Sequence[Tree], taken: Takeover) -> None:
+    there = lookup(cache, program)
     found = [(cache.root, there)] if there else []
     found.extend(
         (tree.root, entry)
@@ -144,7 +143,7 @@ def _difference(one: Entry, other: Entry) -> tuple[str, str] | None:
     return None
 
 
-def _copy(cache: Cache, entry: Entry) -> str | None:
+def _copy(cache: Tree, entry: Entry) -> str | None:
     """Publish an entry of another cache; what is wrong when it changes while it is read."""
     files: dict[str, bytes] = {}
     for name, _, digest in listed(entry.meta):
@@ -158,7 +157,7 @@ def _copy(cache: Cache, entry: Entry) -> str | None:
     return None
 
 
-def _take_includes(cache: Cache, tree: Tree, taken: Takeover) -> None:
+def _take_includes(cache: Tree, tree: Tree, taken: Takeover) -> None:
     try:
         names = sorted(filter(layout.is_hash, os.listdir(tree.path(layout.INCLUDE))))
     except OSError:
@@ -173,7 +172,7 @@ def _take_includes(cache: Cache, tree: Tree, taken: Takeover) -> None:
                 continue
             if not os.path.isdir(cache.include_path(digest)):
                 taken.includes += 1
-            cache.publish_include(digest, _files_of(path))
+            publish_include(cache, digest, _files_of(path))
         except (FileNotFoundError, NotADirectoryError):
             taken.refused.append(RefusedEntry(tree.root, name, "was removed meanwhile"))
 
@@ -187,15 +186,15 @@ def _files_of(path: str) -> Mapping[str, Any]:
 _OPTIONAL = (layout.SCHEDULE_TXT, layout.TABLE_JSON, layout.TABLE_TXT, layout.DISPATCH)
 
 
-def install_program(cache: Cache, program: str, directory: str) -> Entry:
+def install_program(cache: Tree, program: str, directory: str) -> Entry:
     """Publish the program whose files lie in `directory`, on the cache's disk; the directory is
     used up.
 
     What is published already stays. Raises `CacheError`, `CorruptFileError`, and what publishing
     raises.
     """
-    disk = cache.tree.disk
-    stage = cache.stage()
+    disk = cache.disk
+    stage = Stage(cache)
     try:
         with cache.locked(program), wrap_oserror(stage.path):
             found = unseal(_taken(cache, directory, layout.META))
@@ -211,7 +210,7 @@ def install_program(cache: Cache, program: str, directory: str) -> Entry:
 
 
 def install_script(
-    cache: Cache, directory: str, digest: str, files: Mapping[str, bytes], dispatcher: str | None
+    cache: Tree, directory: str, digest: str, files: Mapping[str, bytes], dispatcher: str | None
 ) -> str:
     """Make a script's directory hold these files, and links to those of its programs that are
     there.
@@ -219,7 +218,7 @@ def install_script(
     `dispatcher` is a directory on the cache's disk that becomes its `dispatch`. What an older
     package put there beyond that goes. Returns its path; raises `CacheError`.
     """
-    tree = cache.tree
+    tree = cache
     path = tree.script_path(directory, digest)
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")
     links = links_of(tree, parse_script(text).programs)
@@ -234,9 +233,9 @@ def install_script(
     return path
 
 
-def _taken(cache: Cache, directory: str, name: str) -> bytes:
+def _taken(cache: Tree, directory: str, name: str) -> bytes:
     """Return the content of a file that publishing writes itself, and the file out of its way."""
     path = os.path.join(directory, name)
     data = read_bytes(path)
-    cache.tree.disk.remove(path)
+    cache.disk.remove(path)
     return data

@@ -10,21 +10,22 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tilusbuild.cache.index import find_programs, read_index, script_listings
 from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.runtime.naming import Name, NameSyntaxError, listed, parse_name, typed
 from tilusbuild.runtime.sealed import CorruptFileError
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.cache import Cache
     from tilusbuild.cache.index import ScriptListing
+    from tilusbuild.cache.tree import Tree
 
 _DIGITS = re.compile("[0-9a-f]{1,64}")
 
 
-def instances(cache: Cache, word: str, target: str | None = None) -> list[ScriptListing]:
+def instances(cache: Tree, word: str, target: str | None = None) -> list[ScriptListing]:
     """Return the instances that a name means, at least one; of a program's name those that have the
     program. Raises `InputError`."""
-    known = cache.scripts()
+    known = script_listings(cache)
     name = named(word)
     of_script = [each for each in known if name.is_of(each.script)]
     # A script with kernels stands for the scripts NAME.KERNEL, and is none itself.
@@ -41,7 +42,7 @@ def instances(cache: Cache, word: str, target: str | None = None) -> list[Script
     return current(cache, fitting)
 
 
-def program(cache: Cache, word: str, target: str | None = None) -> str:
+def program(cache: Tree, word: str, target: str | None = None) -> str:
     """Return the hash of the one program that is meant. Raises `InputError`."""
     try:
         scripts = instances(cache, word, target)
@@ -61,10 +62,10 @@ def program(cache: Cache, word: str, target: str | None = None) -> str:
     raise input_error(f'"{word}" names {len(found)} programs', hint=hint)
 
 
-def current(cache: Cache, scripts: list[ScriptListing]) -> list[ScriptListing]:
+def current(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptListing]:
     """Return those that a project or a package has; all of them when none does."""
     try:
-        roots = {pair for project in cache.projects().values() for pair in project.scripts}
+        roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     except CorruptFileError:
         roots = set()
     return [each for each in scripts if (each.directory, each.hash) in roots] or scripts
@@ -89,8 +90,8 @@ def _fits(name: Name, script: ScriptListing, target: str | None) -> bool:
     return there and wanted and name.fits(script.script, script.params, script.target)
 
 
-def _by_hash(cache: Cache, digits: str) -> str:
-    found = cache.find(digits)
+def _by_hash(cache: Tree, digits: str) -> str:
+    found = find_programs(cache, digits)
     if len(found) == 1:
         return found[0]
     count = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, RealDisk, wrap_oserror
@@ -58,7 +58,8 @@ class Private:
 
 
 class Tree:
-    """Paths, locks and moves of the cache at `root`. Making one touches nothing."""
+    """Paths, locks and moves of the cache at `root`. Making one touches nothing. All methods may be
+    called from several threads at once."""
 
     def __init__(self, root: str, disk: Disk | None = None) -> None:
         self.root = os.path.abspath(root)
@@ -69,6 +70,11 @@ class Tree:
 
     def path(self, *names: str) -> str:
         return os.path.join(self.root, *names)
+
+    @property
+    def state_path(self) -> str:
+        """The directory for what builds remember between runs; no result rests on what is in it."""
+        return self.path(layout.STATE)
 
     def program_path(self, program: str) -> str:
         return self.path(layout.PROGRAMS, program)
@@ -219,6 +225,28 @@ class Tree:
         if held is not None:
             with held:
                 yield
+
+    @contextmanager
+    def locked(self, program: str, wait: bool = True) -> Iterator[bool]:
+        """Take the lock of a program for a block; yield whether we have it. Raises `CacheError`."""
+        self.ensure_exists()
+        with wrap_oserror(self.locks.path):
+            held = self.locks.take(LockName("program", program), wait=wait)
+        with held or nullcontext():
+            yield held is not None
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep garbage collection away during a build; waits for one that runs.
+
+        A read-only cache is used without a lock: whoever can write it has to look out.
+        """
+        self.ensure()
+        held = None
+        with suppress(CacheReadOnlyError), wrap_oserror(self.locks.path):
+            held = self.locks.take(LockName("use", shared=True))
+        with held or nullcontext():
+            yield
 
     # Changes.
 

@@ -63,7 +63,7 @@ class CacheProblem:
         return f"{self.name}: {self.what}\n  {self.advice}"
 
 
-def verify(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
+def verify_cache(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
     """Return every problem, in the order of names. Raises `InputError` when this cannot be a
     cache."""
     if not tree.exists():
@@ -73,7 +73,7 @@ def verify(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
     return sorted(found, key=lambda problem: problem.name)
 
 
-def repair(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
+def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     """Remove the entries that problems are about, so that the next build makes them; their names.
 
     Raises `CacheBusyError` while a build uses the cache, and `CacheError`.

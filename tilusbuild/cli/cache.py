@@ -27,7 +27,7 @@ from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
     from tilusbuild.builder.merge import Merged
-    from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,12 @@ class CacheStatsLine(JsonLine):
 
 
 def _stats(arguments: CacheStatsArgs) -> int:
+    from tilusbuild.cache.index import cache_stats
     from tilusbuild.table import table
 
     if foreign_caches.is_foreign(arguments.other):
         return foreign_caches.stats(arguments.other, arguments)
-    stats = options.chosen_cache(arguments.other, arguments).stats()
+    stats = cache_stats(options.chosen_cache(arguments.other, arguments))
     if arguments.json:
         emit(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
         return 0
@@ -110,16 +111,18 @@ class CacheVerifySummary(JsonLine):
 
 
 def _verify(arguments: CacheVerifyArgs) -> int:
+    from tilusbuild.cache.verify import repair_cache, verify_cache
+
     if foreign_caches.is_foreign(arguments.other):
         return foreign_caches.verify(arguments.other, arguments)
     cache = options.chosen_cache(arguments.other, arguments)
-    problems = cache.verify(deep=not arguments.quick)
+    problems = verify_cache(cache, deep=not arguments.quick)
     for problem in problems:
         if arguments.json:
             emit(CacheProblemLine(problem.name, problem.what, problem.advice))
         else:
             print(problem)
-    removed = cache.repair(problems) if arguments.repair else []
+    removed = repair_cache(cache, problems) if arguments.repair else []
     left = [problem for problem in problems if problem.entry not in removed]
     _say_litter(cache, remove=arguments.repair)
     if arguments.json:
@@ -132,9 +135,11 @@ def _verify(arguments: CacheVerifyArgs) -> int:
     return 1 if left else 0
 
 
-def _say_litter(cache: Cache, *, remove: bool) -> None:
-    found = cache.litter()
-    gone = set(cache.tree.sweep(again=True)) if remove and found else set()
+def _say_litter(cache: Tree, *, remove: bool) -> None:
+    from tilusbuild.cache.strangers import litter
+
+    found = litter(cache)
+    gone = set(cache.sweep(again=True)) if remove and found else set()
     for name in found:
         what = "removed" if os.path.basename(name) in gone else "the next build or gc removes it"
         say(f"{name}: a killed process left it: {what}\n")
@@ -212,7 +217,7 @@ def _emit_merged(merged: Merged) -> None:
     emit(MergeSummary(merged.sources, *programs, *rest))
 
 
-def _print_merged(cache: Cache, merged: Merged, *, quiet: bool) -> None:
+def _print_merged(cache: Tree, merged: Merged, *, quiet: bool) -> None:
     for refused in merged.refused:
         say(f"refused: {refused}\n")
     for label, count in merged.incomplete.items():
@@ -257,12 +262,13 @@ class ExportedLine(JsonLine):
 
 
 def _export(arguments: CacheExportArgs) -> int:
+    from tilusbuild.cache.index import script_listings
     from tilusbuild.interop.export import export
     from tilusbuild.interop.export.scripts import exported_scripts
     from tilusbuild.runtime.naming import joined
 
     cache = options.cache(arguments.cache_dir)
-    targets = {script.target for script in cache.scripts()} if arguments.scripts else ()
+    targets = {script.target for script in script_listings(cache)} if arguments.scripts else ()
     found = exported_scripts(cache, joined(arguments.scripts, targets))
     with cache.in_use():
         exported = export(arguments.layout, found, arguments.into)

@@ -14,8 +14,8 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.cache import Cache
     from tilusbuild.cache.strangers import Stranger
+    from tilusbuild.cache.tree import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,8 @@ class CacheGcSummary(JsonLine):
 
 def gc(arguments: CacheGcArgs) -> int:
     """Remove what no project's last build made; returns the exit status."""
+    from tilusbuild.cache.garbage import collect_garbage
+    from tilusbuild.cache.index import forget_projects
     from tilusbuild.manifest.table import parse_duration, parse_size
 
     if foreign_caches.is_foreign(arguments.other):
@@ -79,8 +81,8 @@ def gc(arguments: CacheGcArgs) -> int:
     if arguments.forget:
         forgotten = _known(cache, arguments.forget)
         if not arguments.dry_run:
-            cache.forget(forgotten)
-    result = cache.gc(older_than=older, max_size=size, dry_run=arguments.dry_run)
+            forget_projects(cache, forgotten)
+    result = collect_garbage(cache, older_than=older, max_size=size, dry_run=arguments.dry_run)
     freed = sum(item.size for item in result.removed)
     if arguments.json:
         for item in result.removed:
@@ -98,11 +100,12 @@ def gc(arguments: CacheGcArgs) -> int:
     return 0
 
 
-def _known(cache: Cache, manifests: Sequence[str]) -> list[str]:
+def _known(cache: Tree, manifests: Sequence[str]) -> list[str]:
     """Return what the index calls these projects. Raises `InputError` for one that it has not."""
+    from tilusbuild.cache.index import read_index
     from tilusbuild.errors import did_you_mean, input_error
 
-    known = cache.projects()
+    known = read_index(cache)
     found = []
     for word in manifests:
         names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
@@ -126,8 +129,10 @@ def _say_left(left: Sequence[Stranger], arguments: Common) -> None:
 
 def clear(arguments: Common) -> int:
     """Remove everything that is ours; returns the exit status."""
+    from tilusbuild.cache.garbage import clear_cache
+
     cache = options.cache(arguments.cache_dir)
-    left = cache.clear()
+    left = clear_cache(cache)
     _say_left(left, arguments)
     if not arguments.quiet and not arguments.json and not left:
         print(f"{cache.root} is empty")

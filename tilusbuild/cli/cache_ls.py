@@ -17,8 +17,8 @@ from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.cache import Cache
     from tilusbuild.cache.index import ScriptListing
+    from tilusbuild.cache.tree import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,12 @@ def _is_path(word: str) -> bool:
     return False
 
 
-def _ls_scripts(cache: Cache, arguments: Common) -> int:
+def _ls_scripts(cache: Tree, arguments: Common) -> int:
+    from tilusbuild.cache.index import script_listings
     from tilusbuild.runtime.naming import instance_name
     from tilusbuild.table import table
 
-    listed, roots = cache.scripts(), _roots(cache)
+    listed, roots = script_listings(cache), _roots(cache)
     if arguments.json:
         for script in listed:
             key = (script.directory, script.hash)
@@ -134,12 +135,13 @@ def _ls_scripts(cache: Cache, arguments: Common) -> int:
     return 0
 
 
-def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
+def _roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
     """Return the projects and packages that keep each script from being collected."""
+    from tilusbuild.cache.index import read_index
     from tilusbuild.runtime.sealed import CorruptFileError
 
     try:
-        projects = cache.projects()
+        projects = read_index(cache)
     except CorruptFileError:
         return {}
     found: dict[tuple[str, str], list[str]] = {}
@@ -150,8 +152,9 @@ def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _ls_programs(cache: Cache, arguments: Common, word: str) -> int:
+def _ls_programs(cache: Tree, arguments: Common, word: str) -> int:
     from tilusbuild.cache import names
+    from tilusbuild.cache.entries import lookup
 
     number = names.named(word).program
     for script in names.instances(cache, word):
@@ -160,7 +163,7 @@ def _ls_programs(cache: Cache, arguments: Common, word: str) -> int:
             continue
         for index, program in enumerate(script.programs):
             if number in (None, index):
-                entry = cache.lookup(program)
+                entry = lookup(cache, program)
                 status = entry.status if entry else Status.MISSING
                 emit(
                     CachedProgramLine(
@@ -175,9 +178,9 @@ def _ls_programs(cache: Cache, arguments: Common, word: str) -> int:
     return 0
 
 
-def _print_programs(cache: Cache, script: ScriptListing, number: int | None) -> None:
+def _print_programs(cache: Tree, script: ScriptListing, number: int | None) -> None:
     """Print the table of an instance's schedules, or the row of one program."""
-    path = cache.tree.script_path(script.directory, script.hash)
+    path = cache.script_path(script.directory, script.hash)
     print(f"{script.label}: {os.path.relpath(path)}")
     try:
         lines = read_text(os.path.join(path, "schedule.txt")).splitlines()

@@ -25,8 +25,8 @@ from tilusbuild.report.text import Stream, visible
 from tilusbuild.runtime.regular import read_bytes, read_text
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.cache import Cache
     from tilusbuild.cache.entries import Entry
+    from tilusbuild.cache.tree import Tree
 
 _PARTS: Mapping[str, str] = {
     "source": "source.cu",
@@ -82,6 +82,7 @@ class ShownPartLine(JsonLine):
 def run(arguments: CacheShowArgs) -> int:
     """Print what is known of a program, or one part of it; 1 when it is damaged."""
     from tilusbuild.cache import names
+    from tilusbuild.cache.entries import lookup
 
     cache = options.cache(arguments.cache_dir)
     program = names.program(cache, " ".join(arguments.program), arguments.target)
@@ -89,7 +90,7 @@ def run(arguments: CacheShowArgs) -> int:
     if arguments.part is not None:
         _show(cache, program, directory, arguments)
         return 0
-    entry = cache.lookup(program)
+    entry = lookup(cache, program)
     if arguments.json:
         emit(ShownProgramLine(directory, entry.meta if entry else {"status": "broken"}))
         return 0
@@ -102,7 +103,7 @@ def run(arguments: CacheShowArgs) -> int:
     return 0
 
 
-def _show(cache: Cache, program: str, directory: str, arguments: CacheShowArgs) -> None:
+def _show(cache: Tree, program: str, directory: str, arguments: CacheShowArgs) -> None:
     """Print one part of a program: on a terminal by pages, for programs as a line of JSON."""
     part = arguments.part or ""
     text = f"{directory}\n" if part == "path" else _text(cache, program, directory, part)
@@ -128,13 +129,15 @@ def _print_entry(entry: Entry) -> None:
     print(table(("file", "bytes"), files), end="")
 
 
-def _text(cache: Cache, program: str, directory: str, part: str) -> str:
+def _text(cache: Tree, program: str, directory: str, part: str) -> str:
+    from tilusbuild.cache.entries import lookup
+
     if part == "source":
         return _read(os.path.join(directory, "module", "source.cu"))
     if part == "log":
         return _read(os.path.join(directory, "module", "nvcc_output.txt"))
     if part == "usage":
-        return _usage(cache.lookup(program), program)
+        return _usage(lookup(cache, program), program)
     found = sorted(glob.glob(os.path.join(glob.escape(directory), "module", "ir", f"*.{part}")))
     if found:
         heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
@@ -142,7 +145,7 @@ def _text(cache: Cache, program: str, directory: str, part: str) -> str:
     if part == "sass":
         from tilusbuild.cache.entries import product_of
 
-        entry = cache.lookup(program)
+        entry = lookup(cache, program)
         return _disassembled(os.path.join(directory, product_of(entry.meta if entry else {})))
     raise input_error(
         f"{program[:12]}: its PTX was not dumped",

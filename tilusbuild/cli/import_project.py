@@ -120,6 +120,7 @@ def _failed(arguments: ImportArgs, root: str) -> tuple[dict[str, tuple[str, str]
     exit status."""
     from tilusbuild.builder.build import build
     from tilusbuild.builder.project import Project
+    from tilusbuild.cache.entries import compiler_log, lookup
     from tilusbuild.cli.arguments import settings_of
     from tilusbuild.engine.interfaces import BuildConfig
     from tilusbuild.manifest.sources import SOURCE
@@ -133,10 +134,10 @@ def _failed(arguments: ImportArgs, root: str) -> tuple[dict[str, tuple[str, str]
         config = BuildConfig(jobs=project.settings.jobs.value)
         result = build(project, PlanSelection(), config, options.reporter(arguments))
         for job in jobs(project.plan(PlanSelection())):
-            entry = project.cache.lookup(job.hash)
+            entry = lookup(project.cache, job.hash)
             source = job.schedule.values.get(SOURCE)
             if entry is not None and entry.status == Status.FAILED and source is not None:
-                failed[str(source)] = (entry.reason, project.cache.log(job.hash))
+                failed[str(source)] = (entry.reason, compiler_log(project.cache, job.hash))
     finally:
         project.close()
     return failed, result.summary.exit_status

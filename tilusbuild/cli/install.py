@@ -12,7 +12,7 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.tree import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def run(arguments: InstallArgs) -> int:
     return _install(arguments, cache, arguments.path or "")
 
 
-def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:
+def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install
     from tilusbuild.package.names import other_kind
@@ -103,7 +103,7 @@ def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:
     return 0
 
 
-def _remove(arguments: InstallArgs, cache: Cache, name: str) -> int:
+def _remove(arguments: InstallArgs, cache: Tree, name: str) -> int:
     from tilusbuild.package.install import uninstall
 
     uninstall(cache, name)

@@ -14,7 +14,7 @@ from tilusbuild.report.text import Stream
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
-    from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.tree import Tree
     from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs, TraceArgs
     from tilusbuild.engine.events import Reporter
     from tilusbuild.expr import Value
@@ -66,9 +66,9 @@ def traced(arguments: TraceArgs, project: Project) -> Iterator[None]:
             raise input_error(f"--trace {path}: {error.strerror}") from None
 
 
-def cache(cache_dir: str | None) -> Cache:
+def cache(cache_dir: str | None) -> Tree:
     """Return the cache of the project around the current directory, or of the settings alone."""
-    from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.tree import Tree
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, load, settings
 
@@ -81,16 +81,16 @@ def cache(cache_dir: str | None) -> Cache:
         # With --cache-dir the manifest is not read, so that a broken one stands in nobody's way.
         manifest = None if cache_dir else load(path)
         chosen = settings(os.path.dirname(path), given, os.environ, manifest)
-    return Cache(chosen.cache_dir.value)
+    return Tree(chosen.cache_dir.value)
 
 
-def chosen_cache(named: str | None, arguments: Common) -> Cache:
+def chosen_cache(named: str | None, arguments: Common) -> Tree:
     """Return the cache in the directory that a command names, which must be one; without a name
     the project's, which need not be there yet. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     found = cache(named or arguments.cache_dir)
-    if named is not None and not found.tree.exists():
+    if named is not None and not found.exists():
         what = "is empty" if os.path.isdir(named) else "does not exist"
         hint = "`tilusbuild cache dir` prints where the project's cache is"
         raise input_error(f"{named} is not a cache: it {what}", hint=hint)

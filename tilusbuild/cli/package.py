@@ -160,7 +160,7 @@ def _push(project: Project, contents: Contents) -> PackageFile:
 
 def _kept(project: Project) -> AbstractContextManager[None]:
     """Keep what is packed from being collected. A cache that does not exist is not created."""
-    return project.cache.in_use() if project.cache.tree.exists() else nullcontext()
+    return project.cache.in_use() if project.cache.exists() else nullcontext()
 
 
 def _attest(key: str | None) -> Attest:

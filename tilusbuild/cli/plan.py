@@ -106,6 +106,7 @@ def run(arguments: PlanArgs) -> int:
 
 
 def _in_remote(project: Project, plan: Plan) -> int | None:
+    from tilusbuild.cache.entries import lookup
     from tilusbuild.remote.settings import decide
 
     if decide(project.manifest.remote, project.environment) is None:
@@ -113,7 +114,7 @@ def _in_remote(project: Project, plan: Plan) -> int | None:
     from tilusbuild.builder.transfer import held
 
     every = dict.fromkeys(program for each in plan.instances for program in each.programs)
-    missing = [program for program in every if project.cache.lookup(program) is None]
+    missing = [program for program in every if lookup(project.cache, program) is None]
     warnings: list[str] = []
     found = held(project, missing, warnings.append)
     for warning in warnings:
@@ -122,9 +123,11 @@ def _in_remote(project: Project, plan: Plan) -> int | None:
 
 
 def _row(project: Project, plan: Plan, number: int) -> InstanceLine:
+    from tilusbuild.cache.entries import lookup
+
     instance = plan.instances[number]
     statuses = [
-        entry.status if (entry := project.cache.lookup(program)) else Status.MISSING
+        entry.status if (entry := lookup(project.cache, program)) else Status.MISSING
         for program in instance.programs
     ]
     return InstanceLine(

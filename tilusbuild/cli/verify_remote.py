@@ -15,8 +15,8 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.cache import Cache
     from tilusbuild.cache.index import ScriptListing
+    from tilusbuild.cache.tree import Tree
     from tilusbuild.package.rebuild import RebuildResult
     from tilusbuild.remote.compare import Differing
 
@@ -84,25 +84,28 @@ def verify_remote(arguments: Common, names: Sequence[str]) -> int:
     return 1 if found.differing or warnings else 0
 
 
-def _labels(cache: Cache, names: Sequence[str]) -> dict[str, str]:
+def _labels(cache: Tree, names: Sequence[str]) -> dict[str, str]:
     """Return the programs that are meant, with what people call them. Raises `InputError`."""
+    from tilusbuild.cache.index import find_programs, script_listings
     from tilusbuild.cache.names import instances, named
 
     found: dict[str, str] = {}
     chosen: list[tuple[ScriptListing, int | None]] = []
     if not names:
-        chosen += [(each, None) for each in cache.scripts()]
+        chosen += [(each, None) for each in script_listings(cache)]
     chosen += [(each, named(word).program) for word in names for each in instances(cache, word)]
     for script, number in chosen:
         for index, program in enumerate(script.programs):
             if number in (None, index):
                 found.setdefault(program, script.label_of(index))
     if not names:  # those that no script has any more
-        found |= {program: "a program" for program in cache.find("") if program not in found}
+        found |= {
+            program: "a program" for program in find_programs(cache, "") if program not in found
+        }
     return found
 
 
-def _judged(cache: Cache, differing: Sequence[Differing]) -> list[tuple[Differing, str, str]]:
+def _judged(cache: Tree, differing: Sequence[Differing]) -> list[tuple[Differing, str, str]]:
     """Return which one is wrong, and why: damage shows by itself; of two libraries that could both
     be right, the one is that a compile makes."""
     from tilusbuild.package.rebuild import compile_again

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
+from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.dispatch.refusals import adopt
@@ -56,7 +56,7 @@ def _texts(script: Script) -> dict[str, str]:
     return sources(script, found.tables, by_number(script.programs, found.refused))
 
 
-def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) -> str | None:
+def refresh(cache: Tree, script: Script, toolchain: Toolchain, runner: Runner) -> str | None:
     """Build the dispatcher unless it is current; its path, or None where there can be none.
 
     Raises `LoadError` for damaged tables, `CacheError`, and `TilusbuildError` when the compiler
@@ -68,11 +68,11 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
         texts = _texts(script)
     except NoDispatcherError:
         if os.path.isdir(directory):
-            cache.tree.remove_entry(directory)
+            cache.remove_entry(directory)
         return None
     if _is_there(script, texts):
         return made
-    private = cache.tree.private()
+    private = cache.private()
     try:
         with wrap_oserror(directory):
             inside = os.path.join(private.path, DISPATCH)
@@ -84,14 +84,14 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
             _compile(inside, name, toolchain, runner)
             with open(os.path.join(inside, direct.FILE), "wb") as sealed:
                 sealed.write(_facts(script, os.path.join(inside, name)))
-            cache.tree.move(inside, directory)
+            cache.move(inside, directory)
     finally:
         private.discard()
     return made
 
 
 def after_build(
-    cache: Cache,
+    cache: Tree,
     path: str,
     manifest: Manifest,
     script_instance: ScriptInstance,

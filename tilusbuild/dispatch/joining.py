@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.merging import RefusedEntry
-from tilusbuild.cache.scripts import ScriptRecord, read_script
+from tilusbuild.cache.scripts import ScriptRecord, publish_script, read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import latency, refusals, tables
 from tilusbuild.dispatch.inherited import begins
@@ -43,7 +43,7 @@ class JoinResult:
     refused: list[RefusedEntry] = field(default_factory=list)
 
 
-def join(cache: Cache, trees: Sequence[Tree]) -> JoinResult:
+def join(cache: Tree, trees: Sequence[Tree]) -> JoinResult:
     """Bring every script of the trees into the cache. Raises `CacheError` and `OSError`."""
     joined = JoinResult()
     having: dict[tuple[str, str], list[Tree]] = {}
@@ -69,7 +69,7 @@ def _names(path: str) -> list[str]:
 
 
 def _join(
-    cache: Cache, directory: str, digest: str, owners: Sequence[Tree], joined: JoinResult
+    cache: Tree, directory: str, digest: str, owners: Sequence[Tree], joined: JoinResult
 ) -> None:
     name = f"{layout.SCRIPTS}/{directory}/{digest}"
     described: list[dict[str, Any]] = []
@@ -91,10 +91,10 @@ def _join(
     if not sides:
         return
     with suppress(LoadError, CorruptFileError, FileNotFoundError):
-        value, _ = _described(cache.tree.script_path(directory, digest), digest)
+        value, _ = _described(cache.script_path(directory, digest), digest)
         if _alike(value) == _alike(described[0]):
             described.append(value)
-    path = cache.publish_script(_record(cache, directory, texts[0], described))
+    path = publish_script(cache, _record(cache, directory, texts[0], described))
     script = scripts.read_script(path)
     for tree in sides:
         try:
@@ -124,12 +124,12 @@ def _alike(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _record(
-    cache: Cache, directory: str, text: str, described: Sequence[dict[str, Any]]
+    cache: Tree, directory: str, text: str, described: Sequence[dict[str, Any]]
 ) -> ScriptRecord:
     """Return what the directory is to say, by the programs that are there now."""
     first = described[0]
     programs: list[str] = first["programs"]
-    metas = [entry.meta if (entry := cache.lookup(p)) else None for p in programs]
+    metas = [entry.meta if (entry := lookup(cache, p)) else None for p in programs]
     not_built = {
         str(index): meta["status"] if meta else _MISSING
         for index, meta in enumerate(metas)
@@ -154,7 +154,7 @@ def _record(
         columns_of(parameters),
         rows_of(parameters, schedules, programs, metas),
         sealed,
-        partial(begins, cache.tree.script_path(directory, first["hash"]), sealed),
+        partial(begins, cache.script_path(directory, first["hash"]), sealed),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilusbuild.builder.project import Project, requested
+from tilusbuild.cache.includes import publish_include
 from tilusbuild.compile import nvrtc_tools
 from tilusbuild.compile.model import Launch
 from tilusbuild.compile.program import compile_device
@@ -80,12 +81,12 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
     kept, compiled = _ENVELOPE.read(path), False
     if kept is None:
         project.cache.ensure()
-        private = project.cache.tree.private()
+        private = project.cache.private()
         try:
             headers = None
             if made.recipe.include_digest is not None:
                 files = layout(made.closure)
-                headers = project.cache.publish_include(made.recipe.include_digest, files)
+                headers = publish_include(project.cache, made.recipe.include_digest, files)
             done = compile_device(
                 made.recipe,
                 nvrtc_tools(toolchain),

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from tilusbuild.builder.build import build_planned
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import exclusive_use, remove_unread
+from tilusbuild.cache.index import forget_projects, read_index, script_listings
+from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import CompositeReporter, Reporter, Summary
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
@@ -113,7 +114,7 @@ def build(
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
         raise KernelNotBuilt(_why(instance.label, result.summary), project.manifest.root)
-    found = read_script(project.cache.tree.script_path(instance.directory, instance.hash))
+    found = read_script(project.cache.script_path(instance.directory, instance.hash))
     return BuiltKernel(found, 0, result.summary.compiled > 0, inputs)
 
 
@@ -157,19 +158,19 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
 def clear(root: str) -> None:
     """Remove the scripts that only kernels in programs asked for, and the programs that only those
     have; not those that a process has loaded. Raises `CacheError` and `CorruptFileError`."""
-    cache = Cache(root)
-    if not os.path.isdir(root) or not cache.tree.exists():
+    cache = Tree(root)
+    if not os.path.isdir(root) or not cache.exists():
         return
-    projects = cache.projects()
+    projects = read_index(cache)
     ours = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
     wanted = {pair for name in ours for pair in projects[name].scripts}
     others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
-    cache.forget(ours)
-    with exclusive_use(cache.tree, wait=True):
-        listed = {(each.directory, each.hash): each.programs for each in cache.scripts()}
-        gone = {pair for pair in wanted - others if remove_unread(cache.tree, *pair)}
+    forget_projects(cache, ours)
+    with exclusive_use(cache, wait=True):
+        listed = {(each.directory, each.hash): each.programs for each in script_listings(cache)}
+        gone = {pair for pair in wanted - others if remove_unread(cache, *pair)}
         left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
         for program in {p for pair in gone for p in listed.get(pair, ())} - left:
-            cache.tree.remove_entry(cache.program_path(program))
+            cache.remove_entry(cache.program_path(program))
     for name in (SOURCES, DEVICE_CODE):
         shutil.rmtree(os.path.join(cache.state_path, name), ignore_errors=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit.tensors import check_arguments
@@ -237,9 +237,7 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
         target, declared = _target_of_source(wanted.target)
         above = os.path.join(get_cache_dir(), "state", SOURCES)
         given["cache-dir"] = get_cache_dir()
-        Cache(
-            get_cache_dir()
-        ).ensure()  # its mark first: what is in a directory without is not ours
+        Tree(get_cache_dir()).ensure()  # its mark first: what is in a directory without is not ours
         directory, script = wanted.source.project(above, target, declared), wanted.source.name
         project = Project.open(directory, given, os.environ)
     else:

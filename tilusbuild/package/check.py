@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import product_of
+from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.cache.includes import read_manifest
 from tilusbuild.cache.index import programs
+from tilusbuild.cache.tree import Tree
 from tilusbuild.package import names
 from tilusbuild.package.errors import (
     CodeMismatchError,
@@ -376,11 +376,11 @@ def _check_dispatcher(where: str, directory: str) -> None:
 # The libraries of a cache.
 
 
-def code_problems(cache: Cache) -> Iterator[str]:
+def code_problems(cache: Tree) -> Iterator[str]:
     """Read the libraries of a cache again, and yield each whose code is not what its `meta.json`
     says, in the order of hashes. What is not whole is left to the cache's own check."""
-    for program in programs(cache.tree):
-        entry = cache.lookup(program)
+    for program in programs(cache):
+        entry = lookup(cache, program)
         if entry is None or entry.status != Status.BUILT:
             continue
         product = product_of(entry.meta)

@@ -21,9 +21,10 @@ from tilusbuild import __version__
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import listed
+from tilusbuild.cache.entries import listed, lookup
 from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package.contents import Contents, HostRequirements, read_file
@@ -81,7 +82,7 @@ class PackageOrder:
         return frozenset({"runtime", *more} - set(self.package.exclude))
 
 
-def collect(cache: Cache, order: PackageOrder, instances: Iterable[tuple[str, str]]) -> Contents:
+def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str]]) -> Contents:
     """Read all that the package is to have. `instances` are (directory, hash) of the scripts, which
     are whole in the cache. Raises `CannotPackError`, `UnsafeNameError`, `MalformedListError`."""
     found = _Collector(cache, order.purposes, order.package.programs == "dispatched")
@@ -120,11 +121,11 @@ def _newest(*toolkits: str | None) -> str | None:
 
 
 def _read(
-    cache: Cache, instances: Iterable[tuple[str, str]]
+    cache: Tree, instances: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[Script, Mapping[str, str]]]:
     """Yield each script with its constants, as script.txt writes them."""
     for directory, digest in instances:
-        path = cache.tree.script_path(directory, digest)
+        path = cache.script_path(directory, digest)
         try:
             lines = scripts.read_script(path, digest).params
             params = {name: value for name, _, value in (line.partition(" = ") for line in lines)}
@@ -137,7 +138,7 @@ def _read(
 class _Collector:
     """What was collected so far. `dispatched`: only programs that dispatch can choose."""
 
-    cache: Cache
+    cache: Tree
     purposes: frozenset[Purpose]
     dispatched: bool
     origins: dict[str, bytes | str] = field(default_factory=dict)
@@ -176,7 +177,7 @@ class _Collector:
         return numbers
 
     def _add_program(self, script: Script, program: str) -> ProgramEntry:
-        entry = self.cache.lookup(program)
+        entry = lookup(self.cache, program)
         if entry is None or entry.status != Status.BUILT:
             raise CannotPackError(f"program {program} of {script.label} is not whole", hint=_AGAIN)
         root = f"{layout.PROGRAMS}/{program}"
@@ -256,7 +257,7 @@ def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str]
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
         for index, program in enumerate(instance.programs)
-        if project.cache.lookup(program) is None
+        if lookup(project.cache, program) is None
     ]
     if missing:
         total = sum(len(instance.programs) for instance in instances)
@@ -275,14 +276,14 @@ def _is_shipped(manifest: Manifest, script: str) -> bool:
     return manifest.scripts[script].form in ("kernel", "entry", "shared")
 
 
-def _check_published(cache: Cache, instance: PlannedInstance) -> None:
+def _check_published(cache: Tree, instance: PlannedInstance) -> None:
     """Raise `CannotPackError` when a script's directory is older than its programs."""
     try:
-        found = read_script(cache.tree.script_path(instance.directory, instance.hash))
+        found = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:
         raise CannotPackError(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in enumerate(instance.programs):
-        entry = cache.lookup(program)
+        entry = lookup(cache, program)
         if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
             raise CannotPackError(
                 f"what is published of {instance.label} is older than its programs", hint=_BUILD
@@ -290,13 +291,13 @@ def _check_published(cache: Cache, instance: PlannedInstance) -> None:
 
 
 def as_built(
-    cache: Cache, manifest: Manifest, selection: PlanSelection
+    cache: Tree, manifest: Manifest, selection: PlanSelection
 ) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts as the last build made them: here, or
     elsewhere, when all builds of a project of this name made the same. Raises `CannotPackError` and
     `InputError`."""
     try:
-        projects = cache.projects()
+        projects = read_index(cache)
     except CorruptFileError as error:
         raise CannotPackError(str(error), hint=_BUILD) from None
     built = projects.get(manifest.path)
@@ -317,11 +318,11 @@ def as_built(
 
 
 def _selected(
-    cache: Cache, built: Iterable[tuple[str, str]], pairs: set[tuple[str, str]]
+    cache: Tree, built: Iterable[tuple[str, str]], pairs: set[tuple[str, str]]
 ) -> Iterable[tuple[str, str]]:
     for directory, digest in built:
         try:
-            head = scripts.read_script(cache.tree.script_path(directory, digest), digest).head
+            head = scripts.read_script(cache.script_path(directory, digest), digest).head
         except (CorruptFileError, FileNotFoundError) as error:
             raise CannotPackError(f"scripts/{directory}/{digest}: {error}", hint=_BUILD) from None
         if (directory, head.get("target", "")) in pairs:

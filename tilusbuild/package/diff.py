@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from tilusbuild.builder.explain import differences
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import find_entry, listed
-from tilusbuild.cache.index import programs
+from tilusbuild.cache.index import programs, read_index, script_listings
+from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
@@ -65,7 +65,7 @@ def side(
 
     Raises `PackageError`s, and `TilusbuildError` for scripts that cannot be read."""
     if is_cache(path):
-        yield _of_cache(Cache(path))
+        yield _of_cache(Tree(path))
         return
     with unpacked(path, wanted, limits) as package:
         directory, listing = package.directory, package.listing
@@ -78,17 +78,17 @@ def side(
         yield PackageSide(directory, _facts(listing), _scripts(paths, directory), libraries, units)
 
 
-def _of_cache(cache: Cache) -> PackageSide:
-    rooted = {pair for project in cache.projects().values() for pair in project.scripts}
-    present = [(script.directory, script.hash) for script in cache.scripts()]
+def _of_cache(cache: Tree) -> PackageSide:
+    rooted = {pair for project in read_index(cache).values() for pair in project.scripts}
+    present = [(script.directory, script.hash) for script in script_listings(cache)]
     current = [pair for pair in present if pair in rooted] or present
     libraries = {}
-    for program in programs(cache.tree):
+    for program in programs(cache):
         entry = find_entry(cache.program_path(program), program)
         if entry is not None and entry.status == Status.BUILT:
             digests = {name: digest for name, _, digest in listed(entry.meta)}
             libraries[program] = digests[layout.LIBRARY]
-    paths = [cache.tree.script_path(*pair) for pair in current]
+    paths = [cache.script_path(*pair) for pair in current]
     return PackageSide(cache.root, {}, _scripts(paths, cache.root), libraries)
 
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import Entry
-from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.entries import Entry, lookup
+from tilusbuild.cache.includes import include_problems, publish_include
+from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.merging import install_program, install_script
+from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import Checker
@@ -51,7 +52,7 @@ class InstalledPackage:
     """What was not looked at and comes along, in words."""
 
 
-def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
+def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     """Make the cache hold the package, and name it in the index in place of an earlier version.
 
     Raises `PackageError`s, `CacheError`, and `InputError` for what cannot be a cache; then
@@ -65,13 +66,13 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
     parts = layers(listing)
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
-    with cache.tree.held(LockName("use", shared=True)):
+    with cache.held(LockName("use", shared=True)):
         missing = _missing(cache, listing)
         skip = {n for n, part in enumerate(parts) if not any(_root(p) in missing for p in part)}
         if missing:
             _bring(reader, cache, listing, missing, skip)
         places = [script.place for script in listing.scripts]
-        cache.record_build(ROOT + listing.title, f"{listing.title} {listing.version}", places)
+        record_build(cache, ROOT + listing.title, f"{listing.title} {listing.version}", places)
     installed_paths = [path for path in listing.files if _root(path) in missing]
     return InstalledPackage(
         listing,
@@ -84,10 +85,10 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
 
 
 def _bring(
-    reader: Reader, cache: Cache, listing: FileList, missing: set[str], skip: set[int]
+    reader: Reader, cache: Tree, listing: FileList, missing: set[str], skip: set[int]
 ) -> None:
     """Unpack, check and publish what is missing."""
-    private = cache.tree.private()
+    private = cache.private()
     try:
         checker = Checker(listing, private.path)
         with wrap_oserror(private.path):
@@ -99,7 +100,7 @@ def _bring(
         private.discard()
 
 
-def uninstall(cache: Cache, name: str) -> None:
+def uninstall(cache: Tree, name: str) -> None:
     """Drop a package from the index: garbage collection may then take what nothing else uses.
 
     Raises `InputError` when it is not installed, `CacheError`, and `CorruptFileError`.
@@ -110,14 +111,14 @@ def uninstall(cache: Cache, name: str) -> None:
             f"no package {name} in {cache.root}",
             hint=did_you_mean(name, names_here) or "there is none",
         )
-    cache.forget([ROOT + name])
+    forget_projects(cache, [ROOT + name])
 
 
-def installed(cache: Cache) -> dict[str, str]:
+def installed(cache: Tree) -> dict[str, str]:
     """Return name → "NAME VERSION" of the packages in a cache. Raises `CorruptFileError`."""
     return {
         key.removeprefix(ROOT): project.name
-        for key, project in cache.projects().items()
+        for key, project in read_index(cache).items()
         if key.startswith(ROOT)
     }
 
@@ -132,7 +133,7 @@ def _root(path: str) -> str:
 # What is missing.
 
 
-def _missing(cache: Cache, listing: FileList) -> set[str]:
+def _missing(cache: Tree, listing: FileList) -> set[str]:
     found = {f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has(cache, listing, p)}
     digests = {names.root_of(p)[2] for p in listing.files if p.startswith(layout.INCLUDE)}
     found |= {f"{layout.INCLUDE}/{d}" for d in digests if not _has_include(cache, d)}
@@ -143,15 +144,15 @@ def _missing(cache: Cache, listing: FileList) -> set[str]:
     return found
 
 
-def _has(cache: Cache, listing: FileList, program: str) -> bool:
-    entry = cache.lookup(program)
+def _has(cache: Tree, listing: FileList, program: str) -> bool:
+    entry = lookup(cache, program)
     if entry is None:
         return False
     _check_same(cache, listing, entry)
     return True
 
 
-def _check_same(cache: Cache, listing: FileList, entry: Entry) -> None:
+def _check_same(cache: Tree, listing: FileList, entry: Entry) -> None:
     """Raise `NotReproducedError` for an entry with other bytes than the package has."""
     listed = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
     here = entry.meta["files"].get(layout.LIBRARY, {}).get("sha256")
@@ -163,17 +164,17 @@ def _check_same(cache: Cache, listing: FileList, entry: Entry) -> None:
         )
 
 
-def _has_include(cache: Cache, digest: str) -> bool:
+def _has_include(cache: Tree, digest: str) -> bool:
     try:
         return not include_problems(cache.include_path(digest), digest)
     except OSError:
         return False
 
 
-def _built_here(cache: Cache) -> set[tuple[str, str]]:
+def _built_here(cache: Tree) -> set[tuple[str, str]]:
     """Return the scripts that a project's build made here: their tables are its own to change."""
     try:
-        projects = cache.projects()
+        projects = read_index(cache)
     except CorruptFileError:
         return set()
     return {
@@ -181,14 +182,14 @@ def _built_here(cache: Cache) -> set[tuple[str, str]]:
         for key, project in projects.items()
         if not key.startswith(ROOT)
         for script in project.scripts
-        if os.path.isdir(cache.tree.script_path(*script))
+        if os.path.isdir(cache.script_path(*script))
     }
 
 
-def _has_script(cache: Cache, listing: FileList, script: ScriptEntry) -> bool:
+def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
     where = f"{script.root}/"
     listed = {p.removeprefix(where): f.sha256 for p, f in listing.files.items() if _in(p, where)}
-    path = cache.tree.script_path(*script.place)
+    path = cache.script_path(*script.place)
     try:
         here = [name for name in layout.files_below(path) if not _is_link(name)]
         return sorted(here) == sorted(listed) and all(
@@ -209,12 +210,12 @@ def _is_link(name: str) -> bool:
 # Publishing.
 
 
-def _publish(cache: Cache, listing: FileList, missing: set[str], directory: str) -> None:
+def _publish(cache: Tree, listing: FileList, missing: set[str], directory: str) -> None:
     """Headers before the programs that need them, and programs before their scripts."""
     for root in sorted(missing):
         kind, _, digest = root.partition("/")
         if kind == layout.INCLUDE:
-            cache.publish_include(digest, _files_of(os.path.join(directory, root)))
+            publish_include(cache, digest, _files_of(os.path.join(directory, root)))
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
             path = os.path.join(directory, layout.PROGRAMS, program)
@@ -232,7 +233,7 @@ def _files_of(path: str) -> dict[str, bytes | str]:
     return files
 
 
-def _publish_script(cache: Cache, script: ScriptEntry, path: str) -> None:
+def _publish_script(cache: Tree, script: ScriptEntry, path: str) -> None:
     files = {each.name: read_bytes(each) for each in Path(path).iterdir() if each.is_file()}
     dispatcher = os.path.join(path, layout.DISPATCH)
     install_script(cache, *script.place, files, dispatcher if os.path.lexists(dispatcher) else None)

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import product_of
+from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.cache.index import programs
+from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import OBJECT
 from tilusbuild.errors import InputError
 from tilusbuild.package import names
@@ -73,7 +73,7 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     Raises `PackageError`s: `MissingFileError` for a package without sources.
     """
     if is_cache(path):
-        yield from compile_again(os.path.abspath(path), _recorded(Cache(path), share))
+        yield from compile_again(os.path.abspath(path), _recorded(Tree(path), share))
         return
     with unpacked(path, lambda listing: _needed(listing, share), limits) as package:
         files = package.listing.files
@@ -92,8 +92,8 @@ def sample(found: Iterable[str], share: float) -> set[str]:
     return chosen or set(ordered[:1])
 
 
-def _recorded(cache: Cache, share: float) -> dict[str, str]:
-    entries = (cache.lookup(program) for program in programs(cache.tree))
+def _recorded(cache: Tree, share: float) -> dict[str, str]:
+    entries = (lookup(cache, program) for program in programs(cache))
     built = {entry.hash: entry for entry in entries if entry and entry.status == Status.BUILT}
     return {
         program: str(built[program].meta["files"][product_of(built[program].meta)]["sha256"])

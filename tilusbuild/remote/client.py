@@ -15,7 +15,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.engine.queue import WakeUp
@@ -55,7 +56,7 @@ class RemoteCache:
         self,
         settings: RemoteSettings,
         store: Store,
-        cache: Cache,
+        cache: Tree,
         tell: Callable[[Any], None],
         origins: Origins | None = None,
     ) -> None:
@@ -182,7 +183,7 @@ class RemoteCache:
 
     def _compare(self, program: str) -> None:
         """Compare a program that was compiled here with the remote's, if it is of the sample."""
-        record, entry = self._sample.record(program), self._cache.lookup(program)
+        record, entry = self._sample.record(program), lookup(self._cache, program)
         if record is None or entry is None:
             return
         try:

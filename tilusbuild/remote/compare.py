@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import Entry, product_of
+from tilusbuild.cache.entries import Entry, lookup, product_of
+from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import program_problems
 from tilusbuild.remote.backend import Backend
 from tilusbuild.remote.blobs import BlobReader, Contents
@@ -51,7 +51,7 @@ class Comparison:
     those that differ."""
 
     address: str
-    cache: Cache
+    cache: Tree
     same: int = 0
     missing: int = 0
     differing: list[Differing] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Comparison:
         answers = guard.call(lambda: backend.results(keys))
         blobs = BlobReader(backend, guard)
         for program, data in zip(programs, answers, strict=True):
-            if (entry := self.cache.lookup(program)) is None:
+            if (entry := lookup(self.cache, program)) is None:
                 continue
             try:
                 differing = _GONE if data is None else self._one(entry, decode(data), blobs)

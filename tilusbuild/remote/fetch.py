@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.arrivals import Arrivals
-from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.includes import include_problems, publish_include
+from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import OBJECT
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Compiled, Store
@@ -78,7 +78,7 @@ Outcome: TypeAlias = Hit | Miss | Refused
 class Fetcher:
     """Brings programs from a remote into the store. May be used from several threads."""
 
-    def __init__(self, backend: Backend, guard: Guard, store: Store, cache: Cache) -> None:
+    def __init__(self, backend: Backend, guard: Guard, store: Store, cache: Tree) -> None:
         self._backend = backend
         self._guard = guard
         self._store = store
@@ -199,7 +199,7 @@ class Fetcher:
             if files is None:
                 return False
             try:
-                self._cache.publish_include(digest, files)
+                publish_include(self._cache, digest, files)
             except ValueError as error:
                 raise ClaimError(f"{layout.INCLUDE}/{digest}: {error}") from None
         self._laid_out[digest] = named

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.interfaces import Compiled, Job, Store
 from tilusbuild.process.elsewhere import HERE, WAITING, Executor, NobodyElse, Tell
@@ -31,7 +31,7 @@ class LazyRemote:
     """Use as a context manager: leaving it ends the remote's threads. Without settings it has
     nothing."""
 
-    def __init__(self, settings: RemoteSettings | None, store: Store, cache: Cache) -> None:
+    def __init__(self, settings: RemoteSettings | None, store: Store, cache: Tree) -> None:
         self._settings = settings
         self._store = store
         self._cache = cache

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.tree import Tree
 from tilusbuild.process.base import Elsewhere
 from tilusbuild.state.log import StateFile
 
@@ -35,7 +35,7 @@ class Origin:
 class Origins:
     """Of one cache. For one thread at a time."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Tree) -> None:
         self._cache = cache
         self._file = StateFile(os.path.join(cache.state_path, layout.ORIGINS), layout.ORIGINS)
 
@@ -70,7 +70,7 @@ class Origins:
 
     def remove(self, program: str) -> None:
         """Remove a program from the cache. Raises `OSError`."""
-        self._cache.tree.remove_entry(self._cache.program_path(program))
+        self._cache.remove_entry(self._cache.program_path(program))
 
     def save(self) -> None:
         """Write what is new, where that is possible."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.tree import Tree
 from tilusbuild.remote.backend import Backend
 from tilusbuild.remote.guard import Guard
 from tilusbuild.remote.record import Blob, Describer, Sources, encode, key
@@ -19,7 +20,7 @@ from tilusbuild.state.files import sha256_bytes
 class Sender:
     """Brings programs from a cache to a remote. For one thread."""
 
-    def __init__(self, backend: Backend, guard: Guard, cache: Cache) -> None:
+    def __init__(self, backend: Backend, guard: Guard, cache: Tree) -> None:
         self._backend = backend
         self._guard = guard
         self._cache = cache
@@ -30,7 +31,7 @@ class Sender:
     def send(self, program: str, seconds: float, *, anew: bool = False) -> bool:
         """Send one program; return False when it is not there, or not whole. `anew`: also what the
         remote says it has. Raises `BrokenError`."""
-        entry = self._cache.lookup(program)
+        entry = lookup(self._cache, program)
         if entry is None:
             return False
         try:

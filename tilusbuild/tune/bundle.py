@@ -86,7 +86,7 @@ if __name__ == "__main__":
 def export(project: Project, wanted: TuneRequest, ready: Iterable[BuiltInstance], path: str) -> int:
     """Write a bundle; its size in bytes. Raises `InputError` and `OSError`."""
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
-    private = project.cache.tree.private(uses=True)
+    private = project.cache.private(uses=True)
     try:
         mode = "w:gz" if path.endswith((".gz", ".tgz")) else "w"
         made = os.path.join(private.path, "bundle")
@@ -223,7 +223,7 @@ def _decided(
     path: str,
 ) -> TunedInstance:
     run = segment.run
-    directory = project.cache.tree.script_path(snake_case(run.script), run.script_hash)
+    directory = project.cache.script_path(snake_case(run.script), run.script_hash)
     if not _HASH.fullmatch(run.script_hash) or not os.path.isdir(directory):
         raise input_error(
             f"{path} is about {run.script} {run.script_hash[:12]}…, which is not in"

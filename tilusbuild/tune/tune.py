@@ -118,7 +118,7 @@ def built(
         raise NotTunedError(f"the build stopped: {result.summary.error}")
     found = []
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
-        script = read_script(project.cache.tree.script_path(instance.directory, instance.hash))
+        script = read_script(project.cache.script_path(instance.directory, instance.hash))
         found.append(
             BuiltInstance(
                 script_instance, script, prepare.work_of(project.manifest, script_instance, script)
@@ -261,7 +261,7 @@ def _measured(
     rounds = project.settings.bench_repeat.value or ROUNDS
     session = TuningSession(log, bench, wanted.budget, listener.answered, rounds=rounds)
     shared = _shared(project, wanted, work, facts, session, listener, known)
-    private = project.cache.tree.private(uses=False)
+    private = project.cache.private(uses=False)
 
     def cases(numbers: Sequence[int]) -> Iterator[Case]:
         """Yield each with its files on disk, for as long as it is measured."""

@@ -171,7 +171,7 @@ class BuildThread:
             for instance in state.plan.instances
             if instance.hash in whole & self._published
             and compiled.isdisjoint(instance.programs)
-            and os.path.isdir(cache.tree.script_path(instance.directory, instance.hash))
+            and os.path.isdir(cache.script_path(instance.directory, instance.hash))
         }
         selection = self._selection
         if state.wrong:

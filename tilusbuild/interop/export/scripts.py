@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache import layout, names
-from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.garbage import headers_used
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import parse_name
@@ -102,13 +104,13 @@ class UnreadableScriptError(TilusbuildError):
     """A script of the cache cannot be exported."""
 
 
-def exported_scripts(cache: Cache, wanted: Sequence[str] = ()) -> list[ExportedScript]:
+def exported_scripts(cache: Tree, wanted: Sequence[str] = ()) -> list[ExportedScript]:
     """Return the scripts that the last build of each project made: all that are called, or the
     instances and the programs that are named.
 
     Raises `InputError` for unknown names and `UnreadableScriptError`.
     """
-    roots = {pair for project in cache.projects().values() for pair in project.scripts}
+    roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     if not wanted:
         every = (_script(cache, *pair) for pair in sorted(roots))
         return [each for each in every if each.script.form == CALLED]
@@ -125,9 +127,9 @@ def exported_scripts(cache: Cache, wanted: Sequence[str] = ()) -> list[ExportedS
 
 
 def _script(
-    cache: Cache, name: str, digest: str, only: Container[int] | None = None
+    cache: Tree, name: str, digest: str, only: Container[int] | None = None
 ) -> ExportedScript:
-    path = cache.tree.script_path(name, digest)
+    path = cache.script_path(name, digest)
     try:
         script = read_script(path)
         tables = read_tables(script)
@@ -141,11 +143,11 @@ def _script(
     return ExportedScript(script, name, tables, programs, tuple(_latency(path)))
 
 
-def _program(cache: Cache, index: int, digest: str) -> ExportedProgram:
-    entry, path = cache.lookup(digest), cache.program_path(digest)
+def _program(cache: Tree, index: int, digest: str) -> ExportedProgram:
+    entry, path = lookup(cache, digest), cache.program_path(digest)
     if entry is None:
         return ExportedProgram(index, digest, path, Status.MISSING, {}, ())
-    headers = tuple(cache.tree.include_path(each) for each in headers_used(path))
+    headers = tuple(cache.include_path(each) for each in headers_used(path))
     return ExportedProgram(index, digest, path, entry.status, entry.meta, headers)
 
 
