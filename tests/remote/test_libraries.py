@@ -188,19 +188,6 @@ def test_a_measured_object_that_is_wrong_takes_all_back(
     assert published(first.cache) == published(second.cache)
 
 
-def test_against_the_remote_a_poisoned_object_is_named(
-    server: HttpCache, new_user: NewProject
-) -> None:
-    user = library(new_user, server.address, WRITE="1")
-    user.build()
-    assert "6 programs the same, 0 not" in user.run("verify", "--against-remote").out
-    for suffix in ("object.o", "lib.so"):
-        poison(server, user, product_of(user, suffix), f"module/{suffix}")
-    said = user.run("verify", "--against-remote", status=1).out
-    for suffix in ("object.o", "lib.so"):
-        assert f"module/{suffix}, meta.json: the remote's is wrong: compiled again" in said
-
-
 def test_push_and_pull_take_objects_and_the_link(server: HttpCache, new_user: NewProject) -> None:
     first, second = (library(new_user, server.address) for _ in range(2))
     assert first.build()["remote"]["sent"] == 0

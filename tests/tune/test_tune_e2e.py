@@ -231,24 +231,6 @@ def test_a_log_that_was_edited_is_refused(tune_project: New, old: str, new: str,
     assert text in err
 
 
-def test_t4_has_every_program(tune_project: New) -> None:
-    project = tune_project("wrong", "crash", "fast")
-    project.run("tune", "scale", "--export-t4", "t4.json")
-    t4 = json.loads((project.directory / "t4.json").read_text())
-    assert t4["schema_version"] == "1.0.0"
-    found = {r["configuration"]["mode"]: r for r in t4["results"]}
-    assert {mode: r["invalidity"] for mode, r in found.items()} == {
-        "wrong": "correctness",
-        "crash": "runtime",
-        "fast": "correct",
-    }
-    (measurement,) = found["fast"]["measurements"]
-    assert measurement["unit"] == "ms"
-    assert len(found["fast"]["times"]["runtimes"]) >= 4
-    for result in t4["results"]:
-        assert {"configuration", "times", "invalidity", "correctness"} <= result.keys()
-
-
 def test_without_a_reference_nothing_is_tuned_but_on_demand(tune_project: New) -> None:
     project = tune_project("wrong", "slow")
     manifest = project.directory / "tilus.toml"

@@ -1,5 +1,5 @@
 """The remote cache without a build: `cache push` and `cache pull` bring a plan's programs there and
-here, `plan` asks what is there, `verify` compares the two. Nothing is compiled, and scripts'
+here, `plan` asks what is there. Nothing is compiled, and scripts'
 directories are the next build's affair."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import BuildStore
@@ -21,9 +21,6 @@ from tilusbuild.engine.remote import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.remote.settings import INSTALL, RemoteSettings, decide, not_installed
-
-if TYPE_CHECKING:
-    from tilusbuild.remote.compare import Comparison
 
 _AT_ONCE = 1000
 """Programs that wait to be sent."""
@@ -125,20 +122,6 @@ def held(project: Project, programs: Sequence[str], warn: Callable[[str], None])
         found.append(sum(answer is not None for answer in answers))
 
     return sum(found) if _ask(settings, programs, count, warn) else None
-
-
-def compared(project: Project, programs: Sequence[str], warn: Callable[[str], None]) -> Comparison:
-    """Compare programs of the cache with the remote's. What is in trouble is one warning, and then
-    not all were compared. Raises `InputError` without a remote cache."""
-    settings = _needed(project)
-    try:
-        from tilusbuild.remote.compare import Comparison
-    except ImportError as error:
-        raise input_error(f"{error.name} is not installed", hint=INSTALL) from None
-    found = Comparison(settings.address, project.cache)
-    with project.cache.in_use():
-        _ask(settings, programs, found.compare, warn)
-    return found
 
 
 def _ask(

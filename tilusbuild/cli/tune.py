@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tilusbuild.tune.bench.bench import Answer
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.work import Candidate, Case, Work
-    from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest
+    from tilusbuild.tune.tune import BuiltInstance, TuneRequest
 
 _MEASURING = "what to measure"
 _ELSEWHERE = "elsewhere"
@@ -158,9 +158,6 @@ class TuneArgs(DeviceCompilerArgs, TraceArgs):
         help="measure nothing: write the tables that the cost model chooses",
         group=_ELSEWHERE,
     )
-    export_t4: str | None = option(
-        "--export-t4", metavar="FILE", help="write all results as T4 JSON", group=_ELSEWHERE
-    )
 
 
 def run(arguments: TuneArgs) -> int:
@@ -248,19 +245,10 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
         return 0
     listener = _Listener(arguments)
     try:
-        return _finish(arguments, [tune(project, wanted, each, listener) for each in ready])
+        tuned = [tune(project, wanted, each, listener) for each in ready]
+        return show(tuned, json=arguments.json, replayed=False)
     finally:
         listener.reporter.close()
-
-
-def _finish(arguments: TuneArgs, tuned: Sequence[TunedInstance]) -> int:
-    """Write what was asked for of the results, and show them; returns the exit status."""
-    if arguments.export_t4 is not None:
-        from tilusbuild.tune.publish import t4_json
-
-        found = [(each.script, each.device.name, each.decisions) for each in tuned]
-        options.write_to(arguments.export_t4, t4_json(found).encode())
-    return show(tuned, json=arguments.json, replayed=arguments.import_ is not None)
 
 
 def _target_away(project: Project, wanted: TuneRequest) -> Target:
@@ -281,7 +269,7 @@ def _import(arguments: TuneArgs, project: Project, log: str) -> int:
     from tilusbuild.tune.bundle import take_back
 
     tuned, missing = take_back(project, log)
-    status = _finish(arguments, tuned)
+    status = show(tuned, json=arguments.json, replayed=True)
     for text in missing:
         say(f"not finished: {text}\n")
     return 1 if missing else status
@@ -333,13 +321,9 @@ class _Listener:
     ) -> None:
         self.reporter.run(what, answer.cost, replayed)
 
-    def warned(self, message: str) -> None:
-        self.reporter.close()
-        say(f"warning: {message}\n")
-
-    def decided(self, work: Work, decision: Decision, taken_from: str | None) -> None:
+    def decided(self, work: Work, decision: Decision) -> None:
         if self._json:
-            emit(tuned_line(work.label, decision, taken_from), flush=True)
+            emit(tuned_line(work.label, decision), flush=True)
         winner = decision.winner
         if winner is None or winner.seconds is None:
             self.reporter.end_case(f"{decision.case.label}: no program is usable")

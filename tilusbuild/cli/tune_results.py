@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
-from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.runtime.script import Script
@@ -39,8 +38,6 @@ class TunedLine(JsonLine):
     """Programs that the budget did not suffice for."""
     refused: Mapping[str, Refusal]
     """By the program's number."""
-    taken_from: str | None = None
-    """The remote cache that the times came from; null: this machine's device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class TuneSummary(JsonLine):
     without: int
 
 
-def tuned_line(label: str, decision: Decision, taken_from: str | None = None) -> TunedLine:
+def tuned_line(label: str, decision: Decision) -> TunedLine:
     """Return the line of a decision for the sizes of a case."""
     winner = decision.winner
     return TunedLine(
@@ -79,7 +76,6 @@ def tuned_line(label: str, decision: Decision, taken_from: str | None = None) ->
             for outcome in decision.outcomes
             if outcome.seconds is None
         },
-        taken_from=taken_from,
     )
 
 
@@ -151,10 +147,6 @@ def _print(tuned: TunedInstance) -> None:
     if tuned.refused:
         listed = ", ".join(map(str, sorted(tuned.refused)))
         print(f"chosen nowhere, whatever the sizes, until rebuilt: {listed}")
-    for address in sorted(set(tuned.taken.values())):
-        sizes = [each.case for each in tuned.decisions]
-        count = sum(tuned.taken.get(case.digest) == address for case in sizes)
-        print(f"{count} of {counted(len(sizes), 'size')} measured elsewhere: {address}")
     for shared in tuned.shared:
         print(f"{shared.gives_way} and {shared.decides} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")

@@ -1,5 +1,4 @@
-"""`tilusbuild verify PATH`: is a package, or a cache tree, what it says? With `--against-remote`:
-is the project's cache what the remote cache has?"""
+"""`tilusbuild verify PATH`: is a package, or a cache tree, what it says?"""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import SignedArgs, Verb, flag, option, positionals
+from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import emit, say
-from tilusbuild.cli.verify_remote import RemoteDifferenceLine, RemoteVerifySummary
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
@@ -18,16 +16,7 @@ from tilusbuild.report.text import counted
 class VerifyArgs(SignedArgs):
     """The path, and whether to compile again."""
 
-    paths: tuple[str, ...] = positionals(
-        "PATH",
-        help="a package in any format, or a cache; with --against-remote scripts, instances or"
-        " programs as in SCRIPT/I (default: all of the project's cache)",
-    )
-    against_remote: bool = flag(
-        "--against-remote",
-        help="compare the programs of the project's cache with what the remote cache has, and"
-        " compile what differs",
-    )
+    path: str | None = optional("PATH", help="a package in any format, or a cache")
     rebuild: str | None = option(
         "--rebuild",
         metavar="SAMPLE%",
@@ -82,15 +71,7 @@ def run(arguments: VerifyArgs) -> int:
     from tilusbuild.package.read import is_cache
 
     sample = arguments.rebuild
-    if arguments.against_remote:
-        from tilusbuild.cli.verify_remote import verify_remote
-
-        if sample is not None or options.policy(arguments) is not None:
-            raise input_error("--against-remote takes neither --rebuild nor a signature")
-        return verify_remote(arguments, arguments.paths)
-    if len(arguments.paths) > 1:
-        raise input_error(f"unrecognized arguments: {' '.join(arguments.paths[1:])}")
-    path = next(iter(arguments.paths), None)
+    path = arguments.path
     # In `verify --rebuild PATH` argparse takes the path for the value of --rebuild.
     if path is None and sample is not None:
         path, sample = sample, "100%"
@@ -190,11 +171,4 @@ def _rebuild(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
     return made, failed
 
 
-VERB = Verb(
-    VerifyArgs,
-    run,
-    (
-        *(VerifyProblemLine, RebuiltProgramLine, VerifySummary, RebuildSummary),
-        *(RemoteDifferenceLine, RemoteVerifySummary),
-    ),
-)
+VERB = Verb(VerifyArgs, run, (VerifyProblemLine, RebuiltProgramLine, VerifySummary, RebuildSummary))

@@ -168,9 +168,9 @@ class _Replayed(SampleLog):
     """A log that is only read."""
 
     def __init__(self, known: dict[Key, Answer]) -> None:
-        self.path, self.known, self.origins, self.measured = "", known, {}, set()
+        self.path, self.known = "", known
 
-    def add(self, key: Key, answer: Answer, origin: str | None = None) -> None:
+    def add(self, key: Key, answer: Answer) -> None:
         raise AssertionError("nothing is measured while a log is replayed")
 
     def note(self, value: Mapping[str, Any]) -> None: ...

@@ -10,7 +10,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilusbuild.builder.project import Project
@@ -46,8 +46,6 @@ class MeasuredLine(JsonLine):
     """Why a program cannot be used."""
     samples: Mapping[str, int]
     """How often each program was timed: who has fewer was dropped earlier."""
-    taken_from: str | None
-    """The remote cache that the times came from; null: they were taken here."""
     bytes: float | None
     """Of a call: each tensor once, or what the manifest says."""
     flops: float | None
@@ -90,7 +88,6 @@ def _lines(
     for each in found:
         device = each.fingerprint.get("device", "")
         sizes = dict(zip(script.keys, each.key, strict=True))
-        timed = counted.get((device, each.key), _Timed())
         moved, flops = work_of(script_instance, instance, dispatch, sizes)
         bandwidth, peak = (instance.target.facts.get(n) for n in ("dram_gbs", "tflops"))
         yield MeasuredLine(
@@ -100,8 +97,7 @@ def _lines(
             program=_chosen(look, each),
             seconds={str(program): seconds for program, seconds in each.seconds.items()},
             refused={str(program): why for program, why in each.refused.items()},
-            samples=timed.samples,
-            taken_from=timed.taken_from,
+            samples=counted.get((device, each.key), {}),
             bytes=moved,
             flops=flops,
             bandwidth=_scaled(bandwidth, 1e9),
@@ -120,22 +116,14 @@ def _scaled(fact: object, unit: float) -> float | None:
     return float(fact) * unit if isinstance(fact, int | float) and fact else None
 
 
-@dataclass(slots=True)
-class _Timed:
-    """How often each program was timed in a bucket, and where, if not here."""
-
-    samples: dict[str, int] = field(default_factory=dict)
-    taken_from: str | None = None
-
-
-def _samples(state: str, script: Script) -> dict[tuple[str, Key], _Timed]:
-    """Return what a script's logs say of each device and bucket."""
+def _samples(state: str, script: Script) -> dict[tuple[str, Key], dict[str, int]]:
+    """Return how often each program was timed, by its number, for each device and bucket in a
+    script's logs."""
     numbers = {program: number for number, program in enumerate(script.programs)}
-    found: dict[tuple[str, Key], _Timed] = {}
+    found: dict[tuple[str, Key], dict[str, int]] = {}
     name = os.path.basename(os.path.dirname(script.path))
     for path in sorted(glob.glob(os.path.join(glob.escape(state), "tune", name, "*.jsonl"))):
         device, keys, counts = "", dict[str, Key](), Counter[tuple[str, str]]()
-        origins: dict[str, str] = {}
         for line in _readable(path):
             if line.get("what") == RUN:
                 device = str((line.get("device") or {}).get("name", ""))
@@ -146,14 +134,11 @@ def _samples(state: str, script: Script) -> dict[tuple[str, Key], _Timed]:
                     continue
             elif line.get("what") == "sample":
                 counts[str(line.get("case")), str(line.get("program"))] += 1
-                if "from" in line:
-                    origins[str(line.get("case"))] = str(line["from"])
         for (case, program), count in counts.items():
             if case in keys and program in numbers:
-                into = found.setdefault((device, keys[case]), _Timed())
+                samples = found.setdefault((device, keys[case]), {})
                 number = str(numbers[program])
-                into.samples[number] = max(count, into.samples.get(number, 0))
-                into.taken_from = origins.get(case, into.taken_from)
+                samples[number] = max(count, samples.get(number, 0))
     return found
 
 

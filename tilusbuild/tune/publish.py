@@ -1,4 +1,4 @@
-"""What was decided, written for calls, people and other tools: tables, latency reports, T4 files.
+"""What was decided, written for calls and people: tables and latency reports.
 
 A case speaks for its bucket; of several in one bucket the one with the greatest sizes does, because
 a bucket is known by the greatest size in it. But a program that is out at any of them is out for
@@ -8,11 +8,9 @@ the bucket; and one that computed wrong or crashed there is chosen nowhere until
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
@@ -24,9 +22,7 @@ from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
-from tilusbuild.status import Status
-from tilusbuild.tune.bench.bench import CRASH, INCORRECT, LAUNCH_ERROR, OK, TIMEOUT
-from tilusbuild.tune.bench.race import Decision, Outcome, cleared, condemned
+from tilusbuild.tune.bench.race import Decision, cleared, condemned
 from tilusbuild.tune.bench.work import Scalar
 
 Key = tuple[int, ...]
@@ -164,62 +160,3 @@ def record_models(
     anywhere = {"script": script.hash, "device": "*", "arch": "*"}
     tables.put(script, anywhere, entries)
     return entries
-
-
-# The T4 form (Open Autotuning Results Schema, 1.0.0), which Kernel Tuner and others read. It
-# describes one problem; a file of ours has a result for each program and combination of sizes,
-# which stand in `problem`. Times are in milliseconds. Programs that did not compile, or were pruned
-# after compiling, are results too.
-
-_INVALIDITY = {
-    OK: "correct",
-    INCORRECT: "correctness",
-    TIMEOUT: "timeout",
-    CRASH: "runtime",
-    LAUNCH_ERROR: "runtime",
-}
-_NOT_BUILT: dict[str, str] = {Status.FAILED: "compile", Status.PRUNED: "constraints"}
-
-
-def t4_json(tuned: list[tuple[Script, str, tuple[Decision, ...]]]) -> str:
-    """Return the text of a T4 file, of scripts, the devices' names, and the decisions."""
-    results = [row for script, device, found in tuned for row in _t4_results(script, device, found)]
-    return json.dumps({"schema_version": "1.0.0", "results": results}, indent=1) + "\n"
-
-
-def _t4_results(script: Script, device: str, decisions: tuple[Decision, ...]) -> Iterator[Any]:
-    for decision in decisions:
-        problem = {"script": script.label, "device": device, **decision.case.sizes}
-        for outcome in decision.outcomes:
-            yield {**_t4_outcome(outcome), "problem": problem}
-        for index, why in sorted(script.not_built.items()):
-            if why in _NOT_BUILT:
-                yield {**_t4_not_built(script, index, why), "problem": problem}
-
-
-def _t4_outcome(outcome: Outcome) -> dict[str, Any]:
-    measurements = []
-    if outcome.seconds is not None:
-        measurements = [{"name": "time", "value": outcome.seconds * 1e3, "unit": "ms"}]
-    return {
-        "configuration": dict(outcome.program.schedule),
-        "objectives": ["time"],
-        "times": {
-            "compilation_time": 0,
-            "runtimes": [seconds * 1e3 for seconds in outcome.samples],
-        },
-        "invalidity": _INVALIDITY[outcome.status],
-        "correctness": 1 if outcome.status == OK else 0,
-        "measurements": measurements,
-    }
-
-
-def _t4_not_built(script: Script, index: int, why: str) -> dict[str, Any]:
-    return {
-        "configuration": script.schedule(index),
-        "objectives": ["time"],
-        "times": {"compilation_time": 0, "runtimes": []},
-        "invalidity": _NOT_BUILT[why],
-        "correctness": 0,
-        "measurements": [],
-    }

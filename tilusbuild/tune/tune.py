@@ -22,7 +22,6 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.model import PlanSelection, Target, called_script_of, chosen_pairs
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.process.stopping import StoppedError
-from tilusbuild.remote.settings import decide
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
 from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script, read_script
@@ -32,7 +31,6 @@ from tilusbuild.tune.bench.race import Decision, campaign, condemned_before, int
 from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines
 from tilusbuild.tune.bench.work import Candidate, Case, Work
 from tilusbuild.tune.publish import Publisher, SharedBucket
-from tilusbuild.tune.shared import SharedResults, device_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +79,6 @@ class TunedInstance:
     refused: Mapping[int, str]
     """Why programs are chosen nowhere, by their numbers."""
     log: str
-    taken: Mapping[str, str] = field(default_factory=dict)
-    """Where cases were measured of which others' results were taken, by the case's digest."""
 
 
 class Listener(Protocol):
@@ -93,8 +89,7 @@ class Listener(Protocol):
     def answered(
         self, case: Case, program: Candidate, what: str, answer: Answer, replayed: bool
     ) -> None: ...
-    def decided(self, work: Work, decision: Decision, taken_from: str | None) -> None: ...
-    def warned(self, message: str) -> None: ...
+    def decided(self, work: Work, decision: Decision) -> None: ...
 
 
 class NotTunedError(TilusbuildError):
@@ -260,7 +255,6 @@ def _measured(
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
     session = TuningSession(log, bench, wanted.budget, listener.answered, rounds=rounds)
-    shared = _shared(project, wanted, work, facts, session, listener, known)
     private = project.cache.private(uses=False)
 
     def cases(numbers: Sequence[int]) -> Iterator[Case]:
@@ -276,16 +270,12 @@ def _measured(
                 cold=wanted.cold,
             )
             directories[case.digest] = directory
-            if shared is not None:
-                shared.take(case)
             yield case
             _remove(directory)
 
     def done(decision: Decision) -> None:
         publisher.add(integers(decision.case), decision)
-        listener.decided(work, decision, log.origins.get(decision.case.digest))
-        if shared is not None:
-            shared.keep(decision.case)
+        listener.decided(work, decision)
 
     try:
         log.note(run_note(work, facts, session, wanted.seed, len(sizes)))
@@ -294,40 +284,9 @@ def _measured(
     finally:
         log.close()
         private.discard()
-        if shared is not None:
-            shared.close()
     publisher.end(project)
     buckets, refused = tuple(publisher.shared), publisher.reasons
-    return TunedInstance(
-        script, work, device, tuple(decisions), buckets, refused, path, log.origins
-    )
-
-
-def _shared(
-    project: Project,
-    wanted: TuneRequest,
-    work: Work,
-    facts: Mapping[str, Any],
-    session: TuningSession,
-    listener: Listener,
-    refused: Mapping[str, object],
-) -> SharedResults | None:
-    """Return whose results are taken, and who gets ours; None with no remote cache, and where
-    somebody is to measure himself: because he says so, or found a program wrong before."""
-    settings = decide(project.manifest.remote, project.environment)
-    if settings is None or any(program.hash in refused for program in work.programs):
-        return None
-    warmup = project.settings.bench_warmup.value
-    return SharedResults(
-        settings,
-        device_of(facts),
-        work,
-        session,
-        seed=wanted.seed,
-        warmup=WARMUP if warmup is None else warmup,
-        takes=not wanted.fresh,
-        warn=listener.warned,
-    )
+    return TunedInstance(script, work, device, tuple(decisions), buckets, refused, path)
 
 
 def _remove(directory: str) -> None:

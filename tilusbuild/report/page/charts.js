@@ -241,7 +241,7 @@ const charts = (() => {
       height: 90 + lines.length * 32,
       option: {
         ...base(look, "How far programs came in the race: refused, or dropped after so many samples"),
-        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ dataIndex, seriesName, value }) => [["", model.sizesText(lines[dataIndex].sizes)], ...(lines[dataIndex].taken_from ? [["measured elsewhere", lines[dataIndex].taken_from]] : []), [seriesName, rounded(value)], ...(seriesName === "refused" ? Object.entries(lines[dataIndex].refused).slice(0, 6).map(([p, why]) => [`/${p}`, why]) : [])]) },
+        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ dataIndex, seriesName, value }) => [["", model.sizesText(lines[dataIndex].sizes)], [seriesName, rounded(value)], ...(seriesName === "refused" ? Object.entries(lines[dataIndex].refused).slice(0, 6).map(([p, why]) => [`/${p}`, why]) : [])]) },
         legend: { textStyle: { color: look.muted }, top: 0, itemHeight: 10 },
         grid: { left: room(lines.map((m) => model.sizesText(m.sizes))), right: 24, top: 32, bottom: 24 },
         xAxis: axis(look, { type: "value", minInterval: 1, name: "" }),

@@ -238,26 +238,13 @@ class SampleLog:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        found = list(lines(path))
-        self.known = answers(found)
-        self.origins = {
-            str(each.get("case")): str(each["from"]) for each in found if "from" in each
-        }
-        """Where cases were measured of which others' results were taken, by the case's digest."""
-        self.measured: set[Key] = set()
-        """What was answered by this bench since the log was opened."""
+        self.known = answers(lines(path))
         self._handle = -1
 
-    def add(self, key: Key, answer: Answer, origin: str | None = None) -> None:
-        """Append an answer; with an `origin`, one of others that was taken from there. Raises
-        `OSError`."""
+    def add(self, key: Key, answer: Answer) -> None:
+        """Append an answer. Raises `OSError`."""
         case, program, what, number = key
         row = {"case": case, "program": program, "what": what, "number": number, **asdict(answer)}
-        if origin is None:
-            self.measured.add(key)
-        else:
-            row["from"] = origin
-            self.origins[case] = origin
         self.note(row)
         self.known[key] = answer
 
