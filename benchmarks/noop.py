@@ -93,13 +93,11 @@ pieces = record.pieces_of(data)
 read = time.process_time()
 groups = [group for group in record.groups_of(pieces) if group[0][:1] != record.KEPT]
 ends = [bytes(names).split(b"\\0", 2)[1] for names, _ in groups]
-same = record._same(pieces[2]) or (lambda *group: record._unchanged([group], os.stat))
-loaded = time.process_time()
-assert all(same(*group) for group, end in zip(groups, ends) if not end)
+assert record._unchanged([group for group, end in zip(groups, ends) if not end])
 seen = time.process_time()
-assert all(same(*group) for group, end in zip(groups, ends) if end)
+assert record._unchanged([group for group, end in zip(groups, ends) if end])
 held = time.process_time()
-print(imported - began, read - imported, loaded - read, seen - loaded, held - seen, len(data))
+print(imported - began, read - imported, seen - read, held - seen, len(data))
 """
 
 
@@ -113,13 +111,13 @@ def profile(directory: Path) -> None:
             cwd=directory, env=env, check=True, capture_output=True, text=True,
         )  # fmt: skip
         lines.append([float(word) for word in ran.stdout.split()])
-    imports, reading, loading, inputs, entries, size = (
+    imports, reading, inputs, entries, size = (
         sorted(column)[2] for column in zip(*lines, strict=True)
     )
     bare = sorted(process((sys.executable, "-c", "pass"), directory).cpu for _ in range(5))[2]
     print(
         f"  CPU of it: interpreter {bare * 1e3:.1f} ms, our imports {imports * 1e3:.1f} ms, record "
-        f"({size / 1024:.0f} KiB) {reading * 1e3:.1f} ms, its stat helper {loading * 1e3:.1f} ms, "
+        f"({size / 1024:.0f} KiB) {reading * 1e3:.1f} ms, "
         f"inputs {inputs * 1e3:.1f} ms, programs {entries * 1e3:.1f} ms"
     )
 

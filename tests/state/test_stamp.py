@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tilusbuild.builder.noop_record import stat_helper_for
 from tilusbuild.noop import record, write
-from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import library
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_file
@@ -97,36 +94,19 @@ def of_receipts(path: Path) -> Callable[[], bool]:
     return lambda: not path.exists() or library._stamp(os.stat(path)) != before
 
 
-def of_record(path: Path, helper: str = "") -> Callable[[], bool]:
+def of_record(path: Path) -> Callable[[], bool]:
     data = write.make(
         b"name",
         b"summary",
         {str(path): sighting(path)},
         {},
         Moment(time.time_ns() + 10 * SECOND),
-        helper,
     )
     assert data is not None
     return lambda: record.holds(data, b"name") is None
 
 
-def of_stat_helper(path: Path) -> Callable[[], bool]:
-    class Tools:
-        class cc:  # noqa: N801 - as a toolchain calls it
-            path = shutil.which("gcc") or ""
-            line = "gcc"
-
-        @staticmethod
-        def environment() -> dict[str, str]:
-            return {"PATH": os.environ["PATH"]}
-
-    with LocalRunner() as runner:
-        helper = stat_helper_for(str(path.parent / "records"), Tools, runner)  # type: ignore[arg-type]
-    assert helper
-    return of_record(path, helper)
-
-
-WAYS = [of_stamp, of_receipts, of_record, of_stat_helper]
+WAYS = [of_stamp, of_receipts, of_record]
 
 
 @pytest.mark.parametrize("way", WAYS)

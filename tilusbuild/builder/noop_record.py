@@ -3,8 +3,7 @@
 Collected here is everything that the build's answer rests on: the manifest, T1 files, templates,
 headers and the directories that they were searched for in, every tool and header of the toolchain,
 the directories of PATH, tilusbuild's own code, and of the cache tree what a load needs and what a
-removed file shows in: docs/cache.md has the list. For large records the stat helper
-`noop/stat_helper.c` is compiled and tried.
+removed file shows in: docs/cache.md has the list.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -30,19 +28,15 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.noop import record, stat_helper, write
-from tilusbuild.noop.write import packed_names, packed_stamps
+from tilusbuild.noop import record, write
 from tilusbuild.plan.planner import Plan
-from tilusbuild.process.base import CancelledError, Command, Runner, RunnerLostError
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.clock import FileClock, Moment
-from tilusbuild.state.files import sha256_text, sweep, write_atomic
-from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
-from tilusbuild.state.temporary import TemporaryDirectory
+from tilusbuild.state.files import sweep, write_atomic
+from tilusbuild.state.stamp import Sighting, Stamp, sighting, stamp_of
 from tilusbuild.status import RECORDED, Status
-from tilusbuild.toolchain import Toolchain
 
 LOOKED_AT_WHOLE = 2_000
 """Programs of a build up to which one with nothing to do looks at their directories too, in which a
@@ -102,16 +96,12 @@ def write_record(
         answer = _answer(result.summary, BuildStarted(jobs, __version__))
         inputs = {**_inputs_so_far(project, planned), **read.inputs}
         inputs |= {path: sighting(path) for path in outputs.paths(project, planned)}
-        helper = ""
-        if sum(len(words) * len(ends) for (_, ends), words in entries.items()) >= WORTH:
-            toolchain = planned.script_instances[0].toolchain
-            helper = stat_helper_for(os.path.dirname(path), toolchain, project.runner)
 
         def is_whole(before: str, word: str) -> bool:
             return before != programs or lookup(project.cache, word) is not None
 
         made = write.make(
-            read.invocation.key, answer, inputs, entries, read.started, helper, is_whole, kept
+            read.invocation.key, answer, inputs, entries, read.started, is_whole, kept
         )
         # Not the records alone: beside them is what is remembered of manifests.
         sweep(os.path.dirname(os.path.dirname(path)), deep=True)
@@ -292,72 +282,3 @@ def _prune(directory: str) -> None:
         oldest = sorted(paths, key=lambda path: stamp_of(path).mtime)
         for path in oldest[: len(names) - _KEPT]:
             os.unlink(path)
-
-
-WORTH = 2000
-"""Entries. For fewer, loading the helper takes as long as it saves."""
-_FLAGS = ("-O2", "-shared", "-fPIC")
-_SECONDS = 60.0
-
-
-def stat_helper_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
-    """Return the path of a stat helper that was tried, made if need be; "" when there is none."""
-    source = os.path.join(os.path.dirname(stat_helper.__file__), "stat_helper.c")
-    with suppress(OSError, CancelledError, RunnerLostError):
-        identity = "\0".join([read_text(source), *_FLAGS, toolchain.cc.line, os.uname().machine])
-        path = os.path.join(stat_helper.directory(records), f"{sha256_text(identity)}.so")
-        if is_right(path):
-            return path
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        _make(path, source, toolchain, runner)
-        if is_right(path):
-            return path
-    return ""
-
-
-def _make(path: str, source: str, toolchain: Toolchain, runner: Runner) -> None:
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=os.path.dirname(path)) as directory:
-        made = os.path.join(directory, "helper.so")
-        argv = (toolchain.cc.path, *_FLAGS, source, "-o", made)
-        environment = {**toolchain.environment(), "TMPDIR": directory}
-        if runner.run(Command(argv, directory, environment, _SECONDS)).ok:
-            write_atomic(path, read_bytes(made), mode=0o600)
-
-
-def is_right(path: str) -> bool:
-    """Return whether a stat helper loads and answers every case rightly. Raises `OSError`."""
-    same = stat_helper.load(path, stamp_of(path))
-    if same is None:
-        return False
-    with TemporaryDirectory("helper") as made:
-        for names, stats, expected in _cases(os.path.join(made.path, "")):
-            if same(memoryview(names), memoryview(stats)) != expected:
-                return False
-    return True
-
-
-def _cases(directory: str) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Yield groups and their answers: a file and a directory as they are, with each number changed,
-    missing, and not expected to be there."""
-    around, words = (directory, ".x"), ("file", "folder")
-    file, inner = (f"{directory}{word}.x" for word in words)
-    with open(file, "w") as made:
-        made.write("something")
-    os.mkdir(inner)
-    names = packed_names(around, words)
-    twice = packed_names(around, [words[0], words[0]])
-    now = [stamp_of(file), stamp_of(inner)]
-    yield names, packed_stamps(now), True
-    yield packed_names(("", ""), [file, inner]), packed_stamps(now), True
-    yield packed_names(around, ["none"]), packed_stamps([ABSENT]), True
-    yield packed_names(around, ["none"]), packed_stamps(now[:1]), False
-    for changed in (ABSENT, *_neighbours(now[0])):
-        yield names, packed_stamps([changed, now[1]]), False
-        yield twice, packed_stamps([now[0], changed]), False
-    yield packed_names((f"{directory}none/", ".x"), words), packed_stamps(now), False
-
-
-def _neighbours(stamp: Stamp) -> Iterator[Stamp]:
-    """Yield the stamp with each number one more."""
-    for place in range(len(stamp)):
-        yield Stamp(*(number + (place == at) for at, number in enumerate(stamp)))

@@ -7,10 +7,8 @@ its summary is printed again.
 
 - A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
   or of another command is not used, and the build runs in full.
-- Many entries are checked by several threads, each a share; a thread that fails counts as a change.
-  Threads need the stat helper, which runs without Python's lock and without changing the working
-  directory: without it, one.
-- This module imports `_thread`, `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild. It is
+- Its price is one `os.stat` for each entry, in one thread: Python's lock is held during most of it.
+- This module imports `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild. It is
   all that runs when there is nothing to do: each further import would show in that time. So it
   knows the four numbers of `tilusbuild.state.stamp` by itself; `tests/state/test_stamp.py` compares
   the two. Records are written by `tilusbuild.noop.write`.
@@ -18,7 +16,6 @@ its summary is printed again.
 
 from __future__ import annotations
 
-import _thread
 import os
 import struct
 import sys
@@ -26,14 +23,12 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import TypeAlias
-
-    from tilusbuild.noop.stat_helper import Same
 
     _Group: TypeAlias = tuple[memoryview, memoryview]  # names, stamps
 
-MAGIC = b"tilusbuild record 5\n"
+MAGIC = b"tilusbuild record 6\n"
 HEAD = struct.Struct("<IQ")
 COUNT = struct.Struct("<Q")
 STAMP = struct.Struct("<4q")
@@ -43,8 +38,6 @@ BETWEEN = "\1"
 of the next, so that what lies together is looked at together."""
 KEPT = b"\2"
 """Begins the names of a group that is not looked at here: its stamps are for a build that plans."""
-_WORTH_A_THREAD = 1 << 17
-"""Bytes of a record: some 700 programs, which take ten times as long as a thread's start."""
 
 # Changes of these can change the plan: where tools are found, and every setting.
 _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
@@ -95,88 +88,23 @@ def path(name: bytes, environment: Mapping[str, str]) -> str | None:
     return os.path.join(where, f"{zlib.crc32(name):08x}{zlib.adler32(name):08x}")
 
 
-def holds(
-    data: bytes,
-    name: bytes,
-    stat: Callable[[str], os.stat_result] | None = None,
-    threads: int | None = None,
-) -> bytes | None:
-    """Return the summary, when the record answers `name` and everything is as it was; else None.
-
-    Checks by `stat`, or by the record's stat helper and then, without a number, in as many threads
-    as are worth starting.
-    """
+def holds(data: bytes, name: bytes) -> bytes | None:
+    """Return the summary, when the record answers `name` and everything is as it was; else None."""
     pieces = pieces_of(data)
     if not pieces or pieces[0] != name:
         return None
     groups = [group for group in groups_of(pieces) if group[0][:1] != KEPT]
-    same = _same(pieces[2]) if stat is None else None
-    if same is None:
-        held = _unchanged(groups, stat or os.stat)
-    else:
-        most = min(len(os.sched_getaffinity(0)), len(data) // _WORTH_A_THREAD)
-        held = _hold_by_threads(groups, same, max(threads or most, 1))
-    return bytes(pieces[1]) if held else None
+    return bytes(pieces[1]) if _unchanged(groups) else None
 
 
 def groups_of(pieces: Sequence[memoryview]) -> list[_Group]:
     """Return the groups among the pieces of a record."""
-    return list(zip(pieces[3::2], pieces[4::2]))  # noqa: B905 - both halves come in pairs
-
-
-def _same(helper: memoryview) -> Same | None:
-    """Return the stat helper that a record names, if it may be used."""
-    if not helper:
-        return None
-    from tilusbuild.noop.stat_helper import load
-
-    return load(os.fsdecode(bytes(helper[STAMP.size :])), STAMP.unpack_from(helper))
-
-
-def _hold_by_threads(groups: Sequence[_Group], same: Same, threads: int) -> bool:
-    """Return whether all is as it was: the first share is checked here, each other by a thread."""
-    own, *others = [groups[number::threads] for number in range(threads)]
-    answers: list[bool] = []
-    begun = []
-    for share in others:
-        claim, done = _thread.allocate_lock(), _thread.allocate_lock()
-        done.acquire()
-        try:  # noqa: SIM105 - contextlib would be one more import
-            _thread.start_new_thread(_check, (share, same, answers, claim, done))
-        except RuntimeError:  # no thread can be started
-            pass
-        begun.append((share, claim, done))
-    answers.append(all(same(*group) for group in own))
-    for share, claim, done in begun:
-        # One that has not begun yet may never do so: it found no memory, and nobody is told.
-        if claim.acquire(blocking=False):
-            answers.append(all(same(*group) for group in share))
-        else:
-            done.acquire()
-    # Counted, so that a thread that ended without an answer stands for a change.
-    return answers.count(True) == threads
-
-
-def _check(
-    share: Sequence[_Group],
-    same: Same,
-    answers: list[bool],
-    claim: _thread.LockType,
-    done: _thread.LockType,
-) -> None:
-    if not claim.acquire(blocking=False):
-        return
-    try:
-        answers.append(all(same(*group) for group in share))
-    except Exception:
-        answers.append(False)
-    finally:
-        done.release()
+    return list(zip(pieces[2::2], pieces[3::2]))  # noqa: B905 - both halves come in pairs
 
 
 def pieces_of(data: bytes) -> list[memoryview]:
-    """Return the key, the summary, the stat helper, and for each group its names and its stamps;
-    nothing when the bytes are not those of a whole record."""
+    """Return the key, the summary, and for each group its names and its stamps; nothing when the
+    bytes are not those of a whole record."""
     start = len(MAGIC) + HEAD.size
     if len(data) < start or not data.startswith(MAGIC):
         return []
@@ -194,22 +122,20 @@ def pieces_of(data: bytes) -> list[memoryview]:
     return pieces
 
 
-def _unchanged(groups: Sequence[_Group], stat: Callable[[str], os.stat_result]) -> bool:
+def _unchanged(groups: Sequence[_Group]) -> bool:
     # A short name, in the directory that we are in, is found soonest.
     try:
         here = os.open(".", os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return all(_group_unchanged(names, stamps, stat) for names, stamps in groups)
+        return all(_group_unchanged(names, stamps) for names, stamps in groups)
     finally:
         os.fchdir(here)
         os.close(here)
 
 
-def _group_unchanged(
-    names: memoryview, stamps: memoryview, stat: Callable[[str], os.stat_result]
-) -> bool:
+def _group_unchanged(names: memoryview, stamps: memoryview) -> bool:
     before, after, *rest = str(names, "utf-8", "surrogateescape").split("\0", 2)
     if before:
         try:
@@ -222,7 +148,7 @@ def _group_unchanged(
     else:
         # One `replace` and one `split` make all paths: a loop took as long as the `stat`s.
         paths = "\0".join([*rest, ""]).replace("\0", f"{after}\0").split("\0")
-    found_in_turn = map(stat, paths)
+    found_in_turn = map(os.stat, paths)
     for size, mtime, ctime, inode in STAMP.iter_unpack(stamps):
         try:
             found = next(found_in_turn)

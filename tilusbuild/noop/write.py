@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -25,11 +25,11 @@ from tilusbuild.noop.record import (
     pieces_of,
 )
 from tilusbuild.state.clock import Moment
-from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
+from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting
 
 _KEPT = KEPT.decode()
 _GROUP_SIZE = 1000
-"""Entries; groups are what threads share out."""
+"""Entries: so many names are made at once."""
 
 Endings: TypeAlias = "tuple[str, ...]"
 _Group: TypeAlias = tuple[tuple[str, str], list[str], list[Stamp]]
@@ -42,7 +42,6 @@ def make(
     inputs: Mapping[str, Sighting],
     entries: Mapping[tuple[str, Endings], Sequence[str]],
     started: Moment,
-    helper: str = "",
     is_whole: Callable[[str, str], bool] = lambda before, word: True,
     kept: Mapping[tuple[str, Endings], Sequence[str]] = MappingProxyType({}),
 ) -> bytes | None:
@@ -51,9 +50,8 @@ def make(
 
     `inputs` are as they were before they were read. `entries` maps a prefix and endings to the
     words between: each path of prefix, word and ending is there. `kept` are like `entries`; a build
-    with nothing to do does not look at them. `helper` is the path of the stat
-    helper to check with, if there is one: it was tried. `is_whole` is asked for each prefix and
-    word that changed after the start, when its stamps were taken: else a part that was removed
+    with nothing to do does not look at them. `is_whole` is asked for each prefix
+    and word that changed after the start, when its stamps were taken: else a part that was removed
     meanwhile would be recorded as missing.
     """
     if not all(seen.is_settled(started) for seen in inputs.values()):
@@ -72,10 +70,10 @@ def make(
             if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
                 return None
             groups.append(((mark + before, BETWEEN.join(endings)), some, found))
-    named = STAMP.pack(*stamp_of(helper)) + os.fsencode(helper) if helper else b""
-    parts = [_packed(part) for part in (name, summary, named)]
+    parts = [_packed(name), _packed(summary)]
     for around, middles, found in groups:
-        parts += [_packed(packed_names(around, middles)), _packed(packed_stamps(found))]
+        names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
+        parts += [_packed(names), _packed(b"".join(STAMP.pack(*stamp) for stamp in found))]
     body = b"".join(parts)
     return MAGIC + HEAD.pack(zlib.crc32(body), len(body)) + body
 
@@ -96,16 +94,6 @@ def _by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]
 
 def _packed(data: bytes) -> bytes:
     return COUNT.pack(len(data)) + data
-
-
-def packed_names(around: tuple[str, str], middles: Sequence[str]) -> bytes:
-    """Return a group's names: what they begin and end with, and the words between."""
-    return "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
-
-
-def packed_stamps(stamps: Iterable[Stamp]) -> bytes:
-    """Return the stamps of a group, one for each name."""
-    return b"".join(STAMP.pack(*stamp) for stamp in stamps)
 
 
 def inputs(data: bytes) -> list[str]:
