@@ -12,7 +12,7 @@ import pytest
 import tilusbuild
 
 LAYERS = [
-    "runtime", "option", "lazy_dataclass",
+    "runtime", "option", "_version", "lazy_dataclass",
     "errors", "shortage", "status", "state", "noop", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",

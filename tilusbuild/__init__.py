@@ -8,6 +8,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build with nothing to do
     from tilusbuild import option
+    from tilusbuild._version import __version__ as __version__
     from tilusbuild.errors import InputError
     from tilusbuild.jit import KernelCache, KernelNotBuilt, Source
     from tilusbuild.runtime import Kernel, LoadError, library_path, load
@@ -23,19 +24,16 @@ __all__ = [
     "load",
     "option",
 ]
+_MODULES = {"__version__": "tilusbuild._version", "InputError": "tilusbuild.errors"}
 _BUILDING = ("KernelCache", "KernelNotBuilt", "Source")
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in (*__all__, "__version__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     if name == "option":
         return importlib.import_module("tilusbuild.option")
-    if name == "InputError":
-        return importlib.import_module("tilusbuild.errors").InputError
     layer = "tilusbuild.jit" if name in _BUILDING else "tilusbuild.runtime"
-    return getattr(importlib.import_module(layer), name)
+    return getattr(importlib.import_module(_MODULES.get(name, layer)), name)

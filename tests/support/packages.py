@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import zstandard
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.binary import read_archs, read_needs
 from tilusbuild.package.contents import HostRequirements
 from tilusbuild.package.formats.wheels import last_line, metadata, record_line, whole

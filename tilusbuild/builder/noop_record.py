@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.builder import outputs
 from tilusbuild.builder.needed import NeededDirectories
 from tilusbuild.builder.project import Project

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.engine.timeline import (
     PLACE,
     QUEUE,

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.runtime.errors import LoadError

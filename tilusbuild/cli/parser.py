@@ -171,7 +171,7 @@ def _parser(
     """Return a parser of the verbs of `known` with their options, as one of all takes a tenth of
     the time of a small build; without any, of all by name. With `listed` each verb has its summary,
     which the groups of `--help` have otherwise."""
-    from tilusbuild import __version__
+    from tilusbuild._version import __version__
 
     parser = _Parser(
         prog="tilusbuild",

@@ -119,7 +119,7 @@ def run(arguments: ReportArgs) -> int:
 
 def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
     """Yield everything that is known: what `--json` prints, and what the page and charts show."""
-    from tilusbuild import __version__
+    from tilusbuild._version import __version__
     from tilusbuild.package.compared import compared
     from tilusbuild.plan.spaces import reports
     from tilusbuild.tune.measured import measured

@@ -18,7 +18,7 @@ from functools import partial
 from queue import Empty
 from typing import Any
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.engine import events, results
 from tilusbuild.engine.attempt import (
     Aborted,

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.errors import input_error
 from tilusbuild.interop.caches import hidet, tilelang, tilus, triton

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.pipeline import Request, UnsuitedError, answers

@@ -22,7 +22,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote import zstd
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.cache import layout
 from tilusbuild.compile.steps import launcher_in
 from tilusbuild.interop.export.scripts import (

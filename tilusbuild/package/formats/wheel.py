@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO
 
-from tilusbuild import __version__
+from tilusbuild._version import __version__
 from tilusbuild.package import names
 from tilusbuild.package.errors import (
     CannotPackError,

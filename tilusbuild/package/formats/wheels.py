@@ -281,7 +281,7 @@ def _metadata(wheel: Distribution) -> bytes:
 
 
 def _wheel(needs: HostNeeds | None) -> bytes:
-    from tilusbuild import __version__
+    from tilusbuild._version import __version__
 
     lines = [
         "Wheel-Version: 1.0",
