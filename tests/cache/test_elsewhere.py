@@ -202,7 +202,7 @@ def test_a_link_for_a_file_of_the_state_stops_nothing(tmp_path: Path, leads_to) 
     """The next build that has something to keep replaces it."""
     tree = Laid(str(tmp_path))
     before = snapshot(tree.outside)
-    link = Path(tree.path("state/compilers"))
+    link = Path(tree.path("state/published"))
     link.unlink(missing_ok=True)
     ways = {"itself": link.name, "nothing": "nowhere", "a file": f"{tree.outside}/precious"}
     link.symlink_to(ways[leads_to])

@@ -41,7 +41,6 @@ from tilusbuild.state.stamp import Stamp, is_settled, sighting
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
-    from tilusbuild.builder.header_profile import HeaderProfile
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.manifest import Manifest
     from tilusbuild.runtime.refused import Refusal
@@ -54,7 +53,6 @@ def build(
     reporter: Reporter,
     *,
     dump_ir: bool = False,
-    headers: list[HeaderProfile] | None = None,
     invocation: Invocation | None = None,
     shard: Shard | None = None,
     times: str | None = None,
@@ -71,9 +69,7 @@ def build(
         config = replace(config, part=True)
         return build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, part=part)
     known = {} if invocation is None else last_entries(project, invocation)
-    result = build_planned(
-        project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known, headers=headers
-    )
+    result = build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known)
     if read is not None and not config.dry_run and not plan.wanted:
         write_record(project, plan, result, project.settings.jobs.value, read)
     return result
@@ -91,7 +87,6 @@ def build_planned(
     part: ShardPart | None = None,
     seen: Mapping[str, tuple[Stamp, ...]] | None = None,
     root: str | None = None,
-    headers: list[HeaderProfile] | None = None,
 ) -> Result:
     """Build what was planned; with `only`, just those of its programs, and nothing else is written;
     with `part`, one shard. `seen` is for the store. `root` is who keeps what was made, in the place
@@ -109,10 +104,6 @@ def build_planned(
             result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
             if _publishes(result, config) and only is None and part is None:
                 _mend_needed(project, plan, builder.compiler)
-            if headers is not None and _publishes(result, config):
-                from tilusbuild.builder.header_profile import profile
-
-                headers += profile(project, plan)
         if Status.CHANGED in result.statuses.values():
             project.memo.forget()
         if not _publishes(result, config):

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilusbuild.builder.compiler_times import CompilerTimes
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.entries import Entry, Stage, compiler_log, lookup
@@ -116,7 +115,6 @@ class ProgramCompiler:
         self._directories: dict[str, str] = {}
         self._laying_out = threading.Lock()
         self._running: dict[int, Runner] = {}
-        self._times = CompilerTimes(cache.state_path)
         self._expected: Counter[str] = Counter()
         """The programs of each script that are still to be compiled."""
         self._launchers = StepStore(os.path.join(cache.state_path, "launchers"))
@@ -140,9 +138,6 @@ class ProgramCompiler:
             raise
         from tilusbuild.builder.described import described
 
-        if outcome.status == Status.BUILT:
-            compiler = work.recipe.pipeline.compiler
-            self._times.record(job, work.program_txt, compiler, outcome.seconds)
         return Compiled(
             status=outcome.status,
             cause=outcome.cause,
@@ -286,8 +281,7 @@ class ProgramCompiler:
         self._runner.cancel()
 
     def close(self) -> None:
-        """End the processes that were kept for the next program, and keep what was measured."""
-        self._times.save()
+        """End the processes that were kept for the next program."""
         for residents in self._residents.values():
             residents.close()
 

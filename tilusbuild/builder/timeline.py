@@ -107,8 +107,6 @@ class BuildTimeline(JsonLine):
     phases: tuple[Span, ...]
     waits: tuple[Span, ...]
     used: tuple[MemorySample, ...]
-    headers: tuple[Span, ...] = ()
-    """Readings of headers, of the programs that `--profile-headers` compiled once more."""
 
 
 def built(timeline: Timeline, jobs: int, since: float = 0.0) -> BuildTimeline:
@@ -135,7 +133,6 @@ def built(timeline: Timeline, jobs: int, since: float = 0.0) -> BuildTimeline:
             for each in list(timeline.used)
             if each.at >= since
         ),
-        headers=tuple(moved(each) for each in list(timeline.headers) if each.start >= since),
     )
 
 
@@ -176,7 +173,7 @@ def _read(found: dict[str, Any]) -> BuildTimeline:
     attempts = (
         AttemptRecord(**{**each, "steps": _spans(each["steps"])}) for each in found["attempts"]
     )
-    lists = {name: tuple(_spans(found[name])) for name in ("phases", "waits", "headers")}
+    lists = {name: tuple(_spans(found[name])) for name in ("phases", "waits")}
     used = tuple(MemorySample(**each) for each in found["used"])
     return BuildTimeline(**{**found, **lists, "attempts": tuple(attempts), "used": used})
 

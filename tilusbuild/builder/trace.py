@@ -25,7 +25,7 @@ from tilusbuild.engine.timeline import (
     Span,
 )
 
-_BUILD, _COMPILING, _ELSEWHERE, _PUBLISHING, _WAITING, _HEADERS = 1, 1000, 1500, 2000, 3000, 4000
+_BUILD, _COMPILING, _ELSEWHERE, _PUBLISHING, _WAITING = 1, 1000, 1500, 2000, 3000
 """The row of the build, and the first rows of what runs several at a time."""
 _MB = 1e6
 Event: TypeAlias = dict[str, Any]
@@ -49,20 +49,10 @@ def trace(found: BuildTimeline) -> bytes:
         *_rows("elsewhere", _ELSEWHERE, elsewhere),
         *_rows("publishing", _PUBLISHING, publishing),
         *_rows("waiting", _WAITING, [[_slice(s, "wait", s.label)] for s in found.waits]),
-        *_headers(found),
         *_counters(found),
     ]
     head = {"displayTimeUnit": "ms", "otherData": {"tilusbuild": found.version}}
     return json.dumps({**head, "traceEvents": events}, separators=(",", ":")).encode()
-
-
-def _headers(found: BuildTimeline) -> Iterator[Event]:
-    """Yield the readings of headers, each program's in a row of its own: they nest."""
-    for number, label in enumerate(dict.fromkeys(span.label for span in found.headers)):
-        yield from _row(_HEADERS + number, f"headers of {label}")
-        for span in found.headers:
-            if span.label == label:
-                yield {**_slice(span, "header", label), "tid": _HEADERS + number}
 
 
 def _compile(attempt: AttemptRecord) -> Slices:

@@ -13,7 +13,6 @@ from tilusbuild.noop import UP_TO_DATE
 from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
-    from tilusbuild.builder.header_profile import HeaderProfile
     from tilusbuild.engine.events import Reporter
 
 
@@ -30,10 +29,6 @@ class BuildArgs(CompilingArgs):
         "--dump-ir",
         help="keep the output of each step: the template, the preprocessed source, PTX, SASS",
         setting="dump-ir",
-    )
-    profile_headers: bool = flag(
-        "--profile-headers",
-        help="compile a program of each instance once more, and print what its headers cost",
     )
     shard: str | None = option(
         "--shard", metavar="I/N", help="build part I of N; `cache merge` joins their caches"
@@ -65,7 +60,6 @@ def run(arguments: BuildArgs) -> int:
     if arguments.history is not None and shard is None:
         raise input_error("--history needs --shard", hint="add --shard I/N, or remove --history")
     display = options.reporter(arguments)
-    headers: list[HeaderProfile] | None = [] if arguments.profile_headers else None
     opened = options.project(arguments, remembered=True)
     with opened as project, options.traced(arguments, project):
         result = build(
@@ -80,51 +74,13 @@ def run(arguments: BuildArgs) -> int:
             ),
             _with_files(display, arguments.junit, project.manifest.root),
             dump_ir=project.settings.dump_ir.value,
-            headers=headers,
             invocation=Invocation(arguments.record, arguments.started),
             shard=shard,
             times=arguments.history,
         )
     if isinstance(display, ResultReporter):
         display.check()
-    _show_headers(headers or [], json=arguments.json)
     return result.summary.exit_status
-
-
-def _show_headers(headers: list[HeaderProfile], *, json: bool) -> None:
-    if json:
-        for each in headers:
-            rows = tuple(HeaderCost(row.header, row.own, row.whole) for row in each.headers)
-            about = (each.script, each.program, each.hash, each.compiler)
-            options.emit(HeadersLine(*about, each.phases, rows, each.problem))
-    elif headers:
-        from tilusbuild.builder.header_profile import text
-
-        print(text(headers), end="")
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderCost:
-    """What a header cost, in seconds: by itself, and with what it includes."""
-
-    header: str
-    own: float
-    whole: float
-
-
-@dataclass(frozen=True, slots=True)
-class HeadersLine(JsonLine):
-    """What the headers of one program cost, the dearest first. `phases` are seconds of the compile;
-    `problem` says why nothing is known."""
-
-    event: ClassVar[str] = "headers"
-    script: str
-    program: str
-    hash: str
-    compiler: str
-    phases: dict[str, float]
-    headers: tuple[HeaderCost, ...]
-    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +117,4 @@ def _with_files(display: Reporter, junit: str | None, root: str) -> Reporter:
     return with_files(display, stderr=sys.stderr, env=os.environ, root=root, junit=junit)
 
 
-VERB = Verb(BuildArgs, run, (CheckLine, HeadersLine))
+VERB = Verb(BuildArgs, run, (CheckLine,))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.builder.compiler_times import CompilersLine, CompilerTimes
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
@@ -78,7 +77,6 @@ class DoctorSummary(JsonLine):
 
 def run(arguments: DoctorArgs) -> int:
     """Print findings and settings; 1 when something that the project needs is missing."""
-    from tilusbuild.cache.layout import STATE
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, load, settings
     from tilusbuild.runtime import option
@@ -95,14 +93,11 @@ def run(arguments: DoctorArgs) -> int:
     findings = (*_findings(manifest, root), *_remote(manifest))
     needed = _needed(manifest, chosen.device_compiler)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
-    compared = CompilerTimes(os.path.join(chosen.cache_dir.value, STATE)).compared()
     if arguments.json:
-        _print_json(findings, chosen, compared, missing)
+        _print_json(findings, chosen, missing)
     else:
         _print(findings, chosen, verbose=bool(arguments.verbose))
         _print_project(manifest, broken, missing)
-        if compared is not None:
-            print(compared.text(chosen.device_compiler.value))
     return 1 if missing else 0
 
 
@@ -251,7 +246,6 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 def _print_json(
     findings: Sequence[Finding],
     chosen: Settings,
-    compared: CompilersLine | None,
     missing: Sequence[str],
 ) -> None:
     for each in findings:
@@ -262,11 +256,7 @@ def _print_json(
         emit(SettingLine(*setting))
     for message in _unknown_variables(os.environ):
         emit(DoctorWarning(message))
-    if compared is not None:
-        emit(compared)
     emit(DoctorSummary(tuple(missing)))
 
 
-VERB = Verb(
-    DoctorArgs, run, (FindingLine, SettingLine, DoctorWarning, CompilersLine, DoctorSummary)
-)
+VERB = Verb(DoctorArgs, run, (FindingLine, SettingLine, DoctorWarning, DoctorSummary))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild.builder.compiler_times import CompilersLine, CompilerTimes
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
 from tilusbuild.cli.options import emit, say
@@ -81,25 +80,18 @@ class SpaceLine(JsonLine):
 
 def run(arguments: PlanArgs) -> int:
     """Print the plan to stdout. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.plan.planner import jobs
-
     with options.project(arguments) as project:
         if arguments.space:
             return _spaces(arguments, project)
         plan = project.plan(options.selected(arguments, project))
         rows = [_row(project, plan, number) for number in range(len(plan.instances))]
         remote = _in_remote(project, plan)
-        compared = CompilerTimes(project.cache.state_path).compared(jobs(plan))
     if arguments.json:
         for row in rows:
             emit(row)
-        if compared is not None:
-            emit(compared)
         emit(PlanSummary(plan.size, len(rows), remote))
         return 0
     _print_table(rows, plan.size, remote)
-    if compared is not None:
-        print(compared.text(project.settings.device_compiler.value))
     if arguments.verbose:
         _print_rest(project.manifest)
     return 0
@@ -219,4 +211,4 @@ def _spaces(arguments: PlanArgs, project: Project) -> int:
     return 2 if empty else 0
 
 
-VERB = Verb(PlanArgs, run, (InstanceLine, CompilersLine, PlanSummary, SpaceLine))
+VERB = Verb(PlanArgs, run, (InstanceLine, PlanSummary, SpaceLine))

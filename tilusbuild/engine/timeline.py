@@ -85,8 +85,6 @@ class Timeline:
         self.phases: list[Span] = []
         self.waits: list[Span] = []
         self.used: list[MemorySample] = []
-        self.headers: list[Span] = []
-        """What `--profile-headers` found."""
         self.began = time.time()
         """In seconds since 1970."""
         self._clock = clock

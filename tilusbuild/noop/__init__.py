@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _VERBOSE = ("-v", "--verbose")
-_FILES = ("--junit", "--trace", "--profile-headers")
+_FILES = ("--junit", "--trace")
 UP_TO_DATE = "up to date"
 """What `build --check` prints when there is nothing to do."""
 

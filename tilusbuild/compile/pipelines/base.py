@@ -168,11 +168,6 @@ class Pipeline(ABC):
         """Return the name of the file of device code, if a step makes one."""
         return None
 
-    def reporting(self, step: Step, path: str) -> Step | None:
-        """Return a step that also writes the compiler's report of its times; None for a step
-        that reads no source, or where the compiler has none."""
-        return None
-
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the command that reads the source, for editors. Raises `ValueError` for none."""
         return next(step.argv for step in self.commands(recipe) if SOURCE in step.argv)

@@ -132,11 +132,6 @@ class NvccPipeline(Pipeline):
             *_defined_for_nvcc(user_flags(recipe)),
         ]
 
-    def reporting(self, step: Step, path: str) -> Step | None:
-        if step.argv[0] != "{nvcc}" or SOURCE not in step.argv:
-            return None
-        return replace(step, argv=(*step.argv, "--fdevice-time-trace", path))
-
     def dump(self, recipe: Recipe, dump: Dump) -> None:
         """Run nvcc once for device and host, and keep its intermediate files."""
         # From the recipe, not from its steps: those for line information have one architecture

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -269,11 +268,6 @@ class KernelNvrtc(KernelPipeline):
                 return f"error: {word}: {_NO_DATE}"
         texts = {"source.cu": recipe.source, **recipe.headers}
         return dated(texts, headers) or (_namesake(recipe, headers) if headers else None)
-
-    def reporting(self, step: Step, path: str) -> Step | None:
-        if step.argv[:1] != ("{nvrtc}",) or step.argv[1] == "fatbin":
-            return None
-        return replace(step, argv=(*step.argv, f"--fdevice-time-trace={path}"))
 
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:
         raise ValueError("NVRTC compiles it, and has no command")
