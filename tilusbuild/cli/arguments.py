@@ -215,15 +215,15 @@ class Common:
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="colour messages; auto (the default) does on a terminal, unless NO_COLOR is set, and"
-        " where FORCE_COLOR is",
+        help="colour messages: always, never, or on a terminal (auto, the default); with auto,"
+        " NO_COLOR and FORCE_COLOR decide if set",
     )
     progress: str = option(
         "--progress",
         choices=("auto", "plain", "none"),
         default="auto",
-        help="show progress on a live display or in lines, whichever suits (auto, the default);"
-        " in lines; or not at all",
+        help="show progress as lines (plain), not at all (none), or on a live display if stderr"
+        " is a terminal (auto, the default)",
     )
     json: bool = flag("--json", help="print one JSON object per line")
     quiet: bool = flag("-q", "--quiet", help="print errors only")

@@ -85,9 +85,9 @@ _STATUSES = (
 )
 
 _AGAIN = (
-    "what changed is built, and nothing else has to be: a program is named by all that it is made"
-    " of\n  to compile again and compare the bytes: `tilusbuild verify --rebuild`;"
-    " to begin anew: `tilusbuild cache clear`"
+    "a program is compiled again whenever something that it depends on changes, so there is no"
+    " option to force it\n  `tilusbuild verify --rebuild` compiles again and compares the bytes;"
+    " `tilusbuild cache clear` empties the cache"
 )
 _ELSEWHERE = {
     **dict.fromkeys(("--force", "-f", "-B", "--always-make", "--rebuild", "--no-cache"), _AGAIN),
@@ -98,7 +98,7 @@ _ELSEWHERE = {
     ),
     "compile": "`tilusbuild build`",
     "make": "`tilusbuild build`",
-    "list": "`tilusbuild plan` lists what is built, `tilusbuild cache ls` what is there",
+    "list": "`tilusbuild plan` lists what is built, `tilusbuild cache ls` what the cache holds",
     "ls": "`tilusbuild cache ls`",
     "show": "`tilusbuild cache show`",
     "export": "`tilusbuild cache export`",
