@@ -2,7 +2,8 @@
    each call to the file $FAKE_CUDA_JOURNAL. $FAKE_CUDA_DEVICES says how many devices there are,
    $FAKE_CUDA_FAIL="function=error" makes one function fail, $FAKE_CUDA_PARAMETERS="f32 ptr i32"
    says what the kernel's parameters are, $FAKE_CUDA_ARCHS="90 80" the compute capability of each
-   device, 8.9 without it. Memory whose address has a 7 above bit 40 is pinned, with more there pageable;
+   device, 8.9 without it. Device memory is made up: its addresses are mapped nowhere, and have the device above
+   bit 40, a 7 there for pinned memory. What is mapped is the host's, and pageable;
    $FAKE_CUDA_VARIABLES="filter:36 scale:4" says what variables the code has, $FAKE_CUDA_CAPTURING=1 that
    each stream is captured, $FAKE_CUDA_PAGEABLE=1 that devices read pageable memory. Built with -DOLD it is a driver of before CUDA 12. */
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 typedef struct { int device; int primary; } context;
@@ -105,8 +107,13 @@ int cuCtxPopCurrent_v2(context **popped) {
   *popped = stack[--depth];
   return 0;
 }
+/* Not by the address: where the heap is depends on the interpreter, Debian's has it low. */
+static int is_mapped(uint64_t pointer) {
+  unsigned char present;
+  return mincore((void *)(pointer & ~(uint64_t)4095), 1, &present) == 0;
+}
 int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) {
-  if (attribute == 2 && pointer >> 40 <= 7) {
+  if (attribute == 2 && !is_mapped(pointer) && pointer >> 40 <= 7) {
     *(int *)value = pointer >> 40 == 7 ? 1 : 2;
     return 0;
   }
@@ -161,7 +168,7 @@ int cuLibraryGetGlobal(uint64_t *address, size_t *bytes, void *library, const ch
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
   char text[64] = "";
   START("cuMemcpyAsync");
-  if (from >> 40 > 7) /* the host's, which can be read */
+  if (is_mapped(from))
     for (size_t i = 0; i < bytes && i < 16; i++) sprintf(text + 2 * i, "%02x", ((unsigned char *)from)[i]);
   else snprintf(text, sizeof text, "%#llx", (unsigned long long)from);
   say("copy %zu bytes %s to %#llx stream=%p", bytes, text, (unsigned long long)to, stream);
