@@ -104,14 +104,13 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     shop = Workshop(tmp_path)
     for name, text in FILES.items():
         shop.write(name, text)
-    render = Renderer.render_some
+    render = Renderer.render
 
-    def counting(self: Renderer, template: str, contexts: Any) -> list[Rendering]:
-        found = render(self, template, contexts)
-        shop.rendered += [template] * len(found)
-        return found
+    def counting(self: Renderer, template: str, context: Any) -> Rendering:
+        shop.rendered.append(template)
+        return render(self, template, context)
 
-    monkeypatch.setattr(Renderer, "render_some", counting)
+    monkeypatch.setattr(Renderer, "render", counting)
     shop.plan()
     return shop
 

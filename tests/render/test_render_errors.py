@@ -86,7 +86,28 @@ def test_python_is_out_of_reach(project, template):
     assert project.refusal(template, items=[1]).place.line == 1
 
 
+def _doubling(step: str) -> str:
+    double = "{% for i in range(60) %}{% set ns.s = " + step + " %}{% endfor %}"
+    return "{% set ns = namespace(s='aaaa') %}" + double
+
+
 BOUNDED = {
+    **{
+        _doubling(step): "are too many"
+        for step in (
+            *("ns.s ~ ns.s", "ns.s + ns.s", "[ns.s, ns.s]|join", "ns.s|replace('a', 'aa')"),
+            *("ns.s.replace('a', 'aa')", "[ns.s, ns.s]|list * 2 ~ ''"),
+        )
+    },
+    "{% set ns = namespace(s='aaaa') %}{% for i in range(60) %}{% set x %}"
+    "{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}{% endfor %}": "are too many",
+    "{% macro r(a) %}{{ r(a ~ a) }}{% endmacro %}{{ r('a') }}": "are too many",
+    "{{ '%*d' % (10 ** 10, 1) }}": "too long",
+    "{{ '{:>{w}}'.format(1, w=10 ** 10) }}": "too long",
+    "{{ '\t'.expandtabs(2000000000) }}": "too long",
+    "{{ ('b' * 1000000).join(['a'] * 100000)|length }}": "too many",
+    "{{ (['a'] * 100000)|join('b' * 1000000) }}": "too many",
+    "{{ [1]|slice(10 ** 12)|list }}": "too long",
     "{% for i in range(10**9) %}{% endfor %}": "a range may have 100,000 numbers",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "steps",
     "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}": "without end",
@@ -106,7 +127,19 @@ BOUNDED = {
 
 @pytest.mark.parametrize("template", BOUNDED)
 def test_a_rendering_ends(project, template):
-    assert BOUNDED[template] in project.refusal(template).message
+    found = project.refusal(template)
+    assert BOUNDED[template] in found.message
+    assert found.place.line == 1
+
+
+def test_a_line_map_whose_marks_double_is_empty(project):
+    double = "{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}"
+    text, lines = project.mapped(
+        "{% set x %}\n{% endset %}{% set ns = namespace(s=x) %}"
+        "{% for i in range(40) %}" + double + "{% endfor %}{{ ns.s|length }}\n"
+    )
+    assert text == "0\n"
+    assert lines.origin(1) is None
 
 
 def test_an_error_in_an_included_template_points_into_it_and_tells_the_way(project):

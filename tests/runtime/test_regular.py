@@ -28,7 +28,6 @@ ALLOWED = {
     "noop/record.py": "imports nothing; without waiting, and by the size that fstat gives",
     "cli/main.py": "the standard streams, and /dev/null in their place",
     "state/files.py": "a temporary file of ours, without waiting or following",
-    "render/worker.py": "/dev/null and /proc files",
     "state/clock.py": "/proc files, and a file of its own without waiting or following",
     "state/directories.py": "directories",
     "state/outputs.py": "what users name may be a device",

@@ -29,7 +29,6 @@ from tilusbuild.plan.spaces import Counting
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import Machine
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.render.worker import RenderLimits
 from tilusbuild.runtime import option
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
@@ -130,8 +129,6 @@ class Project:
         """Stop every process; keep what was learned, if there is a cache to keep it in."""
         if "runner" in self.__dict__:
             self.runner.close()
-        if "renderer" in self.__dict__:
-            self.renderer.close()
         if self.keeps_nothing or not os.path.isdir(self.cache.state_path):
             return
         sweep(self.cache.state_path, deep=True)
@@ -181,13 +178,7 @@ class Project:
         """What renders templates."""
         state = None if self.keeps_nothing else self._state
         directory = state and os.path.join(state, "templates")
-        return Renderer(self.manifest.root, bytecode_dir=directory, limits=self.render_limits)
-
-    @property
-    def render_limits(self) -> RenderLimits:
-        """What one rendering may take."""
-        build = self.manifest.build
-        return RenderLimits(build.template_timeout, build.template_memory, build.template_size)
+        return Renderer(self.manifest.root, bytecode_dir=directory)
 
     @property
     def device_compiler(self) -> DeviceCompiler:

@@ -162,21 +162,6 @@ class BuildSection(ManifestTable):
         description="How long one compile may take before it is stopped.",
         examples=["10m"],
     )
-    template_timeout: Duration = Field(
-        3.0,
-        description="How much processor time one rendering of a template may take.",
-        examples=["1m"],
-    )
-    template_memory: Size = Field(
-        256 << 20,
-        description="How much memory one rendering of a template may take.",
-        examples=["4GiB"],
-    )
-    template_size: Size = Field(
-        16 << 20,
-        description="How many characters a rendered source may have.",
-        examples=["100MB"],
-    )
 
 
 def or_shorthand(

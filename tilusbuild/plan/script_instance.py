@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 HeadersOf: TypeAlias = Callable[[str], Headers]
 """The headers that a template of a script can reach, by the template's name."""
-_TOGETHER, _TEXT = 64, 1 << 20
-"""So many schedules are rendered together, as long as their texts have no more characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,21 +230,16 @@ class ScriptInstance:
 
     def render_all(self, schedules: Sequence[Schedule]) -> Iterator[RenderedProgram]:
         """Yield what `render` returns for each. Raises `InputError` at the first that has none."""
-        done, some = 0, 1
-        while done < len(schedules):
-            asked = schedules[done : done + some]
-            contexts = [self.context(schedule) for schedule in asked]
-            found = self._rendered(self._renderer, self._owner.template, contexts)
-            for schedule, context, rendered in zip(asked, contexts, found, strict=False):
-                yield self._program(schedule, context, rendered)
-            done += len(found)
-            some = max(1, min(_TOGETHER, _TEXT // (len(found[-1].text) + 1)))
+        for schedule in schedules:
+            context = self.context(schedule)
+            rendered = self._rendered(self._renderer, self._owner.template, context)
+            yield self._program(schedule, context, rendered)
 
     def _rendered(
-        self, renderer: Renderer, template: str, contexts: Sequence[Mapping[str, object]]
-    ) -> list[Rendering]:
+        self, renderer: Renderer, template: str, context: Mapping[str, object]
+    ) -> Rendering:
         try:
-            return renderer.render_some(template, contexts)
+            return renderer.render(template, context)
         except InputError as error:
             raise error if self.grouping is None else self.grouping.explained(error) from None
 
@@ -258,7 +251,7 @@ class ScriptInstance:
             lines = self._renderer.line_map(self._owner.template, context, source)
             source = lines.with_directives()
         headers = {
-            name: self._rendered(self._generator, template, [context])[0]
+            name: self._rendered(self._generator, template, context)
             for name, template in self._owner.generate.items()
         }
         return self._compiled(schedule, source, self._owner.template, rendered, headers)

@@ -91,23 +91,3 @@ def _handled(
     finally:
         for number, was in former.items():
             signal.signal(number, was)
-
-
-@contextmanager
-def held_back() -> Iterator[None]:
-    """Hold these signals back around a fork: one is lost in Python's own hooks there, or raised in
-    the child."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def forget() -> None:
-    """In a fork that was `held_back`: leave Ctrl-C and a terminal's end to the parent, which the
-    fork ends with, and end at SIGTERM as any process does."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

@@ -147,10 +147,7 @@ def _problem(
     if isinstance(error, RecursionError):
         return TemplateProblem("templates or macros include or call each other without end")
     if isinstance(error, MemoryError):
-        return TemplateProblem(
-            "the template needs more memory than it may have",
-            "template-memory in [build] says how much",
-        )
+        return TemplateProblem("the template needs more memory than there is")
     if isinstance(error, ZeroDivisionError):
         return TemplateProblem("division by zero")
     if isinstance(error, (TemplateError, UndefinedError)):

@@ -2,19 +2,17 @@
 
 A rendering is a function of the templates' content and of the context. A renderer reads each
 template once in its life and writes nothing but bytecode, in a directory that belongs to this user
-alone: Jinja2's bytecode is code. A rendering ends: steps, length and recursion are bounded, and
-with `limits` memory and time too, by a process of its own (`worker.py`).
+alone: Jinja2's bytecode is code. A rendering ends: `environment.py` bounds its steps and texts.
 """
 
 from __future__ import annotations
 
-import json
 import marshal
 import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,7 @@ import jinja2
 from jinja2 import BytecodeCache, TemplateError, meta
 from jinja2.bccache import Bucket
 
-from tilusbuild.errors import InputError, TilusbuildError
+from tilusbuild.errors import InputError, Place, TilusbuildError, input_error
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.environment import (
     MAX_CHARACTERS,
@@ -34,7 +32,6 @@ from tilusbuild.render.environment import (
     Style,
 )
 from tilusbuild.render.problems import explain
-from tilusbuild.render.worker import Render, RenderLimits, RenderWorker
 from tilusbuild.runtime.regular import open_regular, read_text
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
@@ -58,40 +55,20 @@ class Rendering:
 class Renderer:
     """Renders the templates of the project in `root`. May be used from several threads at once.
 
-    With `limits`, renders in a child process under them; without, in this one. `style` is how
-    templates are read, and `styled` returns a renderer with another one.
+    `style` is how templates are read, and `styled` returns a renderer with another one.
     """
 
-    def __init__(
-        self,
-        root: str,
-        *,
-        bytecode_dir: str | None = None,
-        limits: RenderLimits | None = None,
-        style: Style = OURS,
-    ) -> None:
+    def __init__(self, root: str, *, bytecode_dir: str | None = None, style: Style = OURS) -> None:
         self._loader = ProjectLoader(root, exact=not style.rendered)
         self._style = style
         cache = PrivateBytecode(bytecode_dir, style) if bytecode_dir else None
         self._environment = Environment(self._loader, style, bytecode_cache=cache)
-        self._limits = limits
-        self._others = partial(Renderer, root, bytecode_dir=bytecode_dir, limits=limits)
+        self._others = partial(Renderer, root, bytecode_dir=bytecode_dir)
         self._styled: dict[Style, Renderer] = {}
         self._marking: MarkingEnvironment | None = None
-        self._worker = self._worker_for(self._environment, render_text)
-        self._marker: RenderWorker | None = None
-        """The worker of marked renderings."""
-
-    def close(self) -> None:
-        """End the child processes, if there are any; the next rendering starts another."""
-        for other in self._styled.values():
-            other.close()
-        for worker in (self._worker, self._marker):
-            if worker is not None:
-                worker.close()
 
     def styled(self, style: Style) -> Renderer:
-        """Return the renderer of a style, which is closed with this one."""
+        """Return the renderer of a style."""
         if style == self._style:
             return self
         if style not in self._styled:
@@ -103,24 +80,11 @@ class Renderer:
 
         Raises `InputError`, located in the template whose line is at fault.
         """
-        return self.render_some(template, [context])[0]
-
-    def render_some(self, template: str, contexts: Sequence[Mapping[str, Any]]) -> list[Rendering]:
-        """Return the renderings of the first of `contexts`, of one at least.
-
-        In a child process, several together cost less. Raises `InputError` as `render` does, for
-        the first of them.
-        """
         if not self._style.rendered:
-            return [self.plain(template)] * len(contexts)
-        if self._worker is not None:
-            return [self._rendering(*each) for each in self._worker.render(template, contexts)]
+            return self.plain(template)
         names: dict[str, None] = {}
-        text = render_text(self._environment, template, contexts[0], names)
-        return [self._rendering(text, names)]
-
-    def _worker_for(self, environment: Environment, render: Render) -> RenderWorker | None:
-        return None if self._limits is None else RenderWorker(environment, self._limits, render)
+        text = render_text(self._environment, template, context, names)
+        return self._rendering(text, names)
 
     def plain(self, name: str) -> Rendering:
         """Return a file of the project as it is. Raises `InputError`."""
@@ -167,16 +131,11 @@ class Renderer:
             return of_itself(template, text, self._loader.text)
         if self._marking is None:
             self._marking = MarkingEnvironment(self._loader, self._style)
-            self._marker = self._worker_for(self._marking, _render_marked)
         try:
-            if self._marker is None:
-                answer = _render_marked(self._marking, template, context, {})
-            else:
-                ((answer, _),) = self._marker.render(template, [context])
+            marked = render_text(self._marking, template, context, {})
         except TilusbuildError:
-            answer = '[[], ""]'
-        names, marked = json.loads(answer)
-        return build(marked, text, names, self._loader.text)
+            marked = ""
+        return build(marked, text, self._marking.names, self._loader.text)
 
     def dependencies(self, template: str) -> tuple[str, ...]:
         """Return the templates that `template` names in include, import and extends tags, however
@@ -218,7 +177,6 @@ def render_text(
     template: str,
     context: Mapping[str, Any],
     used: dict[str, None],
-    most: int = MAX_CHARACTERS,
 ) -> str:
     """Render within bounds; add the names of used templates to `used`. Raises `InputError`."""
     environment.begin(context, lambda name: used.setdefault(name))
@@ -226,28 +184,21 @@ def render_text(
         compiled = environment.get_template(template)
         parts: list[str] = []
         length = 0
-        for part in compiled.root_render_func(compiled.new_context(dict(context))):
+        stream = compiled.root_render_func(compiled.new_context(dict(context)))
+        for part in stream:
             parts.append(part)
             length += len(part)
-            if length > most:
-                raise LimitExceededError(
-                    f"the rendering is longer than {most:,} characters (template-size in [build])"
-                )
-        return "".join(parts)
+            if length > MAX_CHARACTERS:
+                # Thrown where the template writes, so that the error has its line.
+                message = f"the rendering is longer than {MAX_CHARACTERS:,} characters"
+                stream.throw(LimitExceededError(message))  # type: ignore[attr-defined]
+        text = "".join(parts)
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        raise input_error("the rendering has a lone surrogate", place=Place(template)) from None
     except Exception as error:
         raise explain(error, template, context, environment) from error
-
-
-def _render_marked(
-    environment: Environment,
-    template: str,
-    context: Mapping[str, Any],
-    used: dict[str, None],
-    most: int = MAX_CHARACTERS,
-) -> str:
-    """Return, as JSON, the names that the marks count, and a marked rendering."""
-    marked = render_text(environment, template, context, used, most)
-    return json.dumps((environment.names, marked), ensure_ascii=False)  # type: ignore[attr-defined]
 
 
 _INCLUDE = re.compile(r"""\{%[-+]?\s*include\s+(?P<quote>["'])(?P<name>.+?)(?P=quote)[^%]*%\}""")

@@ -342,8 +342,7 @@ class _Problems:
 
 def _renderer(project: Project) -> Renderer:
     directory = os.path.join(project.cache.state_path, "templates")
-    limits = project.render_limits
-    return Renderer(project.manifest.root, bytecode_dir=directory, limits=limits)
+    return Renderer(project.manifest.root, bytecode_dir=directory)
 
 
 def _whole_plan(project: Project, parts: dict[Part, PlannedPart]) -> Plan:
