@@ -20,7 +20,7 @@ class InstallArgs(SignedArgs):
     """A package, or the name of one that is installed."""
 
     path: str | None = optional(
-        "PATH", help="a directory, a .tar.zst, a wheel, an OCI layout, or sha256:…", either=True
+        "PATH", help="a directory, a .tar.zst, a wheel or an OCI layout", either=True
     )
     remove: str | None = option(
         "--remove",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -58,9 +58,6 @@ class PackageArgs(DeviceCompilerArgs, TraceArgs):
         "--sign",
         metavar="KEY",
         help="attest and sign it with the private key in this PEM file, or `keyless`",
-    )
-    push: bool = flag(
-        "--push", help="also send it to the remote cache, and print the name to install it by"
     )
     size: bool = flag(
         "--size", help="write nothing; show what takes space, by script, target and schedule"
@@ -137,25 +134,8 @@ def run(arguments: PackageArgs) -> int:
                 chosen = formats or order.package.formats
                 with step(f"write {order.name}"):
                     made = pack.write(order, contents, chosen, arguments.output, attest=attest)
-                if arguments.push:
-                    made.append(_push(project, replace(contents, beside=attest(contents))))
             _show_made(arguments, order, contents, made)
     return 0
-
-
-def _push(project: Project, contents: Contents) -> PackageFile:
-    """Send a package; return its name there, and what was sent."""
-    from tilusbuild.errors import input_error
-    from tilusbuild.package import names
-    from tilusbuild.package.pack import PackageFile
-    from tilusbuild.remote.settings import not_installed
-
-    try:
-        from tilusbuild.package.formats.remote import remote_of, send
-    except ImportError as error:
-        raise input_error(not_installed(error)) from None
-    sent = send(contents, remote_of(project.manifest))
-    return PackageFile("remote", names.by_digest(contents.digest), sent, contents.digest)
 
 
 def _kept(project: Project) -> AbstractContextManager[None]:

@@ -26,9 +26,7 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
 class PreflightArgs(LimitArgs):
     """The package, and what is known of the machine."""
 
-    path: str = positional(
-        "PATH", help="a directory, a .tar.zst, a wheel, an OCI layout, or sha256:…"
-    )
+    path: str = positional("PATH", help="a directory, a .tar.zst, a wheel or an OCI layout")
     devices: tuple[str, ...] = repeated(
         *("-d", "--device"),
         metavar="ARCH",

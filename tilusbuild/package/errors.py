@@ -45,12 +45,6 @@ class NoPackageError(PackageError):
     kind = "NoPackage"
 
 
-class NotFetchedError(PackageError):
-    """The remote cache with the package is in trouble, or has lost a part of it."""
-
-    kind = "NotFetched"
-
-
 class MalformedListError(PackageError):
     """`tilus-package.json` is not what a packer writes: in form, size or content."""
 

@@ -37,21 +37,6 @@ SIGNATURE, PROVENANCE, SBOM = (
 BESIDE = (SIGNATURE, PROVENANCE, SBOM)
 """Files about the list, which are never in it."""
 
-_BY_DIGEST = "sha256:"
-
-
-def digest_of(path: str) -> str | None:
-    """Return the digest in `sha256:<64 hex digits>`, the name of a package in a remote cache; None
-    for anything else, such as a path."""
-    found = path.removeprefix(_BY_DIGEST)
-    return found if found != path and layout.is_hash(found) else None
-
-
-def by_digest(digest: str) -> str:
-    """Return the name of a package in a remote cache."""
-    return _BY_DIGEST + digest
-
-
 # What Linux takes: a longer name could be listed and never written.
 MAX_PATH = 4096
 MAX_PART = 255

@@ -1,9 +1,8 @@
 """Open a package in any format, and unpack some of its files to read them.
 
-The format follows from the content, never from a name or suffix; `sha256:…` is not a path, but
-the name of a package in the remote cache. `unpacked` gives a temporary
-directory that is laid out like a cache. Its content is untrusted: every file has the listed size
-and digest, and the runtime can read the scripts; nothing else was checked.
+The format follows from the content, never from a name or suffix. `unpacked` gives a
+temporary directory that is laid out like a cache. Its content is untrusted: every file has the
+listed size and digest, and the runtime can read the scripts; nothing else was checked.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import NoPackageError, NotFetchedError, PackageError
+from tilusbuild.package.errors import NoPackageError, PackageError
 from tilusbuild.package.extract import Limits, check_limits, members, write_member
 from tilusbuild.package.formats import oci, streams, wheel
 from tilusbuild.package.formats.archive import ArchiveReader
 from tilusbuild.package.formats.directory import DirectoryReader
 from tilusbuild.package.listing import FileList, layers, parse
 from tilusbuild.package.model import Reader
-from tilusbuild.remote.settings import not_installed
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.temporary import TemporaryDirectory
 
@@ -34,7 +32,7 @@ _KNOWN = "a package is a directory, a .tar.zst, a wheel, or an OCI image layout"
 
 @contextmanager
 def opened(path: str) -> Iterator[Reader]:
-    """Open the package at a path, or with such a name. Every `PackageError` of the block is raised
+    """Open the package at a path. Every `PackageError` of the block is raised
     with the path in its message.
 
     Raises `NoPackageError`, what opening the container raises, and `InputError` for a file that
@@ -59,8 +57,6 @@ def is_cache(path: str) -> bool:
 
 
 def _reader(path: str) -> Reader:
-    if (digest := names.digest_of(path)) is not None:
-        return _in_remote(digest)
     if os.path.isdir(path):
         return _of_directory(path)
     try:
@@ -77,14 +73,6 @@ def _reader(path: str) -> Reader:
         raise NoPackageError("it looks like a pickle, and nothing is ever unpickled", hint=_KNOWN)
     what = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
     raise NoPackageError(f"it is {what}, not an archive or a wheel", hint=_KNOWN)
-
-
-def _in_remote(digest: str) -> Reader:
-    try:
-        from tilusbuild.package.formats.remote import open_remote
-    except ImportError as error:
-        raise NotFetchedError(not_installed(error)) from None
-    return open_remote(digest)
 
 
 def _of_directory(path: str) -> Reader:

@@ -40,9 +40,9 @@ def load(
     """Return the kernel of a script: call it with arrays.
 
     `script` may have constants with it, `gemm[dtype=f16]`, and a target.
-    `where` is a cache tree, a project's directory, a package, a module that stands for one, or
-    `sha256:…`, the name of a package in the remote cache, which is fetched once; without it
-    TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are searched.
+    `where` is a cache tree, a project's directory, a package, or a module that stands
+    for one; without it TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are
+    searched.
     `target` is a target's name, an architecture or "cpu"; without it the device decides, of the
     arrays or of the machine. `params` choose the instance. With `strict` a dispatch table of
     another device is an error; without, it is told once and not used. `signed_by` is the PEM file

@@ -148,10 +148,6 @@ def _given(where: Any) -> SearchPlace:
     if isinstance(parts, list | tuple) and parts:
         first, *others = (_given(part) for part in parts)
         return first._replace(also=tuple(other.path for other in others))
-    if isinstance(parts, str) and parts.startswith("sha256:"):
-        from tilusbuild.runtime import fetched
-
-        return SearchPlace(fetched.directory_of(parts), parts)
     path = directory_of(parts)
     if not os.path.isdir(path):
         raise ScriptNotFoundError(f"{path} is not a directory")
