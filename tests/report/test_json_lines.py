@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from support import build_story
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from support.json_schema import valid
 from tilusbuild.cli import events_schema
 from tilusbuild.engine.build import build
-from tilusbuild.engine.events import Dropped, FailureGroup, Sharded, Verdict
+from tilusbuild.engine.events import Dropped, Sharded
 from tilusbuild.engine.interfaces import BuildConfig, Compiled
-from tilusbuild.report.bounded import bounded
 from tilusbuild.report.choose import choose
 from tilusbuild.report.jsonl import JsonReporter
 
@@ -113,33 +111,3 @@ def test_the_documents_list_every_key_of_an_event(event: Any) -> None:
     documented = re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)
     rule = SCHEMA["$defs"][event.__name__]
     assert ["event", *documented] == rule["required"]
-
-
-def test_a_summary_of_any_build_is_a_line_that_a_reader_can_take(tmp_path: Path) -> None:
-    log = "".join(f"note {i}\n" for i in range(100_000))
-    summary = build_story.summary(
-        scripts=tuple(
-            Verdict("s" * 30, (f"n={i}",), 9, 9, 0, 0, i != 4_999, "", f"s{i}")
-            for i in range(5_000)
-        ),
-        failures=(FailureGroup("error " * 50_000, 1, (), "failed", log, f"{tmp_path}/compile.sh"),),
-    )
-    stdout = io.StringIO()
-    JsonReporter(stdout).emit(summary)
-    line = json.loads(stdout.getvalue())
-    assert is_build_line(line)
-    assert len(stdout.getvalue()) < 512 << 10
-    assert (len(line["scripts"]), line["scripts_left_out"]) == (1_000, 4_000)
-    assert [each["instance"] for each in line["scripts"][:2]] == [["n=4999"], ["n=0"]]
-    (failure,) = line["failures"]
-    start, where, end = re.split(r"\n(\[\.\.\..*\.\.\.\])\n", failure["message"])
-    assert log.startswith(start)
-    assert log.endswith(end)
-    missing = len(log) - len(start) - len(end)
-    whole = f"{tmp_path}/nvcc_output.txt"
-    assert where == f"[... {missing:,} characters left out: all of it is in {whole} ...]"
-
-
-def test_a_small_summary_is_whole() -> None:
-    summary = build_story.summary()
-    assert bounded(summary) == summary

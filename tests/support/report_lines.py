@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
-
-import pytest
 
 from tilusbuild.builder.costs import Cost, Usage, total
 from tilusbuild.builder.timeline import BuildTimeline
@@ -16,7 +12,6 @@ from tilusbuild.cli.report import CostSummary, ProjectLine
 from tilusbuild.engine.timeline import AttemptRecord, MemorySample, Span
 from tilusbuild.expr import Value
 from tilusbuild.package.compared import ComparedLine, Figures
-from tilusbuild.report.html import text_of
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.space.report import RuleEffect
 from tilusbuild.status import Status
@@ -26,17 +21,6 @@ HOSTILE = '<img src=x onerror="document.title=1">'
 """The name of a script."""
 LOG = "</script><script>alert(1)</script>\nkernels/a.cu.j2(3): error: <b>bold</b>"
 TILES = (16, 32, 64, 128)
-
-
-def unpacked(packed: str) -> list[Any]:
-    """The values that `report/columns.py` packed, read by the page's own code; skip without an
-    engine for it."""
-    quickjs = pytest.importorskip("quickjs", reason="needs quickjs, of [dev]")
-    engine = quickjs.Context()
-    engine.eval(text_of("model.js"))
-    read = engine.eval("(packed) => JSON.stringify(model.unpack(JSON.parse(packed)))")
-    found: list[Any] = json.loads(read(packed))
-    return found
 
 
 def costs(count: int) -> list[Cost]:

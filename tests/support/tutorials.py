@@ -49,7 +49,6 @@ HERE: dict[str, Callable[[], bool]] = {
     "nginx": _nginx,
     "nvcc": lambda: shutil.which("nvcc") is not None,
     "protobuf": lambda: importlib.util.find_spec("google.protobuf") is not None,
-    "quickjs": lambda: importlib.util.find_spec("quickjs") is not None,
     "torch": lambda: importlib.util.find_spec("torch") is not None,
 }
 """Whether this machine has what a block may need."""

@@ -1,4 +1,4 @@
-"""`tilusbuild report [SCRIPT…]`: what builds cost, as tables, JSON, a page or a chart."""
+"""`tilusbuild report [SCRIPT…]`: what builds cost, as tables, JSON or a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.package.compared import ComparedLine
 from tilusbuild.report.jsonl import JsonLine, json_line
-from tilusbuild.report.svg import CHARTS, METRICS
 from tilusbuild.tune.measured import MeasuredLine
 
 if TYPE_CHECKING:
@@ -38,25 +37,6 @@ class ReportArgs(SelectionArgs):
         "--html", metavar="FILE", help="write a page to look at, in one file that needs no network"
     )
     open: bool = flag("--open", help="open the page of --html in the browser")
-    svg: str | None = option(
-        "--svg", metavar="NAME", choices=CHARTS, help=f"draw one chart: {', '.join(CHARTS)}"
-    )
-    output: str | None = option(
-        "-o", "--output", metavar="FILE", help="where --svg goes (default: NAME.svg)"
-    )
-    instance: str | None = option(
-        "--instance", metavar="NAME", help="the instance that --svg draws (default: the first)"
-    )
-    metric: str | None = option(
-        "--metric",
-        metavar="NAME",
-        choices=METRICS,
-        help=f"what --svg map and parallel colour by: {', '.join(METRICS)} (at the last sizes); "
-        "default: the first that tells programs apart",
-    )
-    axes: str | None = option(
-        "--axes", metavar="X,Y", help="the parameters of --svg map, the sizes of --svg served"
-    )
     against: str | None = option(
         "--against",
         metavar="OTHER",
@@ -104,8 +84,7 @@ def run(arguments: ReportArgs) -> int:
         raise input_error("--open needs --html", hint="add --html FILE")
     with options.project(arguments) as project:
         selection = options.selected(arguments, project)
-        written = arguments.html is not None or arguments.svg is not None
-        if not (arguments.json or written):
+        if not arguments.json and arguments.html is None:
             found = costs(project.plan(selection), project.cache)
             print(costs_text(found, arguments.top), end="")
             return 0
@@ -118,7 +97,7 @@ def run(arguments: ReportArgs) -> int:
 
 
 def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
-    """Yield everything that is known: what `--json` prints, and what the page and charts show."""
+    """Yield everything that is known: what `--json` prints, and what the page shows."""
     from tilusbuild._version import __version__
     from tilusbuild.package.compared import compared
     from tilusbuild.plan.spaces import reports
@@ -146,7 +125,7 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
 
 
 def _write(arguments: ReportArgs, lines: Sequence[str]) -> None:
-    """Write the page and the chart that are asked for."""
+    """Write the page, if it is asked for."""
     if arguments.html is not None:
         from tilusbuild.report.html import page
 
@@ -155,12 +134,6 @@ def _write(arguments: ReportArgs, lines: Sequence[str]) -> None:
             import webbrowser
 
             webbrowser.open("file://" + os.path.abspath(arguments.html))
-    if arguments.svg is not None:
-        from tilusbuild.report.svg import svg
-
-        given = ((name, getattr(arguments, name)) for name in ("instance", "metric", "axes"))
-        chosen = {name: value for name, value in given if value is not None}
-        _output(arguments.output or f"{arguments.svg}.svg", svg(lines, arguments.svg, chosen))
 
 
 def _output(path: str, data: bytes) -> None:

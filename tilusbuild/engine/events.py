@@ -304,8 +304,6 @@ class Summary(Event):
     """The signal that stopped the build."""
     remote: RemoteSummary | None = None
     """None: no remote cache was asked or sent to."""
-    scripts_left_out: int = 0
-    """Verdicts that are not among `scripts`: those of the instances that are well, in JSON."""
     failures_left_out: int = 0
     """Groups of failures that are not among `failures`."""
 

@@ -1,4 +1,4 @@
-// What each chart looks like, as options of ECharts: the same for the page and for `--svg`.
+// What each chart looks like, as options of ECharts.
 // `look` has the colours, and `tip`, which makes the element of a hover: text, never markup.
 "use strict";
 const charts = (() => {
@@ -333,29 +333,3 @@ const charts = (() => {
 
   return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, race, roofline, sizes, change, rounded, bytes, time, percent, stepColour };
 })();
-
-// One chart as text, for `report --svg`: no page, no window. Nothing measures text there, so it is
-// taken to be as wide as in a wide font: labels that are thought narrower lie over each other.
-function svgOf(lines, name, wanted, width) {
-  echarts.setPlatformAPI({ measureText: (text, font) => ({ width: text.length * 0.62 * (parseFloat(/\d+(?=px)/.exec(font)) || 12) }) });
-  const found = model.read(lines);
-  const look = { ink: "#1a1c1f", muted: "#5a6069", line: "#c9ced6", back: "#ffffff", card: "#ffffff", tail: "rgba(213,94,0,0.10)", font: "system-ui, sans-serif" };
-  const whole = ["timeline", "sizes", "change"].includes(name);
-  let drawn = null;
-  if (whole) drawn = charts[name](found, wanted, look);
-  else
-    for (const instance of found.instances) {
-      if (wanted.instance && instance.name !== wanted.instance) continue;
-      const measured = instance.measured[0];
-      const [x, y] = wanted.axes ? wanted.axes.split(",") : instance.parameters.map((p) => p.name);
-      const choice = { ...wanted, how: "middle", device: measured && measured.device, x, y, sizeX: x, sizeY: y };
-      if ((drawn = charts[name](instance, choice, look))) break;
-    }
-  if (!drawn) return "";
-  const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height: drawn.height });
-  chart.setOption({ ...drawn.option, backgroundColor: "#ffffff" });
-  const text = chart.renderToSVGString(), height = drawn.height + 34;
-  chart.dispose();
-  const title = drawn.option.aria.label.description.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
-  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"><rect width="100%" height="100%" fill="#ffffff"/><text x="14" y="24" font-family="${look.font}" font-size="15" font-weight="600" fill="${look.ink}">${title}</text>${text.replace("<svg ", '<svg y="34" ')}</svg>\n`;
-}

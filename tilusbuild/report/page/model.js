@@ -20,27 +20,11 @@ const model = (() => {
     };
   }
 
-  // The list of values that `report/columns.py` packed.
-  function unpack({ count, strings, column }) {
-    const range = (n, get) => Array.from({ length: n }, (_, i) => get(i));
-    const values = (c, n) => {
-      if ("all" in c) return range(n, () => c.all);
-      if (c.of) return c.of;
-      if (c.text) return c.text.map((place) => strings[place]);
-      if (c.keys) {
-        const columns = c.columns.map((each) => values(each, n));
-        return range(n, (i) => Object.fromEntries(c.keys.map((key, k) => [key, columns[k][i]])));
-      }
-      if (c.sizes) {
-        const sizes = values(c.sizes, n), items = values(c.items, sizes.reduce((a, b) => a + b, 0));
-        let from = 0;
-        return sizes.map((size) => items.slice(from, (from += size)));
-      }
-      const parts = c.parts.map((part, k) => values(part, c.which.filter((w) => w === k).length));
-      const next = parts.map(() => 0);
-      return c.which.map((k) => parts[k][next[k]++]);
-    };
-    return values(column, count);
+  // The lines of JSON that are in the document, gzipped and in base64.
+  async function unpack(text) {
+    const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(plain).text());
   }
 
   function read(lines) {

@@ -1,8 +1,8 @@
 // The report's pages: what is chosen, and the charts and tables of it. Everything that comes from
 // a project reaches the document as text (`textContent`), and nothing as markup.
 "use strict";
-(() => {
-  const found = model.read(model.unpack(JSON.parse(document.getElementById("data").textContent)));
+(async () => {
+  const found = model.read(await model.unpack(document.getElementById("data").textContent));
   const make = (tag, about = {}, ...inside) => {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(about)) {
