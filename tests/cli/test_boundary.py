@@ -66,6 +66,26 @@ def test_a_module_of_python_that_cannot_be_read_is_no_bug(ends: Any, capsys: Any
     assert ends(ModuleNotFoundError("No module named 'tilusbuild.x'", name="tilusbuild.x")) == 70
 
 
+@pytest.mark.parametrize("module", ["rfc8785", "tvm_ffi.module", "jinja2"])
+def test_a_dependency_that_is_not_installed_is_no_bug(ends: Any, capsys: Any, module: str) -> None:
+    assert ends(ModuleNotFoundError(f"No module named '{module}'", name=module)) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(("error: rfc8785", "error: apache-tvm-ffi", "error: jinja2"))
+    assert "is not installed" in err
+    assert "pip install" in err
+
+
+def test_help_of_a_verb_imports_nothing_of_packages() -> None:
+    code = (
+        "import sys\n"
+        "from tilusbuild.cli.parser import whole_parser\n"
+        "whole_parser().format_help()\n"
+        "found = [m for m in sys.modules if m.startswith(('tilusbuild.package', 'rfc8785'))]\n"
+        "assert not found, found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("error", [CorruptFileError("it is cut"), CorruptCacheError("it is cut")])
 def test_a_damaged_cache_is_no_bug(ends: Any, capsys: Any, error: Exception) -> None:
     assert ends(error) == 1

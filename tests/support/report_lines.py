@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilusbuild.builder.costs import Cost, Usage, total
+from tilusbuild.builder.costs import ComparedLine, Cost, Figures, Usage, total
 from tilusbuild.builder.timeline import BuildTimeline
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.cli.report import CostSummary, ProjectLine
 from tilusbuild.engine.timeline import AttemptRecord, MemorySample, Span
 from tilusbuild.expr import Value
-from tilusbuild.package.compared import ComparedLine, Figures
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.space.report import RuleEffect
 from tilusbuild.status import Status

@@ -13,11 +13,13 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from typing import ClassVar
 
 from tilusbuild._version import __version__
@@ -106,6 +108,11 @@ def answer(error: Exception, words: list[str]) -> int:
     if isinstance(error, ModuleNotFoundError) and _comes_with_python(error.name):
         # Without descriptors, importlib takes a directory that it cannot list for an empty one.
         return _machine(f"{error}, which comes with Python: its files cannot be read")
+    if isinstance(error, ModuleNotFoundError) and (missing := _dependency(error.name)):
+        return _machine(
+            f"{missing} is not installed, without which tilusbuild does not run",
+            f"python -m pip install '{missing}'",
+        )
     if isinstance(error, (CorruptFileError, LoadError)):
         return _machine(str(error))
     return _internal(error, words)
@@ -113,6 +120,22 @@ def answer(error: Exception, words: list[str]) -> int:
 
 def _comes_with_python(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _dependency(module: str | None) -> str | None:
+    """Return the requirement, as tilusbuild declares it, that has a module; None for any other."""
+    name = (module or "").partition(".")[0]
+    try:
+        declared = metadata.requires("tilusbuild") or []
+    except metadata.PackageNotFoundError:
+        return None
+    required = (each.partition(";")[0].strip() for each in declared if "extra ==" not in each)
+    return next((r for r in required if name in _modules(re.split(r"[^\w.-]", r)[0])), None)
+
+
+def _modules(distribution: str) -> tuple[str, str]:
+    name = distribution.lower().replace("-", "_")
+    return name, name.removeprefix("apache_")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -125,7 +148,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _machine(message: str, hint: Shortage | None = None) -> int:
+def _machine(message: str, hint: Shortage | str | None = None) -> int:
     sys.stderr.write(f"error: {message}\n" + (f"  {hint}\n" if hint else ""))
     return 1
 

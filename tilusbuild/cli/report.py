@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.builder.costs import Cost, Total, costs, costs_text, total, totals
+from tilusbuild.builder.costs import ComparedLine, Cost, Total, costs, costs_text, total, totals
 from tilusbuild.builder.timeline import BuildTimeline, last
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
-from tilusbuild.package.compared import ComparedLine
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.tune.measured import MeasuredLine
 
@@ -99,7 +98,7 @@ def run(arguments: ReportArgs) -> int:
 def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
     """Yield everything that is known: what `--json` prints, and what the page shows."""
     from tilusbuild._version import __version__
-    from tilusbuild.package.compared import compared
+    from tilusbuild.package.diff import compared
     from tilusbuild.plan.spaces import reports
     from tilusbuild.tune.measured import measured
 
