@@ -30,17 +30,16 @@ from tilusbuild.cache.verify import repair_cache, verify_cache
 from tilusbuild.errors import InputError, TilusbuildError
 
 STALE = "0123456789abcdef0123"
-OLD_STALE = "0123456789abcdef"
 
 PLACES = [
-    "programs", "scripts", "include", "staging", "state", "locks", "lock", "index.json",
+    "programs", "scripts", "include", "staging", "state", "locks", "index.json",
     "CACHEDIR.TAG", ".gitignore", "notes", "programs/notes", "include/notes", "scripts/notes",
     "staging/notes", "locks/notes", "scripts/matmul/notes",
     "programs/P", "programs/P/module", "programs/P/meta.json", "programs/P/module/lib.so",
     "include/I", "include/I/project", "include/I/MANIFEST",
     "scripts/matmul", "scripts/matmul/S", "scripts/matmul/S/programs", "scripts/matmul/S/failed",
     "scripts/matmul/S/script.txt", "scripts/matmul/S/schedule.txt", "scripts/matmul/S/notes",
-    f"staging/{STALE}", f"staging/{STALE}/deep", f"staging/{OLD_STALE}",
+    f"staging/{STALE}", f"staging/{STALE}/deep",
     "locks/use", "locks/index", "locks/read-ab", "state/history", "state/plans", "state/tune",
 ]  # fmt: skip
 OF = ["old", "new"]
@@ -68,9 +67,8 @@ class Laid:
         record_build(self.cache, "/p/tilus.toml", "p", [("matmul", self.names["new"][2])])
         Path(self.cache.state_path, "plans").mkdir()
         Path(self.cache.state_path, "history").write_text("x")
-        for name in (STALE, OLD_STALE):
-            Path(self.path("staging", name, "deep")).mkdir(parents=True)
-            Path(self.path("staging", name, "deep", "file")).write_text("x")
+        Path(self.path("staging", STALE, "deep")).mkdir(parents=True)
+        Path(self.path("staging", STALE, "deep", "file")).write_text("x")
 
     @property
     def cache(self) -> Tree:
@@ -271,7 +269,7 @@ def test_what_another_process_removes_meanwhile_is_no_stranger(tmp_path: Path, m
 
 @pytest.mark.parametrize(
     "made",
-    ["a virtualenv", "target of cargo", "a project", "state", "lock", "its half", "empty tag"],
+    ["a virtualenv", "target of cargo", "a project", "state", "its half", "empty tag"],
 )
 def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, made) -> None:
     place = tmp_path / "place"
@@ -282,7 +280,6 @@ def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, m
         "target of cargo": ["debug/x", "CACHEDIR.TAG"],
         "a project": ["include/x.h", "scripts/run.py", "programs/x.c"],
         "state": ["state/terraform"],
-        "lock": ["lock"],
         "its half": ["staging/mine"],
         "empty tag": ["CACHEDIR.TAG", "programs/x"],
     }[made]:
@@ -306,18 +303,6 @@ def test_the_cache_itself_may_be_a_link(tmp_path: Path) -> None:
     assert len(collect_garbage(sample.cache).removed) == 1
     assert clear_cache(sample.cache) == []
     assert (tmp_path / "cache").is_symlink()
-
-
-@pytest.mark.parametrize("operation", sorted(OPERATIONS))
-def test_a_tree_of_0_1_is_ours(tmp_path: Path, operation) -> None:
-    """It has the same CACHEDIR.TAG, a file `lock`, and no `locks/`."""
-    tree = Laid(str(tmp_path))
-    shutil.rmtree(tree.path("locks"))
-    Path(tree.path("lock")).touch()
-    OPERATIONS[operation](tree)
-    assert verify_cache(tree.cache) == []
-    build(tree)
-    assert verify_cache(tree.cache) == []
 
 
 MOUNTED = """

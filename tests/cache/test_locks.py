@@ -1,9 +1,7 @@
 """Locks exclude threads and processes alike, and vanish with their holders."""
 
-import fcntl
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -146,35 +144,6 @@ def test_two_of_a_stripe_wait_for_each_other(locks):
         assert locks.take(other, wait=False) is None
     with locks.take(other, wait=False):
         pass
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_versions_up_to_0_1_and_this_one_exclude_each_other(locks, tmp_path: Path, kind):
-    """Those lock a byte of the file `lock`: 15 digits after a region's number."""
-    name = "123456789abcdef" + "0" * 49 if kind not in ("use", "index") else ""
-    region = {"use": 0, "index": 1, "program": 2, "include": 3, "script": 4, "stage": 5, "read": 6}
-    offset = (region[kind] << 60) + int(name[:15] or "0", 16)
-    older = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-
-    def lock_older(how: int) -> None:
-        fcntl.fcntl(older, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", how, 0, offset, 1, 0))
-
-    try:
-        lock_older(fcntl.F_RDLCK)
-        assert locks.take(LockName(kind, name), wait=False) is None
-        assert not locks.is_free(LockName(kind, name))
-        locks.take(LockName(kind, name, shared=True), wait=False).release()
-        lock_older(fcntl.F_UNLCK)
-        assert locks.is_free(LockName(kind, name))
-        with locks.take(LockName(kind, name, shared=True)):
-            lock_older(fcntl.F_RDLCK)
-            with pytest.raises(BlockingIOError):
-                lock_older(fcntl.F_WRLCK)
-        lock_older(fcntl.F_UNLCK)
-        with locks.take(LockName(kind, name)), pytest.raises(BlockingIOError):
-            lock_older(fcntl.F_RDLCK)
-    finally:
-        os.close(older)
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(locks, tmp_path: Path):

@@ -171,7 +171,7 @@ def test_an_invalid_entry_is_refused_and_leaves_nothing(cache: Tree, sample: Sam
 def test_a_live_stage_is_left_alone_and_a_dead_one_swept(cache: Tree):
     live = Stage(cache)
     Path(live.path, "mine").write_text("")
-    dead = cache.path("staging", "0123456789abcdef")
+    dead = cache.path("staging", "0123456789abcdef0123")
     os.mkdir(dead)
     Path(dead, "left").write_text("")
     next_builder = Tree(cache.root)

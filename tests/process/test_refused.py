@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import errno
 import os
 import resource
@@ -129,7 +128,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def start(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    return lambda: monkeypatch.setattr(_thread, "start_new_thread", start)
+    return lambda: monkeypatch.setattr(threading, "_start_new_thread", start)
 
 
 def test_a_runner_without_a_thread_leaves_no_process(no_threads: Callable[[], None]) -> None:

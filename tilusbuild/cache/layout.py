@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from tilusbuild.runtime.reader_lock import LOCK_FILE, LOCKS
+from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 
 PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
@@ -30,7 +30,7 @@ TUNED = "tune"
 ORIGINS = "fetched"
 """In `state`: which programs other machines made."""
 DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE, LOCKS)
-TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE, LOCK_FILE))
+TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE))
 """What is in a tree: all else is somebody else's."""
 
 TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
@@ -42,8 +42,7 @@ IGNORE_TEXT = b"*\n"
 
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _DIRECTORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_STAGING = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{4})?", re.ASCII)
-"""With 16 digits it is of a version up to 0.1, which removes such that it has not locked."""
+_STAGING = re.compile(r"[0-9a-f]{20}", re.ASCII)
 _LOCK = re.compile(
     r"use|index|read-[0-9a-f]{2}|(?:program|include|script|stage)-[0-9a-f]{3}", re.ASCII
 )

@@ -6,9 +6,7 @@
   are striped by their first three digits. Two that share a stripe wait for each other without need.
 - They work over NFS, where a lock of a directory does not.
 
-Exclusive locks are `filelock`'s, shared ones the same call of the kernel with `LOCK_SH`. Up to 0.1
-a lock was a byte range of the file `lock`; where a tree has that file, its bytes are locked, too,
-so that builds of both versions may run at once.
+Exclusive locks are `filelock`'s, shared ones the same call of the kernel with `LOCK_SH`.
 """
 
 from __future__ import annotations
@@ -18,24 +16,15 @@ import fcntl
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from types import TracebackType
 from typing import Literal
 
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.runtime.reader_lock import (
-    FLOCK,
-    LOCK_FILE,
-    LOCKS,
-    SCRIPTS_IN_USE,
-    lock_offset,
-    stripe,
-)
+from tilusbuild.runtime.reader_lock import LOCKS, stripe
 from tilusbuild.runtime.regular import open_regular
 
 Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
 KINDS: tuple[Kind, ...] = ("use", "index", "program", "include", "script", "stage", "read")
-_REGION = {kind: number for number, kind in enumerate(KINDS)} | {"read": SCRIPTS_IN_USE}
 _POLL = 0.01
 """Seconds between two attempts at an exclusive lock that somebody has."""
 
@@ -52,11 +41,6 @@ class LockName:
     def file(self) -> str:
         """The name in `locks/`."""
         return stripe(self.kind, self.name) if self.name else self.kind
-
-    @property
-    def offset(self) -> int:
-        """The byte of the file `lock` that versions up to 0.1 lock."""
-        return lock_offset(_REGION[self.kind], self.name or "0" * 15)
 
 
 class Held:
@@ -77,19 +61,12 @@ class Held:
             # Unlock before closing: a forked child may hold the same open file description.
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_UN)
-            with suppress(OSError):
-                fcntl.fcntl(handle, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
             os.close(handle)
 
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -99,7 +76,6 @@ class Locks:
 
     def __init__(self, root: str) -> None:
         self.path = os.path.join(root, LOCKS)
-        self._older = os.path.join(root, LOCK_FILE)
 
     def take(self, *names: LockName, wait: bool = True) -> Held | None:
         """Take all or, without `wait`, nothing (None) when somebody has one of them.
@@ -127,7 +103,7 @@ class Locks:
                 handle = self._open(name, os.O_RDWR)
                 held.add(Held([handle]))
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return self._is_free_of_older(name)
+            return True
         except OSError as error:
             # EBADF: over NFS, a file that we may only read.
             if _is_taken(error) or error.errno == errno.EBADF:
@@ -151,11 +127,6 @@ class Locks:
                 if not self._is_current(handle, name):
                     held.release()  # the cache was deleted and made again while we waited
                     continue
-                older = self._take_older(name, wait)
-                if older is None:
-                    held.release()
-                    return None
-                held.add(older)
                 return held
             except BaseException:
                 held.release()
@@ -179,43 +150,6 @@ class Locks:
         except FileNotFoundError:
             return False
         return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
-
-    # Versions up to 0.1.
-
-    def _take_older(self, name: LockName, wait: bool) -> Held | None:
-        handle = self._open_older(name.shared)
-        if handle < 0:
-            return Held()
-        held = Held([handle])
-        kind = fcntl.F_RDLCK if name.shared else fcntl.F_WRLCK
-        request = FLOCK.pack(kind, os.SEEK_SET, name.offset, 1, 0)
-        try:
-            fcntl.fcntl(handle, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, request)
-        except BaseException as error:
-            held.release()
-            if isinstance(error, OSError) and _is_taken(error) and not wait:
-                return None
-            raise
-        return held
-
-    def _is_free_of_older(self, name: LockName) -> bool:
-        handle = self._open_older(shared=True)
-        if handle < 0:
-            return True
-        with Held([handle]):
-            asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, name.offset, 1, 0)
-            found = FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
-            return bool(found[0] == fcntl.F_UNLCK)
-
-    def _open_older(self, shared: bool) -> int:
-        try:
-            return open_regular(self._older, os.O_RDWR, follow=False)
-        except FileNotFoundError:
-            return -1
-        except OSError:
-            if not shared:
-                raise
-            return open_regular(self._older, follow=False)
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:

@@ -21,13 +21,13 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, RealDisk, wrap_oserror
 from tilusbuild.cache.locks import Held, LockName, Locks
 from tilusbuild.errors import InputError, input_error
-from tilusbuild.runtime.reader_lock import LOCK_FILE, LOCKS
+from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.state.directories import below, is_directory, names_below
 from tilusbuild.state.files import OCCUPIED
 
-_BEGUN = frozenset((layout.STAGING, LOCKS, LOCK_FILE))
+_BEGUN = frozenset((layout.STAGING, LOCKS))
 """What there is before the mark."""
 _MAX_MARK = 1 << 12
 _ATTEMPTS = 10
@@ -128,8 +128,7 @@ class Tree:
             names <= _BEGUN
             and all(map(layout.is_staging, self.names(layout.STAGING)))
             and all(map(layout.is_lock, self.names(LOCKS)))
-            and all(is_directory(self.path(name)) for name in names - {LOCK_FILE})
-            and (LOCK_FILE not in names or _has_size(self.path(LOCK_FILE), 0))
+            and all(is_directory(self.path(name)) for name in names)
         )
 
     def _check_links(self, directory: str) -> None:

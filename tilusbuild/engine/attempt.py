@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeAlias
 
 from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store, StoredProgram
@@ -22,8 +23,7 @@ from tilusbuild.engine.states import Ticket
 from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.process.base import CancelledError
-from tilusbuild.process.threads import Thread, start_thread
+from tilusbuild.process.base import CancelledError, start_thread
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Cause, Status
 

@@ -6,8 +6,11 @@ be called from several threads at once.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import Protocol
 
@@ -178,3 +181,21 @@ class PrefixRunner:
 
     def close(self) -> None:
         self._runner.close()
+
+
+def start_thread(run: Callable[..., object], *arguments: object) -> threading.Thread:
+    """Start a thread that does not keep the process alive. Raises `OSError`."""
+    thread = threading.Thread(target=run, args=arguments, daemon=True)
+    with starting_threads():
+        thread.start()
+    return thread
+
+
+@contextmanager
+def starting_threads() -> Iterator[None]:
+    """Start threads in a block, by whatever library. Raises `OSError`: a limit on processes counts
+    threads too, and Python's `RuntimeError` would be reported as a bug of ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"no thread can be started ({error})") from None

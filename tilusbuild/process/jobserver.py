@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.process.threads import start_thread
+from tilusbuild.process.base import start_thread
 
 if TYPE_CHECKING:
     from types import TracebackType

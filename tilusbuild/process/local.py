@@ -23,8 +23,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand, RunnerLostError
-from tilusbuild.process.threads import Thread, start_thread
+from tilusbuild.process.base import (
+    CancelledError,
+    Command,
+    CompletedCommand,
+    RunnerLostError,
+    start_thread,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -117,7 +122,7 @@ class LocalRunner:
         self._last_number = 0
         self._owner = os.getpid()
         self._socket: socket.socket | None = None
-        self._reader: Thread | None = None
+        self._reader: threading.Thread | None = None
         self._warden = 0
         self._closed = False
         self._held = threading.Event()

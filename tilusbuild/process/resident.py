@@ -26,9 +26,8 @@ import threading
 import time
 from dataclasses import replace
 
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand, start_thread
 from tilusbuild.process.local import LocalRunner, Scope
-from tilusbuild.process.threads import start_thread
 
 FRAME = struct.Struct("<I")
 """The length of a request: a working directory and arguments, each ending in NUL."""

@@ -21,7 +21,7 @@ from tilusbuild.engine import events
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.engine.queue import WakeUp
 from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
-from tilusbuild.process.threads import Thread, start_thread
+from tilusbuild.process.base import start_thread
 from tilusbuild.remote.choose import open_backend
 from tilusbuild.remote.fetch import Fetcher, Hit, Miss, Outcome, Refused
 from tilusbuild.remote.guard import BrokenError, Guard
@@ -87,7 +87,7 @@ class RemoteCache:
         self._withdrawn = False
         self._senders: list[Sender] = []
         self._askers = 0
-        self._threads: list[Thread] = []
+        self._threads: list[threading.Thread] = []
 
     # On the build's thread.
 

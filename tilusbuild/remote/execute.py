@@ -16,9 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Elsewhere
+from tilusbuild.process.base import (
+    CancelledError,
+    Command,
+    CompletedCommand,
+    Elsewhere,
+    start_thread,
+)
 from tilusbuild.process.elsewhere import SENT, Tell
-from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.process.warden import Output
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.actions import Actions, digest
@@ -109,7 +114,7 @@ class RemoteExecutor:
         self._proved: bool | None = None
         """None while the probe runs."""
         self._probing = False
-        self._prover: Thread | None = None
+        self._prover: threading.Thread | None = None
         self.executed = Executed()
 
     def ready(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -19,24 +18,11 @@ from tilusbuild.runtime.regular import open_regular
 
 LOCKS, READ = "locks", "read"
 """Where a tree has its locks, and of which kind those of scripts in use are."""
-LOCK_FILE = "lock"
-"""What versions up to 0.1 lock instead: bytes of this file."""
-_REGION_BITS = 60
-SCRIPTS_IN_USE = 6
-"""Which range of offsets stands for scripts in use there; `tilusbuild.cache.locks` has the rest."""
-FLOCK = struct.Struct("@hhqqi4x")
-"""`struct flock` of 64-bit Linux: type, whence, start, length, pid (0 for these locks)."""
 
 
 def stripe(kind: str, name: str) -> str:
     """Return the name of the file that is locked for a thing with a hex name."""
     return f"{kind}-{name[: 2 if kind == READ else 3]}"
-
-
-def lock_offset(region: int, name: str) -> int:
-    """Return the byte that stands for a hex name of 15 digits or more, of which the first 15
-    count."""
-    return (region << _REGION_BITS) + int(name[: _REGION_BITS // 4], 16)
 
 
 class SharedFile:
@@ -90,10 +76,3 @@ class ReaderLock:
             file = _shared_file(os.path.join(root, LOCKS, stripe(READ, script)))
             fcntl.flock(file.handle, fcntl.LOCK_SH)  # nothing, if it is locked
             self._files.append(file)
-        with suppress(OSError, ValueError):
-            older = _shared_file(os.path.join(root, LOCK_FILE))
-            request = FLOCK.pack(
-                fcntl.F_RDLCK, os.SEEK_SET, lock_offset(SCRIPTS_IN_USE, script), 1, 0
-            )
-            fcntl.fcntl(older.handle, fcntl.F_OFD_SETLKW, request)
-            self._files.append(older)

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PREFIX = "tilusbuild-tmp-"
-_TO_REMOVE = 4
-"""Descriptors that removing a directory takes. They are kept back when it is made: who runs out of
-them has none left for that."""
 _MADE = re.compile(rf"{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
@@ -34,11 +31,9 @@ class TemporaryDirectory:
         _sweep()
         while True:
             self.path = tempfile.mkdtemp(prefix=f"{_PREFIX}{what}-")
-            self._held, self._kept_back = ExitStack(), ExitStack()
+            self._held = ExitStack()
             try:
                 self.handle = self._held.enter_context(below(*os.path.split(self.path)))
-                for _ in range(_TO_REMOVE):
-                    self._kept_back.callback(os.close, os.dup(self.handle))
                 with suppress(OSError):
                     fcntl.flock(self.handle, fcntl.LOCK_EX)
                 # Another one may have swept it before it was held.
@@ -49,7 +44,6 @@ class TemporaryDirectory:
             except BaseException:
                 self.close()
                 raise
-            self._kept_back.close()
             self._held.close()
 
     def __enter__(self) -> Self:
@@ -60,12 +54,8 @@ class TemporaryDirectory:
 
     def close(self) -> None:
         """Remove it. What cannot be removed waits for the next one's sweep."""
-        self._kept_back.close()
-        try:
+        with suppress(OSError):
             remove(self.path)
-        except OSError:
-            with suppress(OSError):  # takes no descriptor: it was made when there were no more
-                os.rmdir(self.path)
         self._held.close()
 
 

@@ -26,9 +26,8 @@ from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
-from tilusbuild.process.base import CancelledError, Command, RunnerLostError
+from tilusbuild.process.base import CancelledError, Command, RunnerLostError, start_thread
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.threads import start_thread
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain

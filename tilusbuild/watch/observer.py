@@ -33,7 +33,7 @@ from watchdog.events import (
 from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from tilusbuild.process.threads import starting_threads
+from tilusbuild.process.base import starting_threads
 from tilusbuild.watch.dependencies import is_editor_temp_file, is_within
 
 MAX_PLACES = 64

@@ -24,13 +24,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from threading import Thread
 from typing import Any, Protocol
 
 import tilusbuild
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand, start_thread
 from tilusbuild.process.local import LocalRunner, signal_name
-from tilusbuild.process.threads import Thread, start_thread
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune.bench.work import Candidate, Case
