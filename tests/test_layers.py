@@ -12,12 +12,13 @@ import pytest
 import tilusbuild
 
 LAYERS = [
-    "runtime", "option", "_version", "lazy_dataclass",
+    "runtime", "rooms", "option", "_version", "lazy_dataclass",
     "errors", "shortage", "status", "state", "noop", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",
-    "watch", "jit", "interop", "intake", "cli",
+    "watch", "jit", "cli",
+    "interop", "intake",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

@@ -9,12 +9,12 @@ from typing import Any, get_type_hints
 import pytest
 
 from tilusbuild.cli.arguments import Common, Verb, declare, declare_common
-from tilusbuild.cli.parser import VERBS, actions_of, parse
+from tilusbuild.cli.parser import actions_of, parse, verbs
 from tilusbuild.errors import InputError
 
 ACTIONS = [
     pytest.param(action, id=f"{verb} {name}".strip())
-    for verb in VERBS
+    for verb in verbs()
     for name, action in actions_of(verb).items()
 ]
 GIVEN = {"record": b"", "started": 0}
@@ -53,7 +53,7 @@ def test_the_type_of_a_field_is_that_of_its_option(action: Verb[Any]) -> None:
             assert hint == (parsed if always else parsed | None), each.dest
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs())
 def test_every_verb_and_option_has_a_help_that_argparse_can_print(verb: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         parse([verb, "--help"])

@@ -11,9 +11,10 @@ import pytest
 from support.command_line import run
 from support.scale import TEMPLATE, manifest
 from tilusbuild.cli.arguments import variables
-from tilusbuild.cli.parser import EXAMPLES, GROUPS, VERBS, actions_of, parse
+from tilusbuild.cli.parser import EXAMPLES, GROUPS, VERBS, actions_of, parse, verbs
 from tilusbuild.report import colour
 from tilusbuild.report.choose import can_redraw
+from tilusbuild.rooms import brought
 
 
 def test_every_verb_is_in_a_group_and_has_an_example_that_parses(
@@ -22,16 +23,18 @@ def test_every_verb_is_in_a_group_and_has_an_example_that_parses(
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(VERBS)
     import shlex
 
-    for verb, example in EXAMPLES.items():
+    optional = {name: verb[2] for name, verb in brought("verb").items()}
+    assert all(verb[1] in GROUPS for verb in brought("verb").values())
+    for verb, example in (EXAMPLES | optional).items():
         assert parse(shlex.split(example)).verb == verb
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs())
 def test_help_names_statuses_variables_and_an_example(verb: str, tmp_path: Path) -> None:
     text = run(tmp_path, "help", verb).out
     assert text == run(tmp_path, verb, "--help").out
     assert "exit status:" in text
-    assert f"  tilusbuild {EXAMPLES[verb]}" in text
+    assert f"example:\n  tilusbuild {verb}" in text
     for action in actions_of(verb).values():
         for name in variables(action.arguments):
             assert name in text
@@ -41,7 +44,7 @@ def test_the_version_has_a_short_flag_and_help_lists_groups(tmp_path: Path) -> N
     assert run(tmp_path, "-V").out == run(tmp_path, "--version").out
     listed = run(tmp_path, "help").out
     assert all(f"{title}:" in listed for title in GROUPS)
-    assert all(f"  {verb} " in listed for verb in VERBS)
+    assert all(f"  {verb} " in listed for verb in verbs())
 
 
 class Terminal(io.StringIO):

@@ -1,6 +1,6 @@
 """`tilusbuild cache …`: inspect and maintain the cache. Works without a manifest, too.
 
-`ls`, `stats`, `verify` and `gc` also take a foreign cache (`cli/foreign_caches.py`).
+`ls`, `stats`, `verify` and `gc` also take a foreign cache, if an optional room knows its system.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild.cli import cache_gc, cache_ls, cache_show, cache_transfer, foreign_caches, options
+from tilusbuild.cli import cache_gc, cache_ls, cache_show, cache_transfer, options
 from tilusbuild.cli.arguments import (
     Common,
     Verb,
     flag,
-    option,
     optional,
-    positional,
     positionals,
 )
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
+from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
     from tilusbuild.builder.merge import Merged
@@ -51,7 +50,7 @@ def _dir(arguments: Common) -> int:
 class CacheStatsArgs(Common):
     """Another cache."""
 
-    other: str | None = optional("DIR", help=foreign_caches.DIRECTORY_HELP)
+    other: str | None = optional("DIR", help=options.other_cache_help())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,8 @@ def _stats(arguments: CacheStatsArgs) -> int:
     from tilusbuild.cache.index import cache_stats
     from tilusbuild.table import table
 
-    if foreign_caches.is_foreign(arguments.other):
-        return foreign_caches.stats(arguments.other, arguments)
+    if arguments.other and (foreign := options.foreign_caches(arguments.other)):
+        return foreign.stats(arguments.other, arguments)
     stats = cache_stats(options.chosen_cache(arguments.other, arguments))
     if arguments.json:
         emit(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
@@ -86,7 +85,7 @@ def _stats(arguments: CacheStatsArgs) -> int:
 class CacheVerifyArgs(Common):
     """What to check."""
 
-    other: str | None = optional("DIR", help=foreign_caches.DIRECTORY_HELP)
+    other: str | None = optional("DIR", help=options.other_cache_help())
     quick: bool = flag("--quick", help="check sizes and names only")
     repair: bool = flag("--repair", help="remove what is damaged; the next build makes it again")
 
@@ -113,8 +112,8 @@ class CacheVerifySummary(JsonLine):
 def _verify(arguments: CacheVerifyArgs) -> int:
     from tilusbuild.cache.verify import repair_cache, verify_cache
 
-    if foreign_caches.is_foreign(arguments.other):
-        return foreign_caches.verify(arguments.other, arguments)
+    if arguments.other and (foreign := options.foreign_caches(arguments.other)):
+        return foreign.verify(arguments.other, arguments)
     cache = options.chosen_cache(arguments.other, arguments)
     problems = verify_cache(cache, deep=not arguments.quick)
     for problem in problems:
@@ -232,63 +231,12 @@ def _print_merged(cache: Tree, merged: Merged, *, quiet: bool) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheExportArgs(Common):
-    """What, where to, and in whose layout."""
-
-    into: str = positional("DIR", help="a new directory, or an earlier export")
-    scripts: tuple[str, ...] = positionals(
-        "SCRIPT", help="scripts, instances or programs to export (default: all)"
-    )
-    layout: str = option(
-        "--layout",
-        required=True,
-        choices=("tilus", "tilelang", "hidet", "cubin"),
-        help="the system whose cache it is to look like, or `cubin`: the GPU code alone, and "
-        "what a launch needs",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedLine(JsonLine):
-    """What was exported; `copied` are bytes, the other files are links."""
-
-    event: ClassVar[str] = "exported"
-    path: str
-    layout: str
-    files: int
-    linked: int
-    copied: int
-
-
-def _export(arguments: CacheExportArgs) -> int:
-    from tilusbuild.cache.index import script_listings
-    from tilusbuild.interop.export import export
-    from tilusbuild.interop.export.scripts import exported_scripts
-    from tilusbuild.runtime.naming import joined
-
-    cache = options.cache(arguments.cache_dir)
-    targets = {script.target for script in script_listings(cache)} if arguments.scripts else ()
-    found = exported_scripts(cache, joined(arguments.scripts, targets))
-    with cache.in_use():
-        exported = export(arguments.layout, found, arguments.into)
-    if arguments.json:
-        files = (exported.files, exported.linked, exported.copied)
-        emit(ExportedLine(os.path.abspath(arguments.into), arguments.layout, *files))
-    elif not arguments.quiet:
-        print(
-            f"{arguments.into}: {counted(len(found), 'script')}, {counted(exported.files, 'file')},"
-            f" {exported.linked} of them links; {amount(exported.copied)} more on disk"
-        )
-    return 0
-
-
 ACTIONS: Mapping[str, Verb[Any]] = {
     "dir": Verb(Common, _dir, (CacheLine,), "print the directory of the cache"),
     "ls": Verb(
         cache_ls.CacheLsArgs,
         cache_ls.run,
-        (cache_ls.CachedScriptLine, cache_ls.CachedProgramLine, cache_ls.EntryLine),
+        (cache_ls.CachedScriptLine, cache_ls.CachedProgramLine),
         "list the scripts, or the programs of one",
     ),
     "show": Verb(
@@ -297,13 +245,11 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         (cache_show.ShownProgramLine, cache_show.ShownPartLine),
         "show one program",
     ),
-    "stats": Verb(
-        CacheStatsArgs, _stats, (CacheStatsLine, foreign_caches.StatsLine), "show counts and sizes"
-    ),
+    "stats": Verb(CacheStatsArgs, _stats, (CacheStatsLine,), "show counts and sizes"),
     "verify": Verb(
         CacheVerifyArgs,
         _verify,
-        (CacheProblemLine, CacheVerifySummary, *foreign_caches.VERIFY_LINES),
+        (CacheProblemLine, CacheVerifySummary),
         "verify every file against its digest",
     ),
     "gc": Verb(
@@ -313,7 +259,6 @@ ACTIONS: Mapping[str, Verb[Any]] = {
             cache_gc.RemovedLine,
             cache_gc.LeftLine,
             cache_gc.CacheGcSummary,
-            *foreign_caches.GC_LINES,
         ),
         "remove what no project's last build made",
     ),
@@ -336,16 +281,5 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         (cache_transfer.TransferSummary,),
         "fetch the project's programs from the remote cache",
     ),
-    "package": Verb(
-        foreign_caches.PackCacheArgs,
-        foreign_caches.package,
-        foreign_caches.PACK_LINES,
-        "package a foreign cache for other machines",
-    ),
-    "export": Verb(
-        CacheExportArgs,
-        _export,
-        (ExportedLine,),
-        "write the cache in the layout of another system, or as cubins",
-    ),
+    **{name: load(verb) for name, verb in brought("cache action").items()},
 }

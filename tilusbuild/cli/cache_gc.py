@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.cli import foreign_caches, options
+from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, flag, option, optional, repeated
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class CacheGcArgs(Common):
     """What may go."""
 
-    other: str | None = optional("DIR", help=foreign_caches.DIRECTORY_HELP)
+    other: str | None = optional("DIR", help=options.other_cache_help())
     broken: bool = flag("--broken", help="in a foreign cache: remove broken entries, too")
     older_than: str | None = option(
         "--older-than", metavar="AGE", help="remove only what is older, as in 30d or 12h"
@@ -71,10 +71,15 @@ def gc(arguments: CacheGcArgs) -> int:
     """Remove what no project's last build made; returns the exit status."""
     from tilusbuild.cache.garbage import collect_garbage
     from tilusbuild.cache.index import forget_projects
+    from tilusbuild.errors import input_error
     from tilusbuild.manifest.table import parse_duration, parse_size
 
-    if foreign_caches.is_foreign(arguments.other):
-        return foreign_caches.gc(arguments.other, arguments)
+    if arguments.other and (foreign := options.foreign_caches(arguments.other)):
+        return foreign.gc(arguments.other, arguments)
+    if arguments.broken:
+        raise input_error(
+            "--broken is for foreign caches", hint="`tilusbuild cache verify --repair` is for ours"
+        )
     cache = options.chosen_cache(arguments.other, arguments)
     older = parse_duration(arguments.older_than) if arguments.older_than else None
     size = parse_size(arguments.max_size) if arguments.max_size else None

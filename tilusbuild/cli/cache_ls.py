@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.cli import foreign_caches, options
+from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, positionals
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
@@ -28,7 +27,7 @@ class CacheLsArgs(Common):
     words: tuple[str, ...] = positionals(
         "SCRIPT|DIR",
         help="list the programs of this script, instance or program, or"
-        f" {foreign_caches.DIRECTORY_HELP}",
+        f" {options.other_cache_help()}",
     )
 
 
@@ -61,31 +60,13 @@ class CachedProgramLine(JsonLine):
     """Its name: what other verbs take."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryLine(JsonLine):
-    """An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
-
-    event: ClassVar[str] = "entry"
-    system: str
-    path: str
-    kind: str
-    name: str
-    says: str
-    holds: tuple[str, ...]
-    by: str
-    size: int
-    age: int
-    pickles: tuple[str, ...]
-    problems: tuple[str, ...]
-
-
 def run(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, or the programs of one script."""
     word = " ".join(arguments.words)
     # The name of a script is not a path: a directory with the name of a script comes first.
     if os.path.isdir(word) or _is_path(word):
-        if foreign_caches.is_foreign(word):
-            return _foreign(word, arguments)
+        if foreign := options.foreign_caches(word):
+            return foreign.ls(word, arguments)
         return _ls_scripts(options.chosen_cache(word, arguments), arguments)
     cache = options.cache(arguments.cache_dir)
     return _ls_programs(cache, arguments, word) if word else _ls_scripts(cache, arguments)
@@ -189,53 +170,3 @@ def _print_programs(cache: Tree, script: ScriptListing, number: int | None) -> N
         return
     rows = lines[2:] if number is None else lines[2 + number : 3 + number]
     print("\n".join([*lines[:2], *rows, ""]))
-
-
-def _foreign(path: str, arguments: Common) -> int:
-    """List the entries of a foreign cache."""
-    from tilusbuild.interop.caches import read
-    from tilusbuild.table import table
-
-    cache, now = read(path), time.time()
-    if arguments.json:
-        for entry in cache.entries:
-            emit(
-                EntryLine(
-                    system=cache.system,
-                    path=entry.path,
-                    kind=entry.kind,
-                    name=entry.name,
-                    says=entry.declared_arch,
-                    holds=tuple(entry.code_archs),
-                    by=entry.compiled_by,
-                    size=entry.size,
-                    age=round(now - entry.modified),
-                    pickles=tuple(entry.pickles),
-                    problems=tuple(map(str, entry.problems)),
-                )
-            )
-        return 0
-    rows = [
-        (
-            entry.kind,
-            entry.name,
-            ", ".join(entry.code_archs) or entry.declared_arch,
-            entry.compiled_by,
-            amount(entry.size),
-            _age(now - entry.modified),
-            "broken" if entry.problems else "",
-            entry.path,
-        )
-        for entry in cache.entries
-    ]
-    print(f"{cache.root}: {foreign_caches.title(cache)}")
-    heads = ("kind", "name", "code", "compiled by", "size", "age", "", "path")
-    print(table(heads, rows), end="")
-    return 0
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"

@@ -16,9 +16,10 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
-from tilusbuild.cli.parser import VERBS, actions_of
+from tilusbuild.cli.parser import actions_of, verbs
 from tilusbuild.engine import events
 from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.rooms import brought, load
 from tilusbuild.watch import events as watching
 
 BUILD: tuple[type[events.Event], ...] = (
@@ -51,9 +52,11 @@ WATCH: tuple[type[events.Event], ...] = (
 def lines() -> dict[str, tuple[type[events.Event] | type[JsonLine], ...]]:
     """Return the lines of every verb and of every action, as "cache gc", that has any."""
     found: dict[str, tuple[type[events.Event] | type[JsonLine], ...]] = {}
-    for verb in VERBS:
+    for verb in verbs():
         for action, declared in actions_of(verb).items():
-            found[f"{verb} {action}".strip()] = declared.emits
+            name = f"{verb} {action}".strip()
+            optional = brought("lines").get(name)
+            found[name] = (*declared.emits, *(load(optional) if optional else ()))
     found |= {"build": (*BUILD, *found["build"]), "watch": WATCH}
     return {verb: kinds for verb, kinds in found.items() if kinds}
 

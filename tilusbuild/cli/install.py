@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.cli import foreign_caches, options
+from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
@@ -71,7 +71,7 @@ def run(arguments: InstallArgs) -> int:
 def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install
-    from tilusbuild.package.names import other_kind
+    from tilusbuild.package.names import command_of
     from tilusbuild.package.read import opened
 
     policy = options.policy(arguments)
@@ -80,8 +80,8 @@ def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
             from tilusbuild.package.signing import check_signature
 
             check_signature(reader.list_bytes(), reader.attestations(), policy)
-        if other_kind(reader.list_bytes()):
-            return foreign_caches.install(reader, arguments)
+        if (other := command_of(reader.list_bytes())) is not None:
+            return other.install(reader, arguments)
         if arguments.into is not None:
             raise input_error(
                 "--into is for packages of foreign caches", hint="--cache-dir names our cache"
@@ -114,4 +114,4 @@ def _remove(arguments: InstallArgs, cache: Tree, name: str) -> int:
     return 0
 
 
-VERB = Verb(InstallArgs, run, (InstalledLine, UninstalledLine, foreign_caches.InstalledCacheLine))
+VERB = Verb(InstallArgs, run, (InstalledLine, UninstalledLine))

@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tilusbuild.cli.arguments import Common, settings_of
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.report.text import Stream
+from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -95,6 +96,35 @@ def chosen_cache(named: str | None, arguments: Common) -> Tree:
         hint = "`tilusbuild cache dir` prints where the project's cache is"
         raise input_error(f"{named} is not a cache: it {what}", hint=hint)
     return found
+
+
+class ForeignCaches(Protocol):
+    """A module of an optional room: what verbs of `cache` do with a cache of another system. Each
+    returns the exit status."""
+
+    def is_one(self, path: str) -> bool: ...
+    def ls(self, path: str, arguments: Common) -> int: ...
+    def stats(self, path: str, arguments: Common) -> int: ...
+    def verify(self, path: str, arguments: Common) -> int: ...
+    def gc(self, path: str, arguments: Any) -> int: ...
+
+
+def foreign_caches(path: str | None) -> ForeignCaches | None:
+    """Return who knows the cache in a directory; None for one of ours, or that nothing knows."""
+    if path is not None and os.path.isdir(path):
+        for name in dict.fromkeys(brought("foreign cache").values()):
+            found = cast(ForeignCaches, load(name))
+            if found.is_one(path):
+                return found
+    return None
+
+
+def other_cache_help() -> str:
+    """Return the help of a word that names another cache, with the systems that are known."""
+    systems = ["tilusbuild", *brought("foreign cache")]
+    return "another cache" + (
+        ": of {} or {}".format(", ".join(systems[:-1]), systems[-1]) if len(systems) > 1 else ""
+    )
 
 
 def selected(arguments: SelectionArgs, project: Project) -> PlanSelection:

@@ -1,8 +1,9 @@
 """The parser of the command line: the verbs, their dataclasses of arguments, and its errors.
 
 The module of a verb is imported only when that verb is used, and imports what it needs when it
-runs: a verb starts as fast as it can, whatever the others need. What is wrong with a command line
-is an `InputError` as any other.
+runs: a verb starts as fast as it can, whatever the others need. Optional rooms bring more verbs
+(`rooms.py`); they are looked for when a word is no verb of the core, and for `--help`. What is
+wrong with a command line is an `InputError` as any other.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any, NoReturn
 from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill, variables
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.rooms import brought
 
 VERBS = {
     "init": "create a project that builds and runs, to start from",
-    "import": "write a manifest for a project that another system builds",
     "build": "build what is out of date, and publish the scripts",
     "plan": "show what a build would compile",
     "render": "write the sources that a build would compile",
@@ -41,12 +42,8 @@ VERBS = {
     "completions": "print what makes a shell complete verbs, options and scripts",
     "doctor": "show which tools were found, and which are missing",
 }
-
-
-_MODULES = {"import": "import_project"}
-"""Of verbs that are words of Python."""
 GROUPS = {
-    "begin": ("init", "import", "doctor", "schema", "completions"),
+    "begin": ("init", "doctor", "schema", "completions"),
     "build": ("build", "watch", "plan", "render", "explain", "report", "graph", "compdb"),
     "measure and choose": ("run", "tune", "dispatch"),
     "ship": ("package", "verify", "preflight", "install", "diff"),
@@ -54,7 +51,6 @@ GROUPS = {
 }
 EXAMPLES = {
     "init": "init my-kernels",
-    "import": "import build/compile_commands.json",
     "build": "build 'gemm[dtype=f16]' -t sm_90a -j 8",
     "plan": "plan --space gemm",
     "render": "render gemm --level 0 -o rendered",
@@ -144,6 +140,14 @@ class _Parser(argparse.ArgumentParser):
         raise input_error(message, hint=f"{hint}\n{see}" if hint else see)
 
 
+class _TopParser(_Parser):
+    """The parser above the verbs: its help lists them, and only that looks for optional rooms."""
+
+    def format_help(self) -> str:
+        self.epilog = _listing()
+        return super().format_help()
+
+
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield the options of a parser and of the verbs below it."""
     for action in parser._actions:
@@ -155,14 +159,20 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
     """Return the actions that a verb's module declares, by name; "" for a verb without actions."""
-    module = importlib.import_module(f"tilusbuild.cli.{_MODULES.get(verb, verb)}")
+    named = f"tilusbuild.cli.{verb}" if verb in VERBS else brought("verb")[verb][3]
+    module = importlib.import_module(named)
     found: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
     return found
 
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs, each with its help. Imports the modules of all."""
-    return _parser({verb: actions_of(verb) for verb in VERBS}, listed=True)
+    return _parser({verb: actions_of(verb) for verb in verbs()}, listed=True)
+
+
+def verbs() -> dict[str, str]:
+    """Return the summary of every verb by name, those of the optional rooms last."""
+    return VERBS | {name: verb[0] for name, verb in brought("verb").items()}
 
 
 def _parser(
@@ -173,20 +183,20 @@ def _parser(
     which the groups of `--help` have otherwise."""
     from tilusbuild._version import __version__
 
-    parser = _Parser(
+    parser = _TopParser(
         prog="tilusbuild",
         description="The build system for projects of tuned CUDA kernels.",
-        epilog=_listing(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     declare_common(parser, defaults=True)
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    for name in known or VERBS:
-        summary, actions = VERBS[name], known.get(name)
+    below = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    summaries = VERBS if known and known.keys() <= VERBS.keys() else verbs()
+    for name in known or summaries:
+        summary, actions = summaries[name], known.get(name)
         shown: dict[str, Any] = {"help": summary} if listed else {}
-        child = verbs.add_parser(
+        child = below.add_parser(
             name,
             description=_sentence(summary) if actions else None,
             epilog=_epilog(name, actions) if actions else None,
@@ -202,10 +212,12 @@ def _parser(
 
 def _listing() -> str:
     """Return the verbs in groups."""
-    width = max(map(len, VERBS)) + 2
+    summaries, optional = verbs(), brought("verb")
+    width = max(map(len, summaries)) + 2
     lines = []
-    for title, names in GROUPS.items():
-        lines += [f"{title}:", *(f"  {name:<{width}}{VERBS[name]}" for name in names), ""]
+    for title, own in GROUPS.items():
+        names = [*own, *(name for name, verb in optional.items() if verb[1] == title)]
+        lines += [f"{title}:", *(f"  {name:<{width}}{summaries[name]}" for name in names), ""]
     return "\n".join([*lines, "`tilusbuild help VERB` shows the options of a verb."])
 
 
@@ -219,7 +231,7 @@ def _epilog(verb: str, actions: Mapping[str, Verb[Any]]) -> str:
             *(["", "variables:", *(f"  {name}" for name in found)] if found else []),
             "",
             "example:",
-            f"  tilusbuild {EXAMPLES[verb]}",
+            f"  tilusbuild {EXAMPLES[verb] if verb in EXAMPLES else brought('verb')[verb][2]}",
         ]
     )
 
@@ -263,8 +275,8 @@ def parse(words: Sequence[str], **given: object) -> ParsedCommand:
         # `help`, `help VERB` and `help VERB ACTION`.
         words = [*(word for word in words if word != "help"), "--help"]
     verb = _verb(words)
-    if verb is not None and verb not in VERBS:
-        hint = _ELSEWHERE.get(verb) or did_you_mean(verb, VERBS)
+    if verb is not None and verb not in VERBS and verb not in brought("verb"):
+        hint = _ELSEWHERE.get(verb) or did_you_mean(verb, verbs())
         raise input_error(f'unknown verb "{verb}"', hint=hint)
     actions = actions_of(verb) if verb is not None else {}
     parser = _parser({verb: actions} if verb is not None else {})

@@ -14,8 +14,6 @@ from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
-    from tilusbuild.interop.kind import CachePreflight
-    from tilusbuild.package.model import Reader
     from tilusbuild.package.preflight import DescribedHost, InstanceReport, PreflightReport
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
@@ -94,19 +92,6 @@ class PreflightLine(JsonLine):
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightEntryLine(JsonLine):
-    """Whether an entry of a foreign cache would run on a device."""
-
-    event: ClassVar[str] = "preflight"
-    device: str
-    path: str
-    kind: str
-    name: str
-    runs: bool
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class PreflightProblemLine(JsonLine):
     """Something that the machine is missing."""
 
@@ -127,15 +112,15 @@ class PreflightSummary(JsonLine):
 def run(arguments: PreflightArgs) -> int:
     """Print what would be chosen for each device; 1 when something would be missing."""
     from tilusbuild.errors import TilusbuildError
-    from tilusbuild.package.names import other_kind
+    from tilusbuild.package.names import command_of
     from tilusbuild.package.preflight import preflight
     from tilusbuild.package.read import of_scripts, opened, unpacked
     from tilusbuild.runtime.errors import LoadError
 
     hosts = [_host(arguments, device) for device in arguments.devices]
     with opened(arguments.path) as reader:
-        if other_kind(reader.list_bytes()):
-            return _foreign(reader, arguments, hosts)
+        if (other := command_of(reader.list_bytes())) is not None:
+            return other.preflight(reader, arguments, hosts)
     with unpacked(arguments.path, of_scripts, options.limits(arguments)) as found:
         try:
             results = [preflight(found.listing, found.directory, host) for host in hosts]
@@ -146,46 +131,6 @@ def run(arguments: PreflightArgs) -> int:
         else:
             _print(results, verbose=bool(arguments.verbose))
     return 0 if all(result.ok for result in results) else 1
-
-
-def _foreign(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHost]) -> int:
-    """Print for each entry of a foreign cache whether it would run; 1 when one would not."""
-    from tilusbuild.interop.kind import preflight as judge
-    from tilusbuild.package.extract import check_limits
-    from tilusbuild.package.listing import parse
-    from tilusbuild.table import table
-
-    listing = parse(reader.list_bytes())
-    check_limits(listing, reader, options.limits(arguments))
-    results = [judge(listing, host) for host in hosts]
-    if arguments.json:
-        _emit_foreign(results)
-    else:
-        rows = [
-            (result.host.device.arch, each.label, "yes" if each.runs else "no", each.why)
-            for result in results
-            for each in result.entries
-        ]
-        print(table(("device", "entry", "runs", "why"), rows), end="")
-        for result in results:
-            for what in result.missing:
-                print(f"{result.host.device.arch}: missing: {what}")
-        if listing.needs.isa and any(host.isa is None for host in hosts):
-            print(
-                f"its host code is for a CPU with {listing.needs.isa}: name the host's with --cpu"
-            )
-    return 1 if any(result.missing for result in results) else 0
-
-
-def _emit_foreign(results: Sequence[CachePreflight]) -> None:
-    for result in results:
-        device = result.host.device.arch
-        for each in result.entries:
-            entry = (each.entry.path, each.entry.kind, each.entry.name)
-            emit(PreflightEntryLine(device, *entry, each.runs, each.why))
-        for problem in result.problems:
-            emit(PreflightProblemLine(device, problem))
-    emit(PreflightSummary(len(results), sum(len(result.missing) for result in results)))
 
 
 def _host(arguments: PreflightArgs, device: str) -> DescribedHost:
@@ -280,8 +225,4 @@ def _line(device: str, answer: InstanceReport) -> PreflightLine:
     )
 
 
-VERB = Verb(
-    PreflightArgs,
-    run,
-    (PreflightLine, PreflightProblemLine, PreflightSummary, PreflightEntryLine),
-)
+VERB = Verb(PreflightArgs, run, (PreflightLine, PreflightProblemLine, PreflightSummary))

@@ -214,7 +214,7 @@ _PLAIN = (
 
 def _list(field: Field) -> FileList:
     keys = field.value if isinstance(field.value, dict) else {}
-    kind_keys = [key for key in names.OTHERS if key in keys]
+    kind_keys = [key for key in names.kind_keys() if key in keys]
     machines = ("x86_64", "aarch64", *([ANY_MACHINE] if kind_keys else []))
 
     def make(schema: int, **values: Any) -> FileList:

@@ -6,25 +6,25 @@ as something else.
 
 A package of programs is the ordinary kind. Any other kind is recognised by its own key, the first
 of the list, keeps its files below a root directory of its own, and adds a `ListPart` to the list.
-Kinds are named by module and imported when the first package of the kind is met: packages of
-programs pay nothing for the others, and no layer imports from a later one.
+Optional rooms bring these kinds (`rooms.py`), which are imported when the first package of the kind
+is met: packages of programs pay nothing for the others.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import UnsafeNameError
+from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
     from tilusbuild.package.extract import PackageMember
     from tilusbuild.package.listing import FileList
-    from tilusbuild.package.model import Field
+    from tilusbuild.package.model import Field, Reader
+    from tilusbuild.package.preflight import DescribedHost
 
 
 LIST = "tilus-package.json"
@@ -128,11 +128,6 @@ def _root_problem(parts: list[str]) -> str | None:
 
 # The kinds.
 
-OTHERS = {"adopted": ("caches", "tilusbuild.interop.kind")}
-"""By their keys in the list: the root directory of the files, and the module. A key must sort
-before all keys that every list has."""
-_BY_ROOT = dict(OTHERS.values())
-
 
 class ContentChecker(Protocol):
     """Check the content of files as they arrive, one by one."""
@@ -171,23 +166,36 @@ class Kind(Protocol):
     def checker(self, listing: FileList) -> ContentChecker: ...
 
 
-def other_kind(encoded: bytes) -> str | None:
-    """Return the key of the kind of the package with this list; None for a package of programs."""
-    return next((key for key in OTHERS if encoded.startswith(b'{"%s":' % key.encode())), None)
+class KindCommand(Protocol):
+    """What verbs do with a package of a kind. Each returns the exit status."""
+
+    def install(self, reader: Reader, arguments: Any) -> int: ...
+    def preflight(self, reader: Reader, arguments: Any, hosts: Sequence[DescribedHost]) -> int: ...
+
+
+def kind_keys() -> Iterable[str]:
+    """Return the keys of all kinds. A key sorts before all keys that every list has."""
+    return brought("package kind")
+
+
+def command_of(encoded: bytes) -> KindCommand | None:
+    """Return what verbs do with the package with this list; None for a package of programs."""
+    for key, (_, _, command) in brought("package kind").items():
+        if encoded.startswith(b'{"%s":' % key.encode()):
+            found: KindCommand = load(command)
+            return found
+    return None
 
 
 def kind_with_key(key: str) -> Kind:
     """Return the kind whose lists have a key."""
-    return _load(OTHERS[key][1])
+    kind: Kind = load(brought("package kind")[key][1])
+    return kind
 
 
 def kind_at(root: str) -> Kind | None:
     """Return the kind whose files are below a root directory; None if there is none."""
-    module = _BY_ROOT.get(root)
-    return None if module is None else _load(module)
-
-
-@cache
-def _load(module: str) -> Kind:
-    kind: Kind = import_module(module).KIND
-    return kind
+    for key, (of, _, _) in brought("package kind").items():
+        if of == root:
+            return kind_with_key(key)
+    return None

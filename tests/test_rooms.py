@@ -1,0 +1,85 @@
+"""Optional rooms: the core names none of them, and works without each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilusbuild
+from tilusbuild.rooms import rooms
+
+PACKAGE = Path(tilusbuild.__file__).parent
+CORE = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in rooms()]
+WALK = """\
+import os, pkgutil, importlib, sys
+import tilusbuild
+from tilusbuild.cli.events_schema import schema
+from tilusbuild.cli.main import main
+from tilusbuild.cli.parser import verbs
+
+gone = sys.argv[1]
+assert not os.path.exists(os.path.join(tilusbuild.__path__[0], gone))
+for found in pkgutil.walk_packages(tilusbuild.__path__, "tilusbuild."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+assert schema()["$defs"]
+
+def run(*words, status=0):
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == status, words
+
+for verb in verbs():
+    run(verb, "--help")
+for action in ("ls", "gc", "stats", "verify"):
+    run("cache", action, "--help")
+run("init", "p")
+os.chdir("p")
+os.environ |= {"TILUSBUILD_REMOTE_CACHE": "file://" + os.path.abspath("../remote")}
+os.environ |= {"TILUSBUILD_REMOTE_WRITE": "1"}
+run("build", "-t", "cpu")
+assert os.listdir("../remote")
+run("--cache-dir", "../third", "cache", "pull", "-t", "cpu")
+run("cache", "ls")
+run("cache", "stats", ".", status=2)
+run("run", "axpby", "-t", "cpu", "--size", "n=64")
+run("package", "--as-built", "-o", "../dist")
+(package,) = os.listdir("../dist")
+run("--cache-dir", "../other", "install", "../dist/" + package)
+run("verify", "../dist/" + package)
+run("preflight", "../dist/" + package, "--device", "cpu")
+"""
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_the_core_works_without_a_room(room: str, tmp_path: Path) -> None:
+    shutil.copytree(
+        PACKAGE, tmp_path / "tilusbuild", ignore=shutil.ignore_patterns(room, "__pycache__")
+    )
+    if not (tmp_path / "tilusbuild" / "_templates").exists():
+        shutil.copytree(PACKAGE.parent / "templates", tmp_path / "tilusbuild" / "_templates")
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(work)}
+    done = subprocess.run(
+        [sys.executable, "-c", WALK, room],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_no_module_of_the_core_names_a_room(room: str) -> None:
+    word = f"tilusbuild.{room}"
+    assert [str(path) for path in CORE if word in path.read_text()] == []

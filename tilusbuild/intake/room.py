@@ -1,0 +1,12 @@
+"""What this optional room brings; see `tilusbuild/rooms.py`."""
+
+BRINGS = {
+    "verb": {
+        "import": (
+            "write a manifest for a project that another system builds",
+            "begin",
+            "import build/compile_commands.json",
+            "tilusbuild.intake.verb",
+        ),
+    },
+}

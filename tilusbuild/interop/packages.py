@@ -1,0 +1,249 @@
+"""`tilusbuild cache package`, and `install` and `preflight` of a package of a foreign cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tilusbuild.cli import options
+from tilusbuild.cli.arguments import Common, Verb, flag, option, positional, repeated
+from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.package import PackageFileLine, show_files
+from tilusbuild.cli.preflight import PreflightProblemLine, PreflightSummary
+from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.text import counted
+
+if TYPE_CHECKING:
+    from tilusbuild.cli.install import InstallArgs
+    from tilusbuild.cli.preflight import PreflightArgs
+    from tilusbuild.interop.kind import CachePreflight
+    from tilusbuild.package.model import Reader
+    from tilusbuild.package.preflight import DescribedHost
+
+_FORMATS = ("dir", "tar.zst", "oci")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackCacheArgs(Common):
+    """Which cache, in which format, where to."""
+
+    source: str = positional("DIR", help="a cache of Tilus, TileLang, Hidet or Triton")
+    formats: tuple[str, ...] = repeated(
+        "--format",
+        metavar="F",
+        help=f"{', '.join(_FORMATS)}; can be repeated (default: tar.zst)",
+    )
+    output: str = option(
+        "-o", "--output", metavar="DIR", default="dist", help="where to write it (default: dist)"
+    )
+    name: str | None = option(
+        "--name", metavar="NAME", help="name of the package (default: SYSTEM-cache)"
+    )
+    package_version: str | None = option(
+        "--package-version", metavar="VERSION", help="its version (default: the system's)"
+    )
+    skip_broken: bool = flag("--skip-broken", help="leave out what `cache verify` reports")
+    sign: str | None = option(
+        "--sign",
+        metavar="KEY",
+        help="sign it with the private key in this PEM file, or `keyless`",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutLine(JsonLine):
+    """With `--skip-broken`: an entry that is not in the package."""
+
+    event: ClassVar[str] = "left out"
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCacheLine(JsonLine):
+    """What is in a package of a foreign cache."""
+
+    event: ClassVar[str] = "package"
+    name: str
+    version: str
+    digest: str
+    system: str
+    entries: int
+    pickles: int
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledCacheLine(JsonLine):
+    """A package of a foreign cache was installed in the directory `cache`."""
+
+    event: ClassVar[str] = "installed"
+    cache: str
+    system: str
+    name: str
+    version: str
+    digest: str
+    entries: int
+    new: int
+    size: int
+    pickles: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightEntryLine(JsonLine):
+    """Whether an entry of a foreign cache would run on a device."""
+
+    event: ClassVar[str] = "preflight"
+    device: str
+    path: str
+    kind: str
+    name: str
+    runs: bool
+    why: str
+
+
+INSTALL_LINES, PREFLIGHT_LINES = (InstalledCacheLine,), (PreflightEntryLine,)
+
+
+def package(arguments: PackCacheArgs) -> int:
+    """Write the package, and print the path of each file or directory."""
+    from tilusbuild.errors import input_error
+    from tilusbuild.interop import pack as foreign
+    from tilusbuild.interop.caches import read
+    from tilusbuild.interop.listing import count_pickles, pickle_warning
+    from tilusbuild.manifest.sections import PackageSection
+    from tilusbuild.package import pack
+    from tilusbuild.package.collect import PackageOrder
+    from tilusbuild.package.read import is_cache
+
+    formats = _formats(arguments.formats)
+    if is_cache(arguments.source):
+        raise input_error(
+            f"{arguments.source} is a cache of tilusbuild", hint="use `tilusbuild package` for it"
+        )
+    cache = read(arguments.source)
+    name, version = foreign.default_name(cache)
+    name, version = arguments.name or name, arguments.package_version or version
+    found = foreign.collect(cache, name, version, skip_broken=arguments.skip_broken)
+    order = PackageOrder(name, PackageSection(), cache.system, version)
+    attest = _attest(arguments.sign)
+    made = pack.write(order, found.contents, formats, arguments.output, attest=attest)
+    listed = found.contents.listed
+    for path, why in found.left_out:
+        if arguments.json:
+            emit(LeftOutLine(path, why))
+        else:
+            say(f"left out: {path}: {why}\n")
+    if not arguments.json:
+        say(pickle_warning(listed))
+    show_files(arguments, made)
+    if arguments.json:
+        counts = (len(found.entries), count_pickles(listed), len(listed.files), listed.size)
+        emit(PackedCacheLine(name, version, found.contents.digest, cache.system, *counts))
+    return 0
+
+
+def install(reader: Reader, arguments: InstallArgs) -> int:
+    """Bring the cache of such a package to its system's place."""
+    from tilusbuild.interop.caches import home_of
+    from tilusbuild.interop.install import install
+    from tilusbuild.interop.listing import cache_of, count_pickles, pickle_warning
+    from tilusbuild.package.listing import parse
+
+    listing = parse(reader.list_bytes())
+    system, entries = cache_of(listing).system, len(cache_of(listing).entries)
+    place = os.path.abspath(arguments.into) if arguments.into else home_of(system, os.environ)
+    done = install(reader, listing, place, options.limits(arguments))
+    if done.warning is not None:
+        say(f"warning: {done.warning}\n")
+    if arguments.json:
+        named = (place, system, listing.title, listing.version, listing.digest)
+        emit(InstalledCacheLine(*named, entries, done.new, done.size, count_pickles(listing)))
+        return 0
+    if not arguments.quiet:
+        print(
+            f"installed {listing.title} {listing.version} into {place}:"
+            f" {counted(entries, 'entry', 'entries')} of {system}, {done.new} of them new"
+            f" ({done.size} bytes)"
+        )
+    say(pickle_warning(listing))
+    return 0
+
+
+def _formats(words: Sequence[str]) -> list[str]:
+    from tilusbuild.errors import did_you_mean, input_error
+
+    named = options.split(words)
+    for name in named:
+        if name == "wheel":
+            raise input_error(
+                "--format wheel: pip installs a wheel where Python looks, and no system looks there"
+                " for its cache",
+                hint=f"choose among {', '.join(_FORMATS)}",
+            )
+        if name not in _FORMATS:
+            hint = did_you_mean(name, _FORMATS)
+            raise input_error(f'--format: unknown format "{name}"', hint=hint)
+    return list(dict.fromkeys(named)) or ["tar.zst"]
+
+
+def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
+    """Make the signature alone: how another system built its entries is not known here."""
+    if key is None:
+        return lambda contents: {}
+    from tilusbuild.package import names
+    from tilusbuild.package.signing import attester
+
+    attest = attester(key)
+    return lambda contents: {names.SIGNATURE: attest(contents)[names.SIGNATURE]}
+
+
+def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHost]) -> int:
+    """Print for each entry of a foreign cache whether it would run; 1 when one would not."""
+    from tilusbuild.interop.kind import preflight as judge
+    from tilusbuild.package.extract import check_limits
+    from tilusbuild.package.listing import parse
+    from tilusbuild.table import table
+
+    listing = parse(reader.list_bytes())
+    check_limits(listing, reader, options.limits(arguments))
+    results = [judge(listing, host) for host in hosts]
+    if arguments.json:
+        _emit_foreign(results)
+    else:
+        rows = [
+            (result.host.device.arch, each.label, "yes" if each.runs else "no", each.why)
+            for result in results
+            for each in result.entries
+        ]
+        print(table(("device", "entry", "runs", "why"), rows), end="")
+        for result in results:
+            for what in result.missing:
+                print(f"{result.host.device.arch}: missing: {what}")
+        if listing.needs.isa and any(host.isa is None for host in hosts):
+            print(
+                f"its host code is for a CPU with {listing.needs.isa}: name the host's with --cpu"
+            )
+    return 1 if any(result.missing for result in results) else 0
+
+
+def _emit_foreign(results: Sequence[CachePreflight]) -> None:
+    for result in results:
+        device = result.host.device.arch
+        for each in result.entries:
+            entry = (each.entry.path, each.entry.kind, each.entry.name)
+            emit(PreflightEntryLine(device, *entry, each.runs, each.why))
+        for problem in result.problems:
+            emit(PreflightProblemLine(device, problem))
+    emit(PreflightSummary(len(results), sum(len(result.missing) for result in results)))
+
+
+PACKAGE = Verb(
+    PackCacheArgs,
+    package,
+    (LeftOutLine, PackageFileLine, PackedCacheLine),
+    "package a foreign cache for other machines",
+)

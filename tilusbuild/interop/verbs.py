@@ -1,0 +1,323 @@
+"""`tilusbuild cache ls|stats|verify|gc DIR` for a foreign cache, and `cache export`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tilusbuild.cli import options
+from tilusbuild.cli.arguments import Common, Verb, option, positional, positionals
+from tilusbuild.cli.options import emit, say
+from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.text import amount, counted
+
+if TYPE_CHECKING:
+    from tilusbuild.cli.cache_gc import CacheGcArgs
+    from tilusbuild.interop.caches.directory import ForeignCache
+
+
+@dataclass(frozen=True, slots=True)
+class StatsLine(JsonLine):
+    """A foreign cache in numbers, and the paths of the entries that have the same code."""
+
+    event: ClassVar[str] = "stats"
+    path: str
+    system: str
+    version: str
+    size: int
+    counts: Mapping[str, int]
+    duplicates: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenEntryLine(JsonLine):
+    """Something in a foreign cache that is wrong."""
+
+    event: ClassVar[str] = "problem"
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFileLine(JsonLine):
+    """A file that a system left behind and does not use."""
+
+    event: ClassVar[str] = "litter"
+    name: str
+    what: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignVerifySummary(JsonLine):
+    """How many entries and problems a foreign cache has."""
+
+    event: ClassVar[str] = "summary"
+    entries: int
+    problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFileLine(JsonLine):
+    """Something that was removed from a foreign cache, and why."""
+
+    event: ClassVar[str] = "removed"
+    name: str
+    why: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class InUseLine(JsonLine):
+    """Something that is in use, and was not removed."""
+
+    event: ClassVar[str] = "in use"
+    name: str
+    why: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignGcSummary(JsonLine):
+    """How much was removed, the bytes that this freed, and how much was in use."""
+
+    event: ClassVar[str] = "summary"
+    removed: int
+    freed: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLine(JsonLine):
+    """An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
+
+    event: ClassVar[str] = "entry"
+    system: str
+    path: str
+    kind: str
+    name: str
+    says: str
+    holds: tuple[str, ...]
+    by: str
+    size: int
+    age: int
+    pickles: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+LS_LINES, STATS_LINES = (EntryLine,), (StatsLine,)
+VERIFY_LINES = (BrokenEntryLine, StaleFileLine, ForeignVerifySummary)
+GC_LINES = (RemovedFileLine, InUseLine, ForeignGcSummary)
+
+
+def is_one(path: str) -> bool:
+    """Return whether a directory is a foreign cache."""
+    from tilusbuild.interop.caches import system_of
+
+    return system_of(path) is not None
+
+
+def ls(path: str, arguments: Common) -> int:
+    """List the entries of a foreign cache."""
+    from tilusbuild.interop.caches import read
+    from tilusbuild.table import table
+
+    cache, now = read(path), time.time()
+    if arguments.json:
+        for entry in cache.entries:
+            emit(
+                EntryLine(
+                    system=cache.system,
+                    path=entry.path,
+                    kind=entry.kind,
+                    name=entry.name,
+                    says=entry.declared_arch,
+                    holds=tuple(entry.code_archs),
+                    by=entry.compiled_by,
+                    size=entry.size,
+                    age=round(now - entry.modified),
+                    pickles=tuple(entry.pickles),
+                    problems=tuple(map(str, entry.problems)),
+                )
+            )
+        return 0
+    rows = [
+        (
+            entry.kind,
+            entry.name,
+            ", ".join(entry.code_archs) or entry.declared_arch,
+            entry.compiled_by,
+            amount(entry.size),
+            _age(now - entry.modified),
+            "broken" if entry.problems else "",
+            entry.path,
+        )
+        for entry in cache.entries
+    ]
+    print(f"{cache.root}: {title(cache)}")
+    heads = ("kind", "name", "code", "compiled by", "size", "age", "", "path")
+    print(table(heads, rows), end="")
+    return 0
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+def stats(path: str, arguments: Common) -> int:
+    """Print counts and sizes."""
+    from tilusbuild.interop.caches import read
+    from tilusbuild.table import table
+
+    cache = read(path)
+    doubles = cache.duplicates
+    spare = sum(entry.size for group in doubles for entry in group[1:])
+    facts: list[tuple[str, int, str]] = [
+        ("entries", len(cache.entries), amount(cache.size)),
+        ("broken", sum(bool(e.problems) for e in cache.entries), ""),
+        ("the same code as another", sum(len(group) - 1 for group in doubles), amount(spare)),
+        ("left over", len(cache.stale), amount(sum(file.size for file in cache.stale))),
+        ("pickles, never opened", sum(len(e.pickles) for e in cache.entries), ""),
+    ]
+    if arguments.json:
+        counts = {name: count for name, count, _ in facts}
+        paths = tuple(tuple(entry.path for entry in group) for group in doubles)
+        emit(StatsLine(cache.root, cache.system, cache.version, cache.size, counts, paths))
+        return 0
+    print(f"{cache.root}: {title(cache)}")
+    print(table(("", "count", "size"), facts), end="")
+    for name in cache.out_of_scope:
+        print(f"{name}/ holds no kernels: out of scope, and left alone")
+    for group in doubles if arguments.verbose else ():
+        print("the same code: " + ", ".join(entry.path for entry in group))
+    return 0
+
+
+def verify(path: str, arguments: Common) -> int:
+    """Print what is broken; 1 when anything is."""
+    from tilusbuild.interop.caches import read
+
+    cache = read(path)
+    for problem in cache.broken:
+        if arguments.json:
+            emit(BrokenEntryLine(problem.path, problem.what))
+        else:
+            print(problem)
+    for file in cache.stale:
+        if arguments.json:
+            emit(StaleFileLine(file.path, file.what, file.size))
+        else:
+            print(f"{file.path}: {file.what}, {amount(file.size)}")
+    if arguments.json:
+        emit(ForeignVerifySummary(len(cache.entries), len(cache.broken)))
+    elif not cache.broken:
+        entries = counted(len(cache.entries), "entry", "entries")
+        print(f"{entries} of {title(cache)}, no problems found")
+    else:
+        problems = counted(len(cache.broken), "problem")
+        say(f"{problems}; `gc --broken` removes the broken entries\n")
+    return 1 if cache.broken else 0
+
+
+def gc(path: str, arguments: CacheGcArgs) -> int:
+    """Remove entries; 1 when one that should go is in use."""
+    from tilusbuild.interop.caches import read
+    from tilusbuild.interop.caches.gc import decide, remove
+    from tilusbuild.manifest.table import parse_duration, parse_size
+
+    cache = read(path)
+    removals = decide(
+        cache,
+        now=time.time(),
+        older_than=parse_duration(arguments.older_than) if arguments.older_than else None,
+        max_size=parse_size(arguments.max_size) if arguments.max_size else None,
+        broken=arguments.broken,
+    )
+    removed = (
+        [(each, True) for each in removals] if arguments.dry_run else list(remove(cache, removals))
+    )
+    freed = sum(each.size for each, went in removed if went)
+    left = [each for each, went in removed if not went]
+    for each, went in removed:
+        if arguments.json:
+            kind = RemovedFileLine if went else InUseLine
+            emit(kind(each.path, each.why, each.size))
+        elif arguments.verbose or arguments.dry_run or not went:
+            print(f"{amount(each.size):>10}  {each.path}: {each.why if went else 'in use, kept'}")
+    if arguments.json:
+        emit(ForeignGcSummary(len(removed) - len(left), freed, len(left)))
+    else:
+        verb = "would remove" if arguments.dry_run else "removed"
+        entries = counted(len(cache.entries), "entry", "entries")
+        print(f"{verb} {len(removed) - len(left)} of {entries}, {amount(freed)}")
+    return 1 if left else 0
+
+
+def title(cache: ForeignCache) -> str:
+    """Return the name of a cache's system, with its version where that is known."""
+    return f"{cache.system} {cache.version}".strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheExportArgs(Common):
+    """What, where to, and in whose layout."""
+
+    into: str = positional("DIR", help="a new directory, or an earlier export")
+    scripts: tuple[str, ...] = positionals(
+        "SCRIPT", help="scripts, instances or programs to export (default: all)"
+    )
+    layout: str = option(
+        "--layout",
+        required=True,
+        choices=("tilus", "tilelang", "hidet", "cubin"),
+        help="the system whose cache it is to look like, or `cubin`: the GPU code alone, and "
+        "what a launch needs",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedLine(JsonLine):
+    """What was exported; `copied` are bytes, the other files are links."""
+
+    event: ClassVar[str] = "exported"
+    path: str
+    layout: str
+    files: int
+    linked: int
+    copied: int
+
+
+def _export(arguments: CacheExportArgs) -> int:
+    from tilusbuild.cache.index import script_listings
+    from tilusbuild.interop.export import export
+    from tilusbuild.interop.export.scripts import exported_scripts
+    from tilusbuild.runtime.naming import joined
+
+    cache = options.cache(arguments.cache_dir)
+    targets = {script.target for script in script_listings(cache)} if arguments.scripts else ()
+    found = exported_scripts(cache, joined(arguments.scripts, targets))
+    with cache.in_use():
+        exported = export(arguments.layout, found, arguments.into)
+    if arguments.json:
+        files = (exported.files, exported.linked, exported.copied)
+        emit(ExportedLine(os.path.abspath(arguments.into), arguments.layout, *files))
+    elif not arguments.quiet:
+        print(
+            f"{arguments.into}: {counted(len(found), 'script')}, {counted(exported.files, 'file')},"
+            f" {exported.linked} of them links; {amount(exported.copied)} more on disk"
+        )
+    return 0
+
+
+EXPORT = Verb(
+    CacheExportArgs,
+    _export,
+    (ExportedLine,),
+    "write the cache in the layout of another system, or as cubins",
+)

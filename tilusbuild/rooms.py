@@ -1,0 +1,50 @@
+"""The registry of optional rooms: directories of tilusbuild/ that the core does not know.
+
+A room is optional if it has a `room.py`. That module imports nothing, and its `BRINGS` says what
+the room adds: `{point: {name: value}}`. A value names a module or "module:attribute", which is
+imported at its first use. Without the directory everything else works as before, and what the
+room brings is unknown. The points, each read by one file of the core:
+
+verb            name → (summary, group of `--help`, example, module)         cli/parser.py
+cache action    name of an action of `cache` → module:attribute, a `Verb`    cli/cache.py
+foreign cache   system → module, as `cli.options.ForeignCaches` declares it  cli/options.py
+package kind    key of the list → (root directory, module)                   package/names.py
+lines           verb → module:attribute, classes of its lines of `--json`    cli/events_schema.py
+
+Price: the first question lists the directory of the package and asks for one file in each room,
+0.2 ms. A build asks none of these questions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import cache
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+
+@cache
+def rooms() -> tuple[str, ...]:
+    """Return the names of the optional rooms that are there."""
+    with os.scandir(_PACKAGE) as found:
+        names = sorted(each.name for each in found if each.is_dir())
+    return tuple(n for n in names if os.path.isfile(os.path.join(_PACKAGE, n, "room.py")))
+
+
+@cache
+def brought(point: str) -> dict[str, Any]:
+    """Return what all rooms bring to a point, by name."""
+    found: dict[str, Any] = {}
+    for room in rooms():
+        module = importlib.import_module(f"tilusbuild.{room}.room")
+        found |= module.BRINGS.get(point, {})
+    return found
+
+
+def load(named: str) -> Any:
+    """Import what a value names: a module, or an attribute of one."""
+    module, _, attribute = named.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
