@@ -101,7 +101,7 @@ began = time.process_time()
 from tilusbuild.noop import record
 from tilusbuild.cache import disk
 from tilusbuild.engine.interfaces import BuildConfig
-from tilusbuild.engine.interfaces import Compiled
+from tilusbuild.status import Compiled
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.builder import build, resources as builder
 from tilusbuild.builder.project import Project

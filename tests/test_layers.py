@@ -13,8 +13,8 @@ import tilusbuild
 
 LAYERS = [
     "runtime", "rooms", "option", "_version", "lazy_dataclass",
-    "errors", "shortage", "status", "state", "noop", "table",
-    "process", "expr", "arch", "binary", "signature",
+    "errors", "shortage", "state", "noop", "table",
+    "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",
     "watch", "jit", "cli",

@@ -7,7 +7,16 @@ taken on the text of a message. Both are strings, so that JSON holds their value
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from tilusbuild.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
+    from tilusbuild.process.base import Elsewhere
 
 
 class Status(str, Enum):
@@ -91,3 +100,34 @@ _STATUSES = {
     Cause.TIME: Status.TIMED_OUT,
     Cause.OUTPUT: Status.NO_OUTPUT,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What came of one compile."""
+
+    status: Status
+    """One of `RECORDED` is published; the others are accidents: the next build tries again."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The entry's meta.json, but for what the store itself writes there."""
+    log: str = ""
+    """What the compilers printed, free of times and temporary names."""
+    commands: tuple[str, ...] = ()
+    """The command lines that were run."""
+    reason: str = ""
+    """One line for people: why it is not "built". For a failure best its first error."""
+    cause: Cause | None = None
+    """What code decides by, where the status alone does not say enough; None: it was made."""
+    seconds: float = 0.0
+    peak_rss: int = 0
+    """Bytes: the largest of the compile's processes."""
+    elsewhere: Elsewhere | None = None
+    """Another machine that did a part."""
+    usages: tuple[KernelUsage, ...] = ()
+    ptxas: tuple[PtxasUsage, ...] = ()
+    images: tuple[CodeImage, ...] = ()
+
+    @classmethod
+    def stopped(cls, cause: Cause, log: str, reason: str) -> Compiled:
+        """Return the end of a compile that did not begin, or had nothing measured."""
+        return cls(cause.status, cause=cause, log=log, reason=reason)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.recipes import make_recipe
-from tilusbuild.compile.constants import constants_problem, known_bytes, variable_symbol
+from tilusbuild.compile.arguments import constants_problem, known_bytes, variable_symbol
 from tilusbuild.compile.pipelines.nvrtc import assembler_flags
 from tilusbuild.signature import parse_argument
 from tilusbuild.tune.inputs import numpy_type

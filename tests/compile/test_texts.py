@@ -11,9 +11,9 @@ import pytest
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary.elf import Elf
 from tilusbuild.compile import StepStore, options_text
+from tilusbuild.compile.diagnosis import scrub
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.compile.messages import scrub
 from tilusbuild.compile.module import compile_script
 from tilusbuild.compile.steps import LAUNCHER_STEP, default_march, steps, tools_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.recipes import make_recipe
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.unit_ptx import entries, of_one
+from tilusbuild.compile.units import entries, of_one
 
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n\n"
 DECLARED = ".visible .entry {0}\n(\n\t.param .u64 {0}_param_0\n)\n;\n"

@@ -15,9 +15,9 @@ from tilusbuild.engine import attempt
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig, Compiled
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import input_error
-from tilusbuild.status import Cause
+from tilusbuild.status import Cause, Compiled
 
 FULL = "the disk is full, or has no inodes left (`df -i`)"
 

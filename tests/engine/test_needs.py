@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build
-from tilusbuild.engine.interfaces import BuildConfig, Compiled
-from tilusbuild.status import Status
+from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.status import Compiled, Status
 
 
 @st.composite

@@ -8,7 +8,8 @@ from typing import Any
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStage, FakeStore, Listener, built
 from tilusbuild.engine.build import build
-from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job
+from tilusbuild.engine.interfaces import BuildConfig, Job
+from tilusbuild.status import Compiled
 
 
 class SlowStage(FakeStage):

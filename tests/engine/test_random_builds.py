@@ -12,7 +12,8 @@ from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, buil
 from support.processes import no_thread_left
 from tilusbuild.engine.build import build
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig, Compiled
+from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.status import Compiled
 
 RETRIED = ("crashed", "no_output", "killed")
 OUTCOMES = ("built", "failed", "pruned", "crashed", "timed_out", "no_output", "killed")

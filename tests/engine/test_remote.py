@@ -10,9 +10,9 @@ from support.fake_engine import FakeCompiler, FakeEntry, FakeJob, FakeStore, Lis
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import RemoteSummary, Warned
-from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job
+from tilusbuild.engine.interfaces import BuildConfig, Job
 from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
-from tilusbuild.status import Status
+from tilusbuild.status import Compiled, Status
 
 HIT = ProgramAnswer(Compiled(Status.BUILT), cached=True, remote=True)
 

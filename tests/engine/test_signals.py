@@ -19,7 +19,7 @@ from support.paths import TESTS
 _BUILDER = """
 import sys
 from tilusbuild.engine.interfaces import BuildConfig
-from tilusbuild.engine.interfaces import Compiled
+from tilusbuild.status import Compiled
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built
 from tilusbuild.process.base import Command

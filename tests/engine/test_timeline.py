@@ -8,8 +8,9 @@ from typing import Any
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built
 from tilusbuild.engine import timeline as timelines
 from tilusbuild.engine.build import build
-from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job
+from tilusbuild.engine.interfaces import BuildConfig, Job
 from tilusbuild.engine.timeline import LOCK, MEMORY, PUBLISH, RENDER, Timeline
+from tilusbuild.status import Compiled
 
 
 def jobs(count: int) -> list[FakeJob]:

@@ -9,8 +9,9 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
 from tilusbuild.engine.build import build
-from tilusbuild.engine.interfaces import BuildConfig, Compiled
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.process.base import CancelledError
+from tilusbuild.status import Compiled
 
 
 def jobs(count: int) -> list[FakeJob]:

@@ -15,9 +15,10 @@ from support.json_schema import valid
 from tilusbuild.cli import events_schema
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Dropped, Sharded
-from tilusbuild.engine.interfaces import BuildConfig, Compiled
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.report.choose import choose
 from tilusbuild.report.jsonl import JsonReporter
+from tilusbuild.status import Compiled
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = events_schema.schema()

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.engine.events import Event
-from tilusbuild.engine.interfaces import Compiled, Job, ProgramStage
+from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.state.files import sha256_text
-from tilusbuild.status import Cause, Status
+from tilusbuild.status import Cause, Compiled, Status
 
 
 @dataclass(frozen=True, slots=True)

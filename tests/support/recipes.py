@@ -17,7 +17,8 @@ from tilusbuild.compile import (
     launcher_directory,
     module_files,
 )
-from tilusbuild.compile.pipelines import CPU, HOST, KERNEL_NVCC, KERNEL_NVRTC, Pipeline
+from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.pipelines import CPU, HOST, KERNEL_NVCC, KERNEL_NVRTC
 from tilusbuild.compile.pipelines.kernel import image_name
 from tilusbuild.compile.program import launcher_object
 from tilusbuild.compile.steps import steps, tools_of

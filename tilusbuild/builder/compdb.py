@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.builder.project import Project
-from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import HERE, SOURCE, defines, tools_of
+from tilusbuild.compile.model import HERE, SOURCE, Recipe
+from tilusbuild.compile.steps import defines, tools_of
 from tilusbuild.errors import input_error
 from tilusbuild.plan.library import SourcesInstance
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs

@@ -25,7 +25,7 @@ from tilusbuild.builder.resources import WATCHED
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile.steps import PRODUCT
+from tilusbuild.compile.model import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.noop import record, write

@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile.pipelines import Pipeline, pipeline_for
+from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.pipelines import pipeline_for
 from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, find, settings

@@ -23,17 +23,16 @@ from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.stages import Stages
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile import (
-    CompileOutcome,
     StepStore,
     UnitSteps,
     launcher_directory,
     module_files,
     unit_store,
 )
+from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
-from tilusbuild.compile.steps import OBJECT
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job, ProgramStage
+from tilusbuild.engine.interfaces import BuildConfig, Job, ProgramStage
 from tilusbuild.engine.resources import (
     Admission,
     AllOf,
@@ -58,7 +57,7 @@ from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
 from tilusbuild.render.closure import Closure, layout
 from tilusbuild.state.stamp import Stamp, stamp_of
-from tilusbuild.status import Cause, Status
+from tilusbuild.status import Cause, Compiled, Status
 from tilusbuild.toolchain import Toolchain, ToolsChangedError
 
 if TYPE_CHECKING:
@@ -136,19 +135,9 @@ class ProgramCompiler:
         except ToolsChangedError:
             units.drop()
             raise
-        from tilusbuild.builder.described import described
+        from tilusbuild.compile.described import described
 
-        return Compiled(
-            status=outcome.status,
-            cause=outcome.cause,
-            meta=described(work, outcome),
-            log=outcome.log,
-            commands=tuple(ran),
-            reason=outcome.reason,
-            seconds=outcome.seconds,
-            peak_rss=outcome.peak_rss,
-            elsewhere=outcome.elsewhere,
-        )
+        return replace(outcome, meta=described(work.recipe, outcome), commands=tuple(ran))
 
     def expect(self, jobs: Iterable[Job], /) -> None:
         self._expected = Counter(job.script for job in jobs)
@@ -199,13 +188,13 @@ class ProgramCompiler:
         runner: Runner,
         ran: list[str],
         units: UnitSteps,
-    ) -> CompileOutcome:
+    ) -> Compiled:
         module = os.path.join(stage, "module")
         os.makedirs(module)
         from tilusbuild.compile.program import compile_program
 
         laid_out = self._lay_out_all(work, stage, runner, ran)
-        if isinstance(laid_out, CompileOutcome):
+        if isinstance(laid_out, Compiled):
             return laid_out
         launcher, include = laid_out
         for name, data in module_files(work.recipe, work.toolchain, launcher).items():
@@ -238,7 +227,7 @@ class ProgramCompiler:
 
     def _lay_out_all(
         self, work: RenderedProgram, stage: str, runner: Runner, ran: list[str]
-    ) -> tuple[str, str | None] | CompileOutcome:
+    ) -> tuple[str, str | None] | Compiled:
         """Return the launcher's digest ("" without one) and the directory of headers, both laid
         out; or the outcome of a launcher that was not made."""
         recipe = work.recipe
@@ -253,7 +242,7 @@ class ProgramCompiler:
             answer = launcher_object(
                 recipe, work.toolchain, stage, timed, self._launchers, self._timeout
             )
-            if isinstance(answer, CompileOutcome):
+            if isinstance(answer, Compiled):
                 return answer
             made = answer
         launcher, files = launcher_directory(recipe, made)
@@ -291,7 +280,7 @@ class ProgramCompiler:
             scope.cancel()
 
 
-def _check_tools(toolchain: Toolchain, outcome: CompileOutcome) -> None:
+def _check_tools(toolchain: Toolchain, outcome: Compiled) -> None:
     """Raise `ToolsChangedError` when a compile may have seen other tools than its hash names.
 
     What a tool reported may come from a file that was half written; so may its crash.

@@ -3,15 +3,14 @@
 What compiles is `compile/program.py`; it is imported by who has something to compile, and not here.
 """
 
-from tilusbuild.compile.model import CompileOutcome, Launch, Link, Prune, Recipe
+from tilusbuild.compile.model import Launch, Link, Pipeline, Prune, Recipe
 from tilusbuild.compile.module import launcher_directory, module_files, options_text
-from tilusbuild.compile.pipelines import Pipeline, pipeline_for
+from tilusbuild.compile.pipelines import pipeline_for
 from tilusbuild.compile.steps import nvrtc_tools
 from tilusbuild.compile.units import UnitSteps, unit_store
 from tilusbuild.state.envelope import StepStore
 
 __all__ = [
-    "CompileOutcome",
     "Launch",
     "Link",
     "Pipeline",

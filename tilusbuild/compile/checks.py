@@ -1,6 +1,8 @@
 """Checks of a compile: the launch fits the hardware, the code is for the kernel and the targets.
 
-Each check returns the reason why the program is not built, as one line, or None.
+Each check returns the reason why the program is not built, as one line, or None; `judge_code` asks
+them of an image. The pipelines import this when something was compiled: a build that compiles
+nothing starts without what reads binaries.
 """
 
 from __future__ import annotations
@@ -8,40 +10,41 @@ from __future__ import annotations
 import math
 import os
 import re
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from tilusbuild.arch import Arch, gencode, occupancy
+from tilusbuild.arch import Arch, gencode, occupancy, parse_arch
 from tilusbuild.binary import (
     BinaryError,
     CodeImage,
     KernelUsage,
     PtxasUsage,
+    extract_cubins,
+    is_relocatable,
+    parse_ptxas,
     read_archs,
+    read_cubin,
     read_needs,
 )
-from tilusbuild.binary.cubin import open_cubin
+from tilusbuild.compile.arguments import (
+    constants_problem,
+    parameter_problem,
+    parameter_sizes,
+    variable_sizes,
+)
+from tilusbuild.compile.causes import StepError
 from tilusbuild.compile.geometry import Geometry, geometry, launch_places, map_places
-from tilusbuild.compile.kernel_names import cpp_name, is_cpp
+from tilusbuild.compile.kernel_names import cpp_name, is_cpp, symbol_of
 from tilusbuild.compile.launcher import EXPORTS
-from tilusbuild.compile.model import Prune, Recipe
+from tilusbuild.compile.model import Findings, Prune, Recipe, Step
 from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.runtime.structs import is_struct, struct_of
-from tilusbuild.signature import Argument, Signature, Tile
+from tilusbuild.signature import Tile
+from tilusbuild.status import Cause
 
 _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
 _CLUSTER, _PDL, _CARVE_OUT = range(7, 10), 11, 12
 MAX_BLOCK = (1024, 1024, 64)
 MAX_CLUSTER = 16
-
-
-# Undocumented attributes of `.nv.info.<kernel>`: one entry per parameter (index, then offset and
-# position in halves of a word, then the size above bit 18), and the size of all of them in bytes.
-# A test compares them with kernels of known parameters.
-_PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
-_SIZED = 4
-_POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
 
 
 def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
@@ -384,67 +387,64 @@ def images_of(data: bytes) -> tuple[CodeImage, ...]:
         return ()
 
 
-def parameter_sizes(cubin: bytes, kernel: str) -> tuple[int, ...] | None:
-    """Return the size of each parameter in bytes, in order; None if the cubin does not record it.
-
-    Raises `BinaryError` for data that is not a cubin.
-    """
-    # A launch passes an array of pointers to the driver, which cannot check what they point to: a
-    # missing or an extra parameter, or a 32-bit integer declared as 64 bits, must be found here.
-    elf = open_cubin(cubin)
-    section = elf.named(f".nv.info.{kernel}")
-    if section is None:
-        return None
-    content = elf.content(section)
-    sizes: dict[int, int] = {}
-    total = at = 0
-    while at + 4 <= len(content):
-        form, attribute, value = struct.unpack_from("<BBH", content, at)
-        at += 4
-        if attribute == _ALL_PARAMETERS and form != _SIZED:
-            total = value
-        if form != _SIZED:
-            continue
-        if attribute == _PARAMETER and value == 12 and at + 12 <= len(content):
-            _, place, word = struct.unpack_from("<III", content, at)
-            sizes[place & 0xFFFF] = word >> 18
-        at += value
-    if sorted(sizes) != list(range(len(sizes))) or (total and not sizes):
-        return None
-    return tuple(sizes[index] for index in range(len(sizes)))
+def judge_symbol(recipe: Recipe, work: str) -> None:
+    """Raise `StepError` when the source did not get to where the kernel's name is asked for."""
+    if not symbol_of(recipe, work):
+        raise StepError(Cause.CHECK, f'the source ends before "{recipe.symbol}" can be named')
 
 
-def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
-    """Return how the kernel's parameters differ from the declared arguments."""
-    if sizes is None:
-        return None
-    arguments = signature.parameters
-    if len(sizes) != len(arguments):
-        names = ", ".join(argument.name for argument in arguments) or "none"
-        return (
-            f"the kernel takes {len(sizes)} parameters; {len(arguments)} arguments are declared "
-            f"({names})"
-        )
-    for position, (argument, size) in enumerate(zip(arguments, sizes, strict=True), 1):
-        if size != (declared := _bytes(argument)):
-            return (
-                f"parameter {position} of the kernel has {size} bytes; "
-                f'"{argument.name}" is declared {argument.type_text()}, which has {declared}'
-            )
+def judge_code(
+    recipe: Recipe, step: Step, data: bytes, work: str, log: str, found: Findings
+) -> None:
+    """Add to `found` what the code of an image says. Raises `StepError` when it must not be."""
+    symbol = symbol_of(recipe, work)
+    try:
+        cubins = extract_cubins(data)
+        codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
+        # Of a program without constants the symbols are not read again.
+        has_constants = bool(recipe.signature.constants)
+        variables = [variable_sizes(cubin.data) for cubin in cubins if has_constants]
+        sizes = [parameter_sizes(cubin.data, symbol) for cubin in cubins]
+    except BinaryError as error:
+        reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
+        raise StepError(Cause.OUTPUT, reason) from None
+    if not codes:
+        raise StepError(Cause.OUTPUT, f"{step.tool} ended well but {step.output} holds no code")
+    # The driver loads no such code, and only a call would find out.
+    if any(is_relocatable(cubin.data) for cubin in cubins):
+        raise StepError(Cause.CHECK, NO_DEVICE_LINK)
+    found.ptxas = parse_ptxas(log)
+    for _, kernels in codes:
+        names = [kernel.name for kernel in kernels]
+        if symbol not in names and (problem := symbol_problem(recipe, names)):
+            if are_of_another(names, recipe, work):
+                raise StepError(Cause.OUTPUT, f"{step.tool} compiled something else: {problem}")
+            raise StepError(Cause.CHECK, problem)
+    if "-v" in step.argv and symbol not in (usage.kernel for usage in found.ptxas):
+        # Spills are in the log only; that of a tool whose output was lost has no limit.
+        raise StepError(Cause.OUTPUT, f"{step.tool} did not say what its {step.output} takes")
+    found.usages = [
+        (arch, kernel) for arch, kernels in codes for kernel in kernels if kernel.name == symbol
+    ]
+    if problem := _arguments_problem(recipe, sizes, variables):
+        raise StepError(Cause.CHECK, problem)
+    if problem := kernel_problem(recipe, found.usages):
+        raise StepError(Cause.CHECK, problem)
+    if exceeded := prune_reason(recipe, symbol, found.usages, found.ptxas):
+        raise StepError(Cause.LIMIT, exceeded)
+    found.images = tuple(cubin.image for cubin in cubins)
+
+
+def _arguments_problem(
+    recipe: Recipe,
+    sizes: Iterable[tuple[int, ...] | None],
+    variables: Iterable[Mapping[str, int]],
+) -> str | None:
+    """Return how what a call passes differs from what the code takes, for any architecture."""
+    for parameters in sizes:
+        if problem := parameter_problem(recipe.signature, parameters):
+            return problem
+    for each in variables:
+        if problem := constants_problem(recipe, each):
+            return problem
     return None
-
-
-def variable_sizes(cubin: bytes) -> dict[str, int]:
-    """Return the bytes of each variable of a cubin, by its symbol. Raises `BinaryError`."""
-    elf = open_cubin(cubin)
-    table = elf.named(".symtab")
-    symbols = elf.symbols(table) if table is not None else ()
-    return {each.name: each.size for each in symbols if each.is_object and each.section}
-
-
-def _bytes(argument: Argument) -> int:
-    if argument.tile is not None:
-        return _TENSOR_MAP_BYTES
-    if is_struct(argument.dtype):
-        return struct_of(argument.dtype).size
-    return scalar_type(argument.dtype).bytes if argument.dims is None else _POINTER_BYTES

@@ -9,17 +9,21 @@ for it. `const`, signs and names of equal types are the author's.
 Where the parameters are written in C's own types the unit holds the declaration alone: schedules
 share it, and it is compiled once. Otherwise it includes the source. A unit that does not compile
 for another reason says nothing.
+
+A kernel's binary says how many bytes a parameter has, and nothing of what is in it. So a source
+whose kernels take structs ends in assertions of their sizes and their members' places.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.dtypes import scalar_type
-from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.runtime.structs import Struct, is_struct, struct_of
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
@@ -219,3 +223,29 @@ def _c_type(argument: Argument) -> str:
         return f"tl_struct_{struct_of(argument.dtype).size}"
     element = scalar_type(argument.dtype).c.replace("_Bool", "bool")
     return element if argument.dims is None else f"{element} *"
+
+
+# NVRTC has neither `offsetof` nor what other compilers make it of. The type may have commas.
+_PLACE = """
+#ifdef __CUDACC_RTC__
+#define TL_PLACE_OF(member, ...) __INTADDR__(&((__VA_ARGS__ *)0)->member)
+#else
+#define TL_PLACE_OF(member, ...) __builtin_offsetof(__VA_ARGS__, member)
+#endif
+"""
+
+
+def layout_asserts(kinds: Iterable[Struct]) -> str:
+    """Return C++ to put at a source's end; nothing without structs."""
+    lines = [line for kind in kinds for line in _asserts(kind)]
+    return _PLACE + "\n".join(lines) + "\n" if lines else ""
+
+
+def _asserts(kind: Struct) -> Iterable[str]:
+    name = kind.name
+    said = f"{name} is declared with {kind.size} bytes"
+    yield f'static_assert(sizeof({name}) == {kind.size}, "{said}");'
+    for member in kind.members:
+        at, size = f"TL_PLACE_OF({member.name}, {name})", f"sizeof({name}::{member.name})"
+        said = f"{name} is declared with {member.text()} at byte {member.offset}"
+        yield f'static_assert({at} == {member.offset} && {size} == {member.size}, "{said}");'

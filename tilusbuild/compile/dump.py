@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.binary import BinaryError
 from tilusbuild.binary.fatbin import Cubin, extract_cubins
-from tilusbuild.compile.model import CompileOutcome, Recipe
+from tilusbuild.compile.model import Recipe, Step
 from tilusbuild.compile.program import Compile
-from tilusbuild.compile.steps import Step, tools_of
+from tilusbuild.compile.steps import tools_of
 from tilusbuild.process.base import Runner
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
+from tilusbuild.status import Compiled
 from tilusbuild.toolchain.cuda import disassembler
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def dump_module(
     include_dir: str | None,
     runner: Runner,
     timeout: float | None = None,
-) -> CompileOutcome:
+) -> Compiled:
     """Write `module/ir` in a stage whose `module` directory holds the module's files.
 
     Return the outcome of the compile. Raises `CancelledError` and `OSError` (of the stage's file
@@ -72,7 +73,7 @@ class Dump:
         """Add a line to the list of times."""
         self._times.append(f"{seconds:9.3f} s  {what}\n")
 
-    def finish(self, outcome: CompileOutcome) -> None:
+    def finish(self, outcome: Compiled) -> None:
         """Write the texts about the whole compile."""
         self._write(USAGE, "".join(self._usage(outcome)))
         self._write(TIMINGS, "".join(self._times))
@@ -112,7 +113,7 @@ class Dump:
             with open(os.path.join(self._directory, name), "w", encoding="utf-8") as file:
                 file.write(text)
 
-    def _usage(self, outcome: CompileOutcome) -> Iterator[str]:
+    def _usage(self, outcome: Compiled) -> Iterator[str]:
         for arch, usage in self._compiling.found.usages:
             yield (
                 f"{arch.name} {usage.name}: {usage.registers} registers, {usage.stack} bytes of"

@@ -22,9 +22,8 @@ from tilusbuild.compile.launcher_tables import (
     constant_tables,
     parameter_tables,
 )
-from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.model import LauncherKind, Recipe
 from tilusbuild.expr import c_prelude
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.structs import Struct, is_struct, struct_of
@@ -39,26 +38,6 @@ _FIELDS = {
     POINTER: "pointer",
     **{name: name for name in DTYPES if name[0] in "iu" or name in ("f32", "f64")},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LauncherKind:
-    """What a launcher does after it has checked the arguments."""
-
-    part: str
-    """The C fragment that does it, in `launcher_parts`."""
-    cuda: bool
-    """Whether it is for a GPU: with devices and streams, and tensors in device memory."""
-    starts_kernel: bool
-    """Whether it starts the kernel itself, with the manifest's launch; else it calls the template's
-    function. Such a library is linked by ld alone and needs no other library."""
-    passes_stream: bool
-    """Whether the template's function takes a stream and returns an error number."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether there is one."""
-        return bool(self.part)
 
 
 KERNEL_LAUNCHER = LauncherKind("kernel", cuda=True, starts_kernel=True, passes_stream=False)

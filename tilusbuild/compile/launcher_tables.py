@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tilusbuild.compile.constants import unit_bytes, variable_symbol
+from tilusbuild.compile.arguments import unit_bytes, variable_symbol
 from tilusbuild.compile.geometry import INT64_LIMITS, map_places, numbers_in_c
 from tilusbuild.expr import Expr, ExprError
 from tilusbuild.runtime.dtypes import DataType, integer_limits, scalar_type

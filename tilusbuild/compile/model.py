@@ -1,25 +1,44 @@
-"""The input and the result of a compile, as values.
+"""What a compile is made of: a `Recipe`, its `Pipeline`, and the `Step`s and `Tools` of it.
 
 A `Recipe` holds everything that decides the bytes of a `lib.so` but the toolchain: equal recipes
-and equal toolchains give equal libraries, wherever they are compiled.
+and equal toolchains give equal libraries, wherever they are compiled. A `Pipeline` is all that
+differs between the ways from a source to a `lib.so`. It is a stateless object: its answers follow
+from the recipe alone, so that `options.txt`, `compile.sh` and the compile agree; a machine's paths
+come in as `Tools` or as a `Toolchain`. Recipes and pipelines name each other, so they are in one
+file; all of `compile/` imports it and it imports nothing of `compile/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from tilusbuild.arch import Arch
 from tilusbuild.expr import Expr, Value
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.process.base import Elsewhere
+from tilusbuild.render.outside import Outside
 from tilusbuild.signature import Signature
-from tilusbuild.status import RECORDED, Cause, Status
 
 if TYPE_CHECKING:
     from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
-    from tilusbuild.compile.pipelines import Pipeline
+    from tilusbuild.errors import Diagnostic, Place
+    from tilusbuild.process.base import OnWorker
+    from tilusbuild.toolchain import HeaderDirectories, Toolchain
+    from tilusbuild.toolchain.nvrtc import NvrtcLibrary
+    from tilusbuild.toolchain.reach import Reach
+
+# Compilers write names of inputs into debug information, `assert` and symbols. Through this link
+# the names are the same in every directory.
+HERE = "/proc/self/cwd"
+SOURCE = f"{HERE}/source.cu"
+
+PRODUCT, OBJECT = "lib.so", "object.o"
+"""What a program is made into: a library, or one of a library's objects."""
+
+EXPORTS_MAP = "exports.map"
+EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,32 +179,267 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class CompileOutcome:
-    """How a compile ended."""
+class Step:
+    """One command. `argv[0]` is a tool's placeholder; `output` is the file that it must make."""
 
-    cause: Cause | None
-    """None: the library was made."""
-    log: str
-    """What the compilers printed, free of times and temporary names."""
-    usages: tuple[KernelUsage, ...] = ()
-    ptxas: tuple[PtxasUsage, ...] = ()
-    images: tuple[CodeImage, ...] = ()
-    seconds: float = 0.0
-    peak_rss: int = 0
-    """Bytes: the largest of the compile's processes."""
-    reason: str = ""
-    """One line: why it is not built."""
-    elsewhere: Elsewhere | None = None
-    """Another machine that did a part."""
-    files: tuple[str, ...] = ()
-    """The files that the compile added, relative to the stage."""
+    name: str
+    argv: tuple[str, ...]
+    output: str
+    of_program: bool = True
+    """Whether it reads what the program's author wrote: else no failure is the program's fault."""
+    alone: tuple[str, ...] = ()
+    """Of a step that makes the same for all programs of a unit: the further arguments with which
+    it is run for its own program, where it fails for all of them."""
+    unless_empty: tuple[str, str] | None = None
+    """(input, other): where the input is empty, it is not run, and `other` becomes the output."""
 
     @property
-    def status(self) -> Status:
-        """The status of the program."""
-        return Status.BUILT if self.cause is None else self.cause.status
+    def tool(self) -> str:
+        """The tool's name, for messages."""
+        return self.argv[0].strip("{}")
 
     @property
-    def recorded(self) -> bool:
-        """Whether this is a result, which will be the same next time."""
-        return self.status in RECORDED
+    def by_itself(self) -> Step:
+        """The step of a unit for its own program."""
+        return replace(self, argv=(self.argv[0], *self.alone, *self.argv[1:]), alone=())
+
+
+class UserWord(str):
+    """An argument of a person's that reads like a placeholder, and is none."""
+
+
+def is_placeholder(word: str) -> bool:
+    """Return whether a word of a command stands for a tool."""
+    return word.startswith("{") and word.endswith("}") and not isinstance(word, UserWord)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools of one toolchain as a compile uses them: paths and environment.
+
+    Making one looks for tools beside others, so it is made where one is run."""
+
+    paths: Mapping[str, tuple[str, ...]]
+    environment: Mapping[str, str]
+    directories: Mapping[str, str]
+    """Absolute paths of directories and tools, and their names in a log."""
+    cc_fingerprint: tuple[str, ...] = ()
+    """Of the C compiler, which names what it made of a launcher or a check."""
+    cuda_headers: str | None = None
+    """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
+    nvrtc: NvrtcLibrary | None = None
+    """What compiles through NVRTC on other machines, too."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """The tools that others look up by name, in `TOOLS`: name to path."""
+    reach: Reach | None = None
+    """The files of the machine that a compile needs; None: what it reads is its own affair."""
+    ld_lists: bool = False
+    """Whether the linker can list the files that it read."""
+
+    def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return a command with its placeholders replaced by paths."""
+        return tuple(
+            word
+            for part in argv
+            for word in (self.paths.get(part, (part,)) if is_placeholder(part) else (part,))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherKind:
+    """What a launcher does after it has checked the arguments."""
+
+    part: str
+    """The C fragment that does it, in `launcher_parts`."""
+    cuda: bool
+    """Whether it is for a GPU: with devices and streams, and tensors in device memory."""
+    starts_kernel: bool
+    """Whether it starts the kernel itself, with the manifest's launch; else it calls the template's
+    function. Such a library is linked by ld alone and needs no other library."""
+    passes_stream: bool
+    """Whether the template's function takes a stream and returns an error number."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one."""
+        return bool(self.part)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptParts:
+    """What a pipeline puts into `compile.sh`."""
+
+    tools: str = "NVCC, CXX, CC, AS and LD"
+    """The variables that the script takes, for its comment."""
+    start: str = ""
+    """Commands that run first; `@SHARED@` stands for the digest of the launcher's directory."""
+    headers: str = ""
+    """Commands that run when the private directory has its files."""
+    ships_launcher: bool = False
+    """Whether the cache holds the launcher's object, so that the script needs no C compiler."""
+
+
+class DumpInProgress(Protocol):
+    """What a pipeline runs commands and adds files through, for `--dump-ir`: `dump.Dump`."""
+
+    def run(self, step: Step, /) -> bool: ...
+    def disassemble(self, path: str, /) -> None: ...
+    def copy(self, made: str, name: str, /) -> None: ...
+    @property
+    def work(self) -> str: ...
+
+
+TIMES_OF_HEADERS = "-lineinfo writes the times of headers into the code, and a worker has its own"
+
+
+class Pipeline(ABC):
+    """One way to compile: five methods to write, and defaults for the rest."""
+
+    name: ClassVar[str]  # as in options.txt
+    compiler: ClassVar[str]  # of the source: "nvcc", "NVRTC" or a host compiler
+    launcher: ClassVar[LauncherKind]
+    product: ClassVar[str] = PRODUCT
+    """The file of `module/` that is made."""
+    has_source: ClassVar[bool] = True
+    """Whether a program has a source; else it is made of other programs."""
+    host_code: ClassVar[bool] = True
+    """Whether the compiler compiles host code too, and so searches the system's headers."""
+    fixed_files: ClassVar[Mapping[str, str]] = {EXPORTS_MAP: EXPORTS_MAP_TEXT}
+    """Files beside the source, by name. The same for all programs, so they are in no identity."""
+    script: ClassVar[ScriptParts] = ScriptParts()
+    implied_headers: ClassVar[tuple[str, ...]] = ()
+    """The headers that the compiler includes by itself, by name."""
+    groups: ClassVar[bool] = False
+    """Whether programs with one source can be one translation unit."""
+    standards: ClassVar[tuple[str, ...] | None] = None
+    """The values of `std` that the compiler knows; None: it reports an unknown one itself."""
+
+    @abstractmethod
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        """Return whether it compiles a script: `target` is "cpu" or "cuda", `has_kernel` whether
+        tilusbuild launches the script's kernel, `device_compiler` "nvcc" or "nvrtc"."""
+
+    @abstractmethod
+    def commands(self, recipe: Recipe) -> Sequence[Step]:
+        """Return the commands that make `lib.so`, without the launcher's; the link is the last."""
+
+    @abstractmethod
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        """Return the lines of `options.txt` on the tools: one for each that can change a byte."""
+
+    @abstractmethod
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
+        """Return the directories that the compiler searches besides the program's own."""
+
+    def outside(self, toolchain: Toolchain) -> Outside:
+        """Return what is searched after the program's own headers."""
+        found = self.headers(toolchain)
+        directories = (*found.toolkit, *found.compiler, *found.system)
+        return Outside(directories, self.implied_headers)
+
+    @abstractmethod
+    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
+        """Write what `--dump-ir` shows of a compile that has run."""
+
+    # What stands in a program's directory
+
+    def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
+        """Return what is compiled of a source for its kernel or function, `symbol`; for all kernels
+        of a `unit`."""
+        return text
+
+    def options(self, recipe: Recipe) -> list[str]:
+        """Return further lines for the head of `options.txt`."""
+        return []
+
+    def generated(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return the files beside the source that follow from the recipe. Raises `ValueError`."""
+        return {}
+
+    def written(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return all files beside the source that are the program's own: `generated`, and rendered
+        headers. Raises `ValueError`."""
+        return {**self.generated(recipe), **recipe.headers}
+
+    def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
+        """Return the symbolic links, name to target, of the private directory on this machine."""
+        return self.include_links(recipe)
+
+    def include_links(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return those of the links that give the program's own headers another name."""
+        return {}
+
+    def copies_headers(self, recipe: Recipe) -> bool:
+        """Return whether headers are copied with a fixed time: the compiler records their times."""
+        return False
+
+    def on_worker(self, step: Step, tools: Tools) -> OnWorker | None:
+        """Return how another machine runs a step of which there is something in `made_elsewhere`;
+        None for in the same words."""
+        return None
+
+    def made_elsewhere(self, step: Step) -> tuple[str, ...]:
+        """Return the files that a step makes, if it is one that other machines may have where
+        `stays_here` allows it: that which compiles. The others take milliseconds."""
+        reads = step.argv[0] in ("{nvcc}", "{cxx}") and SOURCE in step.argv
+        return (step.output,) if reads else ()
+
+    def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
+        """Return why no other machine may run the step that reads the source; None where one
+        may. `notes` are those of the closure."""
+        if self.copies_headers(recipe):
+            return TIMES_OF_HEADERS
+        return self.unsafe(recipe)
+
+    def unsafe(self, recipe: Recipe) -> str | None:
+        """Return the flag that may mean another thing on another machine, in words; None for
+        none."""
+        if not recipe.flags:
+            return None
+        # Imported only here: a manifest that was checked before needs none of it.
+        from tilusbuild.manifest.pure_flags import impure
+
+        cpu = self.compiler == "g++"
+        named = next((words for _, words in impure(recipe.flags, cpu=cpu)), None)
+        if named is None:
+            return None
+        return f"{named} is taken with unsafe-flags: what it reads or means there is in no hash"
+
+    # What is checked, before a compile and after each of its steps
+
+    def problem(self, recipe: Recipe) -> str | None:
+        """Return why the recipe cannot work, however its source compiles."""
+        return None
+
+    def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
+        """Return an error, worded as a compiler's, that the compiler itself would not report;
+        `headers` is the directory of the program's headers."""
+        return None
+
+    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+        """Check what a step wrote to `path`, and add to `found`. Raises `StepError`."""
+        return
+
+    # What others ask
+
+    def device_image(self, recipe: Recipe) -> str | None:
+        """Return the name of the file of device code, if a step makes one."""
+        return None
+
+    def source_command(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the command that reads the source, for editors. Raises `ValueError` for none."""
+        return next(step.argv for step in self.commands(recipe) if SOURCE in step.argv)
+
+    def toolkit_version(self, toolchain: Toolchain) -> str | None:
+        """Return the version of the CUDA toolkit that makes the device code, if there is any."""
+        return None
+
+    def check_archs(
+        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
+    ) -> None:
+        """Raise `InputError` for architectures that the tools cannot put into one library."""
+        toolchain.check_archs(archs, place)
+
+    def refused_flags(self, flags: Iterable[str]) -> Iterator[RefusedFlag]:
+        """Return the flags that the compiler would refuse only once it runs."""
+        return iter(())

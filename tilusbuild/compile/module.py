@@ -17,23 +17,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.model import HERE, OBJECT, PRODUCT, Recipe, Step, is_placeholder
 from tilusbuild.compile.steps import (
     DEVICE_LINKER,
     ENVIRONMENT,
-    HERE,
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
     NVCC_HERE,
-    OBJECT,
-    PRODUCT,
-    Step,
-    is_placeholder,
     object_name,
     steps,
 )
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
@@ -42,20 +36,6 @@ if TYPE_CHECKING:
 
 
 OPTIONS_FORMAT = "tilusbuild options 1"
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptParts:
-    """What a pipeline puts into `compile.sh`."""
-
-    tools: str = "NVCC, CXX, CC, AS and LD"
-    """The variables that the script takes, for its comment."""
-    start: str = ""
-    """Commands that run first; `@SHARED@` stands for the digest of the launcher's directory."""
-    headers: str = ""
-    """Commands that run when the private directory has its files."""
-    ships_launcher: bool = False
-    """Whether the cache holds the launcher's object, so that the script needs no C compiler."""
 
 
 def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequence[str] = ()) -> str:

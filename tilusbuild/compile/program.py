@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile import checks, declared, unit_ptx
+from tilusbuild.compile import checks, declared, units
 from tilusbuild.compile.causes import StepError, failure, not_started
-from tilusbuild.compile.diagnosis import Program
+from tilusbuild.compile.diagnosis import Program, scrub
 from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.compile.messages import scrub
-from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
+from tilusbuild.compile.model import PRODUCT, Findings, Recipe, Step, Tools
 from tilusbuild.compile.reads import Reads
 from tilusbuild.compile.steps import (
     CC_FLAGS,
@@ -27,10 +26,7 @@ from tilusbuild.compile.steps import (
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
-    PRODUCT,
     TOOLS,
-    Step,
-    Tools,
     defines,
     host_march,
     object_name,
@@ -43,7 +39,7 @@ from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.envelope import StepStore
-from tilusbuild.status import RECORDED, Cause
+from tilusbuild.status import RECORDED, Cause, Compiled, Status
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -56,7 +52,7 @@ def launcher_object(
     runner: Runner,
     launchers: StepStore,
     timeout: float | None = None,
-) -> bytes | CompileOutcome:
+) -> bytes | Compiled:
     """Return the launcher's object, compiled once for all programs of a script, or the outcome of
     a failed compile.
 
@@ -68,7 +64,7 @@ def launcher_object(
         compiling.make_directory()
         return compiling.launcher()
     except StepError as stop:
-        return CompileOutcome(stop.cause, "".join(compiling.logs), reason=stop.reason)
+        return Compiled.stopped(stop.cause, "".join(compiling.logs), stop.reason)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -84,7 +80,7 @@ def compile_program(
     notes: Sequence[Diagnostic] = (),
     objects: Sequence[str] = (),
     units: UnitSteps | None = None,
-) -> CompileOutcome:
+) -> Compiled:
     """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files; it
     works in a directory beside the stage.
 
@@ -93,7 +89,7 @@ def compile_program(
     keeps what programs share. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
     if problem := recipe.pipeline.problem(recipe):
-        return _finish(stage, CompileOutcome(Cause.CHECK, "", reason=problem))
+        return _finish(stage, Compiled.stopped(Cause.CHECK, "", problem))
     work = f"{stage}.work"
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
@@ -106,7 +102,7 @@ def compile_program(
             except FileNotFoundError:
                 # Taken back, with all that came from a remote that turned out to be wrong.
                 reason = f"{path} is not there any more"
-                return _finish(stage, CompileOutcome(Cause.OUTPUT, "", reason=reason))
+                return _finish(stage, Compiled.stopped(Cause.OUTPUT, "", reason))
         return _finish(stage, compiling.run())
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -119,7 +115,7 @@ class DeviceCode:
     log names lines of the rendered source: `render.messages.map_messages` replaces them by the
     template's."""
 
-    outcome: CompileOutcome
+    outcome: Compiled
     image: bytes = b""
     symbol: str = ""
 
@@ -143,7 +139,7 @@ def compile_device(
     if image is None:
         raise ValueError(f"the {recipe.pipeline.name} pipeline makes no device code by itself")
     if problem := recipe.pipeline.problem(recipe):
-        return DeviceCode(CompileOutcome(Cause.CHECK, f"{problem}\n", reason=problem))
+        return DeviceCode(Compiled.stopped(Cause.CHECK, f"{problem}\n", problem))
     work = os.path.join(directory, "work")
     try:
         compiling = Compile(recipe, tools, directory, work, runner, StepStore(), timeout)
@@ -162,7 +158,7 @@ def compile_device(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _finish(stage: str, outcome: CompileOutcome) -> CompileOutcome:
+def _finish(stage: str, outcome: Compiled) -> Compiled:
     log = outcome.log
     if outcome.reason and outcome.reason not in log:
         log = f"{log}{outcome.reason}\n"
@@ -224,7 +220,7 @@ class Compile:
         for link, directory in pipeline.links(self.recipe, self.tools).items():
             os.symlink(directory, os.path.join(self.work, link))
 
-    def run(self, *, until: str | None = None) -> CompileOutcome:
+    def run(self, *, until: str | None = None) -> Compiled:
         """Run all steps and publish the library; with `until`, stop when that output is made."""
         cause: Cause | None = None
         reason = ""
@@ -255,7 +251,8 @@ class Compile:
                 if self.used is not None:
                     self.launchers.drop(self.used)
                 self.units.drop()
-        return CompileOutcome(
+        return Compiled(
+            Status.BUILT if cause is None else cause.status,
             cause=cause,
             log="".join(self.logs),
             usages=tuple(usage for _, usage in self.found.usages),
@@ -314,7 +311,7 @@ class Compile:
             try:
                 self._step(step)
                 ptx = read_bytes(path)
-                return Shared(ptx, "".join(self.logs[before:]), unit_ptx.entries(ptx))
+                return Shared(ptx, "".join(self.logs[before:]), units.entries(ptx))
             except StepError as error:
                 if error.cause.status not in RECORDED:
                     raise
@@ -329,7 +326,7 @@ class Compile:
             self._step(step.by_itself)
             return
         with open(path, "wb") as file:
-            file.write(unit_ptx.of_one(self.recipe, made.output, made.kernels))
+            file.write(units.of_one(self.recipe, made.output, made.kernels))
         self.logs.append(made.log)
 
     def _step(self, step: Step) -> None:

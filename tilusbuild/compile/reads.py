@@ -22,7 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
-from tilusbuild.compile.steps import HERE, SOURCE, TOOLS, Step, Tools
+from tilusbuild.compile.model import HERE, SOURCE, Step, Tools
+from tilusbuild.compile.steps import TOOLS
 from tilusbuild.errors import Diagnostic
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process import landlock

@@ -11,26 +11,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile.model import Recipe
-from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.compile.model import (
+    EXPORTS_MAP,
+    HERE,
+    Recipe,
+    Step,
+    Tools,
+    UserWord,
+    is_placeholder,
+)
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
-    from tilusbuild.toolchain.nvrtc import NvrtcLibrary
-    from tilusbuild.toolchain.reach import Reach
 
-
-# Compilers write names of inputs into debug information, `assert` and symbols. Through this link
-# the names are the same in every directory.
-HERE = "/proc/self/cwd"
-SOURCE = f"{HERE}/source.cu"
-
-PRODUCT, OBJECT = "lib.so", "object.o"
-"""What a program is made into: a library, or one of a library's objects."""
 
 TOOLS = "tools"
 """The directory of links that is a compile's whole PATH. Compilers look their helpers up by name
@@ -57,9 +53,6 @@ LAUNCHER_OBJECT = "launcher.o"
 
 NVRTC_COMMAND = "nvrtc_command.py"
 """The name of the copy of NVRTC's driver in the cache tree."""
-
-EXPORTS_MAP = "exports.map"
-EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
 
 CC_FLAGS = (
     "-std=gnu11",
@@ -95,32 +88,6 @@ def launcher_in(directories: Iterable[str]) -> str | None:
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One command. `argv[0]` is a tool's placeholder; `output` is the file that it must make."""
-
-    name: str
-    argv: tuple[str, ...]
-    output: str
-    of_program: bool = True
-    """Whether it reads what the program's author wrote: else no failure is the program's fault."""
-    alone: tuple[str, ...] = ()
-    """Of a step that makes the same for all programs of a unit: the further arguments with which
-    it is run for its own program, where it fails for all of them."""
-    unless_empty: tuple[str, str] | None = None
-    """(input, other): where the input is empty, it is not run, and `other` becomes the output."""
-
-    @property
-    def tool(self) -> str:
-        """The tool's name, for messages."""
-        return self.argv[0].strip("{}")
-
-    @property
-    def by_itself(self) -> Step:
-        """The step of a unit for its own program."""
-        return replace(self, argv=(self.argv[0], *self.alone, *self.argv[1:]), alone=())
-
-
 LAUNCHER_STEP = Step(
     "launcher", ("{cc}", *CC_FLAGS, "-c", LAUNCHER, "-o", LAUNCHER_OBJECT), LAUNCHER_OBJECT, False
 )
@@ -150,18 +117,9 @@ def host_march(recipe: Recipe) -> str:
     return recipe.host_march or default_march()
 
 
-class UserWord(str):
-    """An argument of a person's that reads like a placeholder, and is none."""
-
-
 def user_flags(recipe: Recipe) -> tuple[str, ...]:
     """Return the user's flags, of which none is a placeholder."""
     return tuple(UserWord(flag) if is_placeholder(flag) else flag for flag in recipe.flags)
-
-
-def is_placeholder(word: str) -> bool:
-    """Return whether a word of a command stands for a tool."""
-    return word.startswith("{") and word.endswith("}") and not isinstance(word, UserWord)
 
 
 def defines(recipe: Recipe) -> list[str]:
@@ -189,38 +147,6 @@ def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
         else:
             found += [quoted[0], quoted[1], quoted[0], directory]
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The tools of one toolchain as a compile uses them: paths and environment.
-
-    Making one looks for tools beside others, so it is made where one is run."""
-
-    paths: Mapping[str, tuple[str, ...]]
-    environment: Mapping[str, str]
-    directories: Mapping[str, str]
-    """Absolute paths of directories and tools, and their names in a log."""
-    cc_fingerprint: tuple[str, ...] = ()
-    """Of the C compiler, which names what it made of a launcher or a check."""
-    cuda_headers: str | None = None
-    """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
-    nvrtc: NvrtcLibrary | None = None
-    """What compiles through NVRTC on other machines, too."""
-    links: Mapping[str, str] = field(default_factory=dict)
-    """The tools that others look up by name, in `TOOLS`: name to path."""
-    reach: Reach | None = None
-    """The files of the machine that a compile needs; None: what it reads is its own affair."""
-    ld_lists: bool = False
-    """Whether the linker can list the files that it read."""
-
-    def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return a command with its placeholders replaced by paths."""
-        return tuple(
-            word
-            for part in argv
-            for word in (self.paths.get(part, (part,)) if is_placeholder(part) else (part,))
-        )
 
 
 def _beside_ld(ld: str, name: str) -> str:

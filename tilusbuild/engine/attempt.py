@@ -18,14 +18,14 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
-from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store, StoredProgram
+from tilusbuild.engine.interfaces import Compiler, Job, Store, StoredProgram
 from tilusbuild.engine.states import Ticket
 from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import CancelledError, start_thread
 from tilusbuild.state.files import sha256_text
-from tilusbuild.status import RECORDED, Cause, Status
+from tilusbuild.status import RECORDED, Cause, Compiled, Status
 
 _TRIES = 2
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)

@@ -34,7 +34,7 @@ from tilusbuild.engine.attempt import (
 )
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig, Compiled, Compiler, Job, Store
+from tilusbuild.engine.interfaces import BuildConfig, Compiler, Job, Store
 from tilusbuild.engine.queue import (
     ControlledQueue,
     FixedQueue,
@@ -50,7 +50,7 @@ from tilusbuild.engine.running import RunningTickets
 from tilusbuild.engine.states import BuildState, HeldTickets, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import LOCK, Timeline
 from tilusbuild.process.stopping import catch_signals
-from tilusbuild.status import RECORDED, Status
+from tilusbuild.status import RECORDED, Compiled, Status
 
 TICK = 0.1
 """Seconds between two ticks of the reporter while nothing else happens."""

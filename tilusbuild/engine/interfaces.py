@@ -11,13 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.process.base import Elsewhere
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.status import Cause, Status
+from tilusbuild.status import Compiled, Status
 
 if TYPE_CHECKING:
     from tilusbuild.engine.history import History
@@ -103,28 +101,6 @@ class Job(Protocol):
     def readable(self, log: str, /) -> str:
         """Return a compiler's log with the template's own places and lines, for people."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What came of one run of the compiler."""
-
-    status: Status
-    """One of `RECORDED` is published; the others are accidents: the next build tries again."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    """The entry's meta.json, but for what the store itself writes there."""
-    log: str = ""
-    commands: tuple[str, ...] = ()
-    """The command lines that were run."""
-    reason: str = ""
-    """One line for people: why it is not "built". For a failure best its first error."""
-    cause: Cause | None = None
-    """What the engine decides by, where the status alone does not say enough."""
-    seconds: float = 0.0
-    peak_rss: int = 0
-    """Bytes."""
-    elsewhere: Elsewhere | None = None
-    """Another machine that compiled it."""
 
 
 class Compiler(Protocol):

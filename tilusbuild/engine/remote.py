@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.events import RemoteSummary
-from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.states import BuildState, Ticket
 from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.status import Compiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from tilusbuild.engine.events import (
     Verdict,
     WouldCompile,
 )
-from tilusbuild.engine.interfaces import Compiled, Job, Store
+from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.shortage import shortage_of
-from tilusbuild.status import ACCIDENTS, RECORDED, Status
+from tilusbuild.status import ACCIDENTS, RECORDED, Compiled, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
 _EXCERPT = 16 << 10

@@ -3,9 +3,8 @@ reported."""
 
 from __future__ import annotations
 
-from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.states import ReadyQueue, Ticket
-from tilusbuild.status import Status
+from tilusbuild.status import Compiled, Status
 
 _RETRIED = (Status.KILLED, Status.CRASHED, Status.NO_OUTPUT)
 """Not `TIMED_OUT`, which would take as long again."""

@@ -38,9 +38,9 @@ from dataclasses import field
 from enum import Enum
 
 from tilusbuild.engine.history import NOTHING, Estimate
-from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.interfaces import Job
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.status import Status
+from tilusbuild.status import Compiled, Status
 
 FIRST_PAUSE = 0.02
 """Seconds until a locked program is tried again for the first time."""

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
 
-from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.interfaces import Job
 from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.status import Compiled
 
 MOST = 50_000
 """Attempts, and as many of everything else."""

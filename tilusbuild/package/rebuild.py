@@ -18,7 +18,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.cache.index import programs
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile.steps import OBJECT
+from tilusbuild.compile.model import OBJECT
 from tilusbuild.errors import InputError
 from tilusbuild.package import names
 from tilusbuild.package.errors import MissingFileError

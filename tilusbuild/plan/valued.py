@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import Launch, Pipeline, Prune
-from tilusbuild.compile.layouts import layout_asserts
+from tilusbuild.compile.declared import layout_asserts
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import expression, signature_of

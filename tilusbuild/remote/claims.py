@@ -19,7 +19,8 @@ from tilusbuild.cache.entries import ADDED_KEYS, listed, meta_problem, product_o
 from tilusbuild.compile.checks import images_of
 from tilusbuild.compile.described import image_rows, kernel_rows
 from tilusbuild.compile.launcher import EXPORTS
-from tilusbuild.compile.pipelines import Pipeline, pipeline_named
+from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.pipelines import pipeline_named
 from tilusbuild.plan.identity import section_of
 from tilusbuild.remote.record import Blob, Record
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal

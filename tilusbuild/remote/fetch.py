@@ -17,9 +17,9 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.arrivals import Arrivals
 from tilusbuild.cache.includes import include_problems, publish_include
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile.steps import OBJECT
+from tilusbuild.compile.model import OBJECT
 from tilusbuild.engine.attempt import ProgramAnswer, found
-from tilusbuild.engine.interfaces import Compiled, Store
+from tilusbuild.engine.interfaces import Store
 from tilusbuild.remote.backend import Backend
 from tilusbuild.remote.blobs import BlobReader, Contents
 from tilusbuild.remote.claims import ClaimError, check_generated, checked_meta
@@ -32,7 +32,7 @@ from tilusbuild.remote.record import (
     files_of_tree,
     key,
 )
-from tilusbuild.status import RECORDED, Status
+from tilusbuild.status import RECORDED, Compiled, Status
 
 _INLINE = (
     *(layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.COMPILE_SH),

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.cache import layout
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
-from tilusbuild.engine.interfaces import Compiled, Job, Store
+from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.process.elsewhere import HERE, WAITING, Executor, NobodyElse, Tell
 from tilusbuild.remote.settings import RemoteSettings, not_installed
+from tilusbuild.status import Compiled
 
 if TYPE_CHECKING:
     from typing_extensions import Self

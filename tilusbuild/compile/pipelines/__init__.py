@@ -1,6 +1,6 @@
 """The pipelines in their order of precedence. `docs/adding-a-pipeline.md` adds one."""
 
-from tilusbuild.compile.pipelines.base import Pipeline
+from tilusbuild.compile.model import Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
@@ -36,7 +36,6 @@ __all__ = [
     "KERNEL_NVCC",
     "KERNEL_NVRTC",
     "PIPELINES",
-    "Pipeline",
     "pipeline_for",
     "pipeline_named",
 ]

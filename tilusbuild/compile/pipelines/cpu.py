@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.launcher import CPU_LAUNCHER
-from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.pipelines.base import Pipeline
+from tilusbuild.compile.model import HERE, SOURCE, Pipeline, Recipe, Step
 from tilusbuild.compile.steps import (
     EXPORT_FLAGS,
-    HERE,
     LIBRARY_FLAGS,
-    SOURCE,
-    Step,
     defines,
     host_march,
     includes,
@@ -20,7 +16,7 @@ from tilusbuild.compile.steps import (
 )
 
 if TYPE_CHECKING:
-    from tilusbuild.compile.dump import Dump
+    from tilusbuild.compile.model import DumpInProgress
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _COMPILE = (
@@ -69,7 +65,7 @@ class Cpu(Pipeline):
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=False)
 
-    def dump(self, recipe: Recipe, dump: Dump) -> None:
+    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the preprocessed source, and assembly."""
         first = self.commands(recipe)[0].argv
         source = first[: first.index("-o")]

@@ -16,9 +16,8 @@ from tilusbuild.arch import gencode
 from tilusbuild.compile.geometry import program_source
 from tilusbuild.compile.kernel_names import SYMBOL_FILE
 from tilusbuild.compile.launcher import KERNEL_LAUNCHER
-from tilusbuild.compile.model import Findings, Recipe
-from tilusbuild.compile.pipelines.base import Pipeline
-from tilusbuild.compile.steps import LIBRARY_FLAGS, ONE_SEGMENT_FLAGS, Step
+from tilusbuild.compile.model import Findings, Pipeline, Recipe, Step
+from tilusbuild.compile.steps import LIBRARY_FLAGS, ONE_SEGMENT_FLAGS
 from tilusbuild.runtime.regular import read_bytes
 
 _LINK = ("-shared", *LIBRARY_FLAGS, *ONE_SEGMENT_FLAGS, "--hash-style=gnu", "--eh-frame-hdr")
@@ -78,7 +77,7 @@ class KernelPipeline(Pipeline):
 
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
         """Check the device code against the signature, the launch and the limits."""
-        from tilusbuild.compile.device_code import judge_code, judge_symbol
+        from tilusbuild.compile.checks import judge_code, judge_symbol
 
         work = os.path.dirname(path)
         if step.output == SYMBOL_FILE:

@@ -12,26 +12,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import gencode
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
-from tilusbuild.compile.model import Findings, Link, Recipe
-from tilusbuild.compile.pipelines.base import Pipeline
+from tilusbuild.compile.model import HERE, OBJECT, SOURCE, Findings, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.pipelines.cpu import Cpu
 from tilusbuild.compile.pipelines.nvcc import NvccPipeline, cudart, has_line_info, linked_runtime
 from tilusbuild.compile.steps import (
     DEVICE_LINKER,
-    HERE,
     LIBRARY_FLAGS,
     NVCC_HERE,
-    OBJECT,
-    SOURCE,
-    Step,
     host_march,
     object_name,
 )
 from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
-    from tilusbuild.compile.dump import Dump
-    from tilusbuild.compile.steps import Tools
+    from tilusbuild.compile.model import DumpInProgress, Tools
     from tilusbuild.errors import Diagnostic
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
@@ -130,7 +124,7 @@ class LinkPipeline(Pipeline):
     def made_elsewhere(self, step: Step) -> tuple[str, ...]:
         return (step.output,) if step.output == self.product else ()
 
-    def dump(self, recipe: Recipe, dump: Dump) -> None:
+    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write nothing: each object has its own."""
 
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:

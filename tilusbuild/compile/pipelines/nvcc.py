@@ -17,15 +17,11 @@ from typing import TYPE_CHECKING
 from tilusbuild.arch import gencode
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.launcher import HOST_LAUNCHER
-from tilusbuild.compile.model import Findings, Recipe
-from tilusbuild.compile.pipelines.base import Pipeline
+from tilusbuild.compile.model import HERE, SOURCE, Findings, Pipeline, Recipe, Step
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names
 from tilusbuild.compile.steps import (
     EXPORT_FLAGS,
-    HERE,
     LIBRARY_FLAGS,
-    SOURCE,
-    Step,
     defines,
     host_march,
     includes,
@@ -35,7 +31,7 @@ from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.process.warden import FIRST_PIPE
 
 if TYPE_CHECKING:
-    from tilusbuild.compile.dump import Dump
+    from tilusbuild.compile.model import DumpInProgress
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 
@@ -132,7 +128,7 @@ class NvccPipeline(Pipeline):
             *_defined_for_nvcc(user_flags(recipe)),
         ]
 
-    def dump(self, recipe: Recipe, dump: Dump) -> None:
+    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Run nvcc once for device and host, and keep its intermediate files."""
         # From the recipe, not from its steps: those for line information have one architecture
         # each, and begin with PTX.

@@ -19,19 +19,26 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchored, is_cpp
-from tilusbuild.compile.model import Recipe, RefusedFlag
-from tilusbuild.compile.module import ScriptParts
-from tilusbuild.compile.pipelines.base import TIMES_OF_HEADERS
+from tilusbuild.compile.model import (
+    HERE,
+    SOURCE,
+    TIMES_OF_HEADERS,
+    Recipe,
+    RefusedFlag,
+    ScriptParts,
+    Step,
+    Tools,
+)
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, image_name
 from tilusbuild.compile.pipelines.nvcc import has_line_info
-from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, Tools, defines, user_flags
+from tilusbuild.compile.steps import NVRTC_COMMAND, defines, user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.render.preprocessor import TOKENS
 from tilusbuild.runtime.regular import read_text
 
 if TYPE_CHECKING:
     from tilusbuild.arch import Arch
-    from tilusbuild.compile.dump import Dump
+    from tilusbuild.compile.model import DumpInProgress
     from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
@@ -291,7 +298,7 @@ class KernelNvrtc(KernelPipeline):
     def refused_flags(self, flags: Iterable[str]) -> Iterator[RefusedFlag]:
         return refused_flags(flags)
 
-    def dump(self, recipe: Recipe, dump: Dump) -> None:
+    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the PTX of each architecture, which a compile to a cubin does not keep."""
         for name, *_ in code_names(recipe):
             argv = _compile(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
