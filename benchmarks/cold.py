@@ -59,7 +59,7 @@ void call_it(double a, tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(call_it, call_it);
 """
 
-_MOST_UNROLLED = 16
+_MAX_UNROLLED = 16
 """Beyond, compiling the code itself takes longer than starting the compiler."""
 
 ONE_PASS = ["-gencode", "arch=compute_90a,code=sm_90a"]
@@ -69,7 +69,7 @@ SHARED = ["--shared", "-Xcompiler", "-fPIC"]
 def ours(directory: Path, programs: int) -> Path:
     """A project of saxpy's schedules, a multiple of six; however many, the kernels stay small."""
     pairs = programs // 6
-    unroll = max(number for number in range(1, _MOST_UNROLLED + 1) if pairs % number == 0)
+    unroll = max(number for number in range(1, _MAX_UNROLLED + 1) if pairs % number == 0)
     threads = [32 * number for number in range(1, programs // (3 * unroll) + 1)]
     text = _MANIFEST.format(threads=threads, unroll=unroll)
     _projects.write(directory / "tilus.toml", text)

@@ -1,7 +1,7 @@
 """Errors as values: a diagnostic has a place, a message and a hint.
 
 Every error that a user can cause is a `TilusbuildError`; its `exit_status` is the process's. An
-`InputError` carries all the diagnostics of one run, so that nobody has to mend a manifest one
+`InputError` carries all the diagnostics of one run, so that a user need not mend a manifest one
 error at a time. Anything else that escapes is for `cli/boundary.py`.
 """
 
@@ -41,7 +41,7 @@ class Diagnostic:
 
     def render(self) -> str:
         """Return the diagnostic as text of several lines, without a final newline."""
-        # A message may quote several lines of somebody's: only its first stands at the margin.
+        # A message may quote several lines of a file: only its first stands at the margin.
         message = self.message.replace("\n", "\n  ")
         head = f"{self.severity}: {message}"
         lines = [f"{self.place}: {head}" if self.place else head]

@@ -76,7 +76,7 @@ def _slotted(cls: type, names: list[str], stands: dict[str, Any]) -> type:
     inherited = {slot for base in cls.__mro__ for slot in getattr(base, "__slots__", ())}
     body["__slots__"] = tuple(name for name in names if name not in inherited)
     if "__setattr__" in stands:
-        # Neither `copy` nor `pickle` can set a slot of a class that lets nobody set one.
+        # Neither `copy` nor `pickle` can set a slot of a class whose slots cannot be set.
         body.setdefault("__getstate__", _state)
         body.setdefault("__setstate__", _restore)
     return type(cls)(cls.__name__, cls.__bases__, body)

@@ -28,7 +28,7 @@ _OF = {
         "too many files are open", "raise the limit (`ulimit -n`), or use fewer jobs"
     ),
     errno.ENFILE: Shortage("too many files are open on this machine"),
-    # Which of the two cannot be told later: what was begun is removed before anything is said.
+    # Which of the two is not known later: what was begun is removed before anything is said.
     errno.ENOSPC: Shortage("the disk is full, or has no inodes left (`df -i`)"),
     errno.EDQUOT: Shortage("the quota of the disk is used up"),
     errno.EFBIG: Shortage("no file may be as large", "raise the limit (`ulimit -f`)"),

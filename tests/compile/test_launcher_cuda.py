@@ -135,7 +135,7 @@ class TestAttributes:
     @pytest.mark.parametrize(
         ("changes", "text"),
         [
-            ({"cluster": ("3",)}, "grid.x is 4, which is no multiple of cluster.x, 3"),
+            ({"cluster": ("3",)}, "grid.x is 4, which is not a multiple of cluster.x, 3"),
             ({"cluster": ("n",)}, "cluster.x is 1000, outside 1..16"),
             ({"cluster": ("n - 1000",)}, "cluster.x is 0, outside 1..16"),
             (
@@ -530,7 +530,7 @@ class TestTensorMaps:
                 {"shape": [48, 201]},
                 "a stride of 402 bytes, which must be a multiple of 16",
             ),
-            ({"data": (1 << 20) + 8}, "its address is no multiple of 16 bytes"),
+            ({"data": (1 << 20) + 8}, "its address is not a multiple of 16 bytes"),
             ({"shape": [48, 0]}, "axis 1 has no elements"),
         ],
     )

@@ -153,7 +153,7 @@ def test_a_compiler_that_is_not_there(compile_in, tmp_path):
         ({"cluster": ("8", "4")}, "a cluster of (8, 4, 1) has 32 blocks, more than 16"),
         (
             {"cluster": ("1", "2"), "grid": ("n", "5")},
-            "grid.y is 5, which is no multiple of cluster.y, 2",
+            "grid.y is 5, which is not a multiple of cluster.y, 2",
         ),
         (
             {"pdl": True, "archs": ("sm_90a", "sm_80")},
@@ -336,7 +336,7 @@ class TestWithNvcc:
         [
             ("2", {"cluster": ("2",), "grid": ("4",)}, ""),
             ("2", {"grid": ("n",)}, ""),
-            ("2", {"grid": ("5",)}, "grid.x is 5, which is no multiple of cluster.x, 2"),
+            ("2", {"grid": ("5",)}, "grid.x is 5, which is not a multiple of cluster.x, 2"),
             (
                 "2",
                 {"cluster": ("2", "2"), "grid": ("4", "4")},

@@ -96,7 +96,7 @@ class TestCpu:
             (
                 lambda a, x, y: (a, np.zeros(17, np.uint8)[1:].view(np.float32), y),
                 ValueError,
-                "at an address that is no multiple of 4 bytes",
+                "at an address that is not a multiple of 4 bytes",
             ),
             (lambda a, x, y: ("1", x, y), TypeError, 'argument "a" (1st): expected f32, got str'),
             (lambda a, x, y: (a, None, y), TypeError, "expected f32*[n], got None"),

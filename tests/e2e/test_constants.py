@@ -267,4 +267,4 @@ def test_an_entry_fills_its_own(new_project: NewProject) -> None:
 def test_a_tensor_map_is_of_no_constant(new_project: NewProject) -> None:
     project = new_project(MANIFEST, FILES)
     project.edit("tilus.toml", 'k = "i32"', 'k = "i32"\nf = { tensor-map = "filter", box = [8] }')
-    assert '"filter" is no tensor that is always there' in project.run("plan", status=2).err
+    assert '"filter" is not a tensor that is always there' in project.run("plan", status=2).err

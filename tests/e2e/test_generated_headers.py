@@ -115,7 +115,7 @@ def test_it_lies_beside_the_source(new_project: NewProject, compiler: str) -> No
         assert project.compiled() == 1
     else:
         error = project.run("build", "--device-compiler", compiler, status=1).err
-        assert "NVRTC does not tell #include <config.inc> from" in error
+        assert "NVRTC takes #include <config.inc> for" in error
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_what_cannot_be_passed_is_said(new_project: NewProject, size: str, said:
         ("p.add = true", "p.added = true", '"p" has no member "added"'),
         ("p.add = true", '"p.added" = true', '"p" has no member "added"'),
         ("p.strides = [100, 1]", "p.strides = [1, 2, 3]", '"p" has no member "strides[2]"'),
-        ("p.add = true", "beta.x = 1", '"beta" is no struct: it has no members'),
+        ("p.add = true", "beta.x = 1", '"beta" is not a struct: it has no members'),
         ("p.log = 0, p.strides = [100, 1], p.add = true", "p = 3", '"p" is a struct: give its'),
         ("p.add = true", "q.x = 1", '"q.x" is not an argument'),
         ("p.add = true", "p.add = [[1]]", "must be a number, a string or a boolean, not an array"),

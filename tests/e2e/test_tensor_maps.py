@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_not_built(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('tensor-map = "x"', 'tensor-map = "m"', '"m" is no tensor that is always there'),
+        ('tensor-map = "x"', 'tensor-map = "m"', '"m" is not a tensor that is always there'),
         ('tensor-map = "x"', 'tensor-map = "x", out = true', "nothing of a tensor"),
         (
             BOX,

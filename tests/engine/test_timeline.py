@@ -69,7 +69,7 @@ def test_what_memory_holds_back_is_waited_for() -> None:
 
 
 def test_a_timeline_that_is_full_keeps_what_it_has(monkeypatch: Any) -> None:
-    monkeypatch.setattr(timelines, "MOST", 2)
+    monkeypatch.setattr(timelines, "MAX_KEPT", 2)
     timeline = Timeline()
     config = BuildConfig(jobs=1, timeline=timeline)
     build(jobs(4), FakeStore(), FakeCompiler(), Listener(), config)

@@ -1,4 +1,4 @@
-"""examples/plain: a file that is no template, and kernels by their C++ names."""
+"""examples/plain: a file that is not a template, and kernels by their C++ names."""
 
 from __future__ import annotations
 

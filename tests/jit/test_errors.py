@@ -78,6 +78,8 @@ def test_arguments_that_it_cannot_pass_are_refused(
     (tmp_path / "tilus.toml").write_text(text)
     (tmp_path / "kernels" / "scale.cu.j2").write_text(TEMPLATE)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(tilusbuild.InputError, match='"x" is no dense tensor') as raised:
+    with pytest.raises(
+        tilusbuild.InputError, match='"x" is neither a dense tensor nor a number'
+    ) as raised:
         tilusbuild.KernelCache().cached("scale", target="cpu")
     assert raised.value.line is not None

@@ -50,7 +50,7 @@ def test_a_large_manifest_is_refused_soon(name: str, tmp_path: Path) -> None:
 def test_a_pattern_that_looks_at_everything_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patterns, "MOST_NAMES", 3)
+    monkeypatch.setattr(patterns, "MAX_NAMES", 3)
     for number in range(4):
         (tmp_path / f"{number}.cu").write_text("")
     path = tmp_path / "tilus.toml"

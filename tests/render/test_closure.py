@@ -166,7 +166,7 @@ def test_a_new_header_of_a_pattern_is_where_a_plan_looks_again(project, roots):
     }
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 1), ("MOST_BYTES", 3)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 1), ("MAX_BYTES", 3)])
 def test_a_pattern_of_more_than_may_be_carried_is_an_error(
     project, roots, monkeypatch, limit, value
 ):

@@ -20,10 +20,10 @@ def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
     """Small spaces as they are found, and by the arrays that large ones take."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "arrays":
-            patch.setattr(few, "MOST", 0)
+            patch.setattr(few, "MAX_COMBINATIONS", 0)
         yield
 
 
 @pytest.fixture
 def arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few, "MOST", 0)
+    monkeypatch.setattr(few, "MAX_COMBINATIONS", 0)

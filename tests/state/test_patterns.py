@@ -95,7 +95,7 @@ def test_a_directory_is_read_once_whatever_the_pattern(
 
 
 def test_too_many_names_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns, "MOST_NAMES", 10)
+    monkeypatch.setattr(patterns, "MAX_NAMES", 10)
     for number in range(11):
         (tmp_path / f"{number}").write_text("")
     with pytest.raises(PatternTooWideError, match="looks at more than 10 names in /"):

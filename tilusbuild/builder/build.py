@@ -182,8 +182,8 @@ def publish(
     dispatch = _Dispatch(project) if dispatchers and root is None else None
 
     def ready() -> None:
-        # A build that compiles nothing keeps nobody out: a collection may have taken a directory
-        # that no index named, after it was found to be right.
+        # A build that compiles nothing excludes no other process: a collection may have taken a
+        # directory that no index named, after it was found to be right.
         for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
             if not os.path.isdir(_path(project, instance)):
                 _publish_script(project, instance, script_instance, None)
@@ -266,7 +266,7 @@ def _publish_script(
     except TilusbuildError:
         if os.path.exists(os.path.join(path, SCRIPT_JSON)):
             raise
-        # A build that compiles nothing holds no lock, and waits for nobody: a `cache clear` took
+        # A build that compiles nothing holds no lock, and does not wait: a `cache clear` took
         # away what was just found to be right. Now it is kept out.
         with project.cache.in_use():
             dispatch.after(publish_script(project.cache, record), script_instance)

@@ -27,7 +27,7 @@ from tilusbuild.report.text import counted
 from tilusbuild.status import KNOWN_IN_CACHE, Status
 from tilusbuild.table import Cell, cell_text, table
 
-_LONGEST_LOG = 20_000
+_MAX_LOG = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _instance(
             smem = sum(int(part) for part in parts if part is not None)
             cost = replace(cost, smem=smem, occupancy=used["occupancy"])
         if entry is not None and (reason := str(entry.meta.get("reason") or "")):
-            log = "" if reason in reasons else compiler_log(cache, job.hash)[:_LONGEST_LOG]
+            log = "" if reason in reasons else compiler_log(cache, job.hash)[:_MAX_LOG]
             reasons.add(reason)
             cost = replace(cost, reason=placed(job, reason), log=log and job.readable(log))
         yield cost

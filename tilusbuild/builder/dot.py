@@ -120,7 +120,7 @@ def _programs(graph: Graph) -> Iterator[str]:
 
 def _grid(name: str, programs: Sequence[ProgramNode]) -> Iterator[str]:
     """Yield one node with a cell for each program, about twice as wide as high: as nodes, hundreds
-    would be one column that nobody can look at."""
+    would be one column of no use to a reader."""
     columns = math.ceil(math.sqrt(len(programs) * 2))
     instances: dict[str, list[ProgramNode]] = {}
     for program in programs:

@@ -195,7 +195,7 @@ _MEASURED = layout.LATENCY
 
 
 def _below(top: str, *, files: bool = True) -> Iterator[str]:
-    """Yield a directory, and what is below it that is no link."""
+    """Yield a directory, and what is below it that is not a link."""
     yield top
     with suppress(OSError), os.scandir(top) as entries:
         for entry in entries:  # which says itself what is a link: a script has one for each program

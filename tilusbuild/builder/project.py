@@ -61,7 +61,7 @@ class Project:
         """Whether what is learned is dropped: set before anything is asked for."""
         self.timeline = Timeline(memory=Machine().free_memory)
         self.counting: Counting | None = None
-        """What tells somebody how far a long count of a space is."""
+        """Called with the progress of a long count of a space."""
         self._remembers = False
         """Whether the manifest is to be remembered."""
         self._options: Mapping[str, str | float | None] = {}

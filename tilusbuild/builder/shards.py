@@ -108,7 +108,7 @@ class ShardPart:
     """Whether what is expected are seconds, and not only shares."""
 
     def jobs(self, reporter: Reporter) -> Iterator[ProgramJob]:
-        """Yield the shard's programs, in plan order. Tells first which part this is: the engine
+        """Yield the shard's programs, in plan order. Reports first which part this is: the engine
         asks for jobs when it has emitted that the build began."""
         own = self.split.of(self.shard)
         expected = self.split.seconds[self.shard.number - 1]

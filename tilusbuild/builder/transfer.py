@@ -37,7 +37,7 @@ def transfer(
         from tilusbuild.remote.client import RemoteCache
     except ImportError as error:
         raise input_error(f"{error.name} is not installed", hint=INSTALL) from None
-    # Nothing else waits for it, and nobody compiles a sample.
+    # Nothing else waits for it, and no sample is compiled.
     chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
     told: SimpleQueue[Any] = SimpleQueue()
     every = {job.hash: job for job in jobs(plan) if not job.kept_here}

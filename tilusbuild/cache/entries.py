@@ -170,7 +170,7 @@ def _is_listing(name: str, facts: object) -> bool:
 
 class Stage:
     """A private directory: publish it or discard it. After either, whatever was raised, the
-    directory belongs to somebody else."""
+    directory belongs to another project."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 The roots are the scripts in `index.json`: what the last build of each project made. They, their
 programs and their header directories always stay. The rest goes, the longest unused first. A hit
-writes nothing, so nobody knows when an entry was last used: its age is that of its publication, or
+writes nothing, so it is unknown when an entry was last used: its age is that of its publication, or
 of the youngest script that has it.
 
 Removing needs the cache for itself: a build in progress holds it, and is waited for or refused, but

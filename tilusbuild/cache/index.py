@@ -3,7 +3,7 @@
 Garbage collection keeps what the index names. It is changed under a lock, by one rename, and not at
 all when it is already right. A damaged or missing index is never taken for an empty one where
 something would be removed for it: one that is begun again lists, as a project of its own, every
-script that is there and that nobody else lists. Listing writes nothing.
+script that is there and that no other project lists. Listing writes nothing.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def record_build(
 ) -> None:
     """Note what a build of a project made.
 
-    `ready` is called before something is noted, when nobody removes anything any more: so that what
-    is noted is there. Without `replace` the scripts come to those that are noted, in place of
+    `ready` is called before something is noted, when no `gc` removes anything any more: so that
+    what is noted is there. Without `replace` the scripts come to those that are noted, in place of
     earlier ones of the same constants and target that have no more programs: a build of a part. An
     index that is missing or does not open is begun again. Raises `CacheError`.
     """

@@ -31,7 +31,7 @@ ORIGINS = "fetched"
 """In `state`: which programs other machines made."""
 DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE, LOCKS)
 TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE))
-"""What is in a tree: all else is somebody else's."""
+"""What is in a tree: all else was not written by tilusbuild."""
 
 TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 # A cache of tilusbuild. Backups may leave it out; it can be deleted at any time.

@@ -2,8 +2,9 @@
 
 - A lock vanishes with its holder, however the holder dies: none is ever stale.
 - A holder is an open of the file, not a process: two threads exclude each other.
-- The files are never removed, so nobody locks one that is no longer there, and they are few: names
-  are striped by their first three digits. Two that share a stripe wait for each other without need.
+- The files are never removed, so no process locks one that is no longer there, and they are few:
+  names are striped by their first three digits. Two that share a stripe wait for each other without
+  need.
 - They work over NFS, where a lock of a directory does not.
 
 Exclusive locks are `filelock`'s, shared ones the same call of the kernel with `LOCK_SH`.
@@ -26,7 +27,7 @@ Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
 KINDS: tuple[Kind, ...] = ("use", "index", "program", "include", "script", "stage", "read")
 _POLL = 0.01
-"""Seconds between two attempts at an exclusive lock that somebody has."""
+"""Seconds between two attempts at an exclusive lock that another process holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Locks:
         self.path = os.path.join(root, LOCKS)
 
     def take(self, *names: LockName, wait: bool = True) -> Held | None:
-        """Take all or, without `wait`, nothing (None) when somebody has one of them.
+        """Take all or, without `wait`, nothing (None) when another process holds one of them.
 
         Raises `OSError`: a file cannot be made, or the file system has no locks (ENOLCK).
         """
@@ -96,7 +97,7 @@ class Locks:
         return held
 
     def is_free(self, name: LockName) -> bool:
-        """Return whether nobody has it; nothing is written. Raises `OSError`."""
+        """Return whether it is free; nothing is written. Raises `OSError`."""
         held = Held()
         try:
             with suppress(FileNotFoundError):

@@ -2,7 +2,7 @@
 
 They get into place as a build's own do. All of another cache is checked against its digests before
 any of it is taken, and what does not hold is left where it is. The digest of a program is of its
-inputs, so the same name with other bytes means that a compile was not reproduced: nobody can say
+inputs, so the same name with other bytes means that a compile was not reproduced: it is unknown
 which side is right, and neither is taken.
 """
 

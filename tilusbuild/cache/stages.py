@@ -3,7 +3,7 @@
 - A directory serves again only while it is empty: what a compile left beside its entry, or an entry
   that was not published, goes with the directory.
 - A directory, its lock and the lock that keeps collections away are held until `close`, or for as
-  long as we live: nobody sweeps a directory that waits to be used.
+  long as we live: no process sweeps a directory that waits to be used.
 
 Making a directory and the file of its lock took more than all else of a publication but the syncs
 on a disk where a new inode is searched for (ext4, nearly full groups: half a millisecond each).

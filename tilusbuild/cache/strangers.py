@@ -1,6 +1,6 @@
-"""What is in a tree and not ours, and what killed builders left: told apart by names, kinds, locks.
+"""What is in a tree and not ours, and what killed builders left: known by names, kinds, locks.
 
-Nothing here is removed. What is not ours is never removed by anything; it is said.
+Nothing here is removed. A file that tilusbuild did not write is never removed; it is reported.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def script_entries(tree: Tree) -> list[tuple[str, str]]:
 
 
 def litter(tree: Tree) -> list[str]:
-    """Return the private directories that nobody holds: what killed builds and collections left.
+    """Return the private directories without a holder: what killed builds and collections left.
     Raises `OSError`."""
     return [
         f"{layout.STAGING}/{name}"

@@ -5,7 +5,7 @@
 - No link and no mount inside leads a change elsewhere: the tree's directories are directories.
 - A change is made in a private directory below `staging` and moved into place by one rename; a
   reader sees the old or the new, whoever is killed.
-- A private directory belongs to who holds its lock. One that nobody holds is what a killed builder
+- A private directory belongs to who holds its lock. One without a holder is what a killed builder
   left, and the next builder removes it.
 - What is replaced or removed is moved to `staging` first, so that no half-removed entry is seen.
 """
@@ -270,7 +270,7 @@ class Tree:
     def _make_private(self, held: Held) -> str:
         while True:
             name = os.urandom(10).hex()
-            # A stripe that another has is no reason to wait: there are other names.
+            # A stripe that another has is not a reason to wait: there are other names.
             if (stage := self.locks.take(LockName("stage", name), wait=False)) is not None:
                 held.add(stage)
                 path = self.path(layout.STAGING, name)
@@ -278,7 +278,7 @@ class Tree:
                 return path
 
     def sweep(self, *, again: bool = False) -> list[str]:
-        """Once, or `again`: remove the private directories that nobody holds, and return their
+        """Once, or `again`: remove the private directories without a holder, and return their
         names. What cannot be removed stays."""
         if self._swept and not again:
             return []
@@ -323,7 +323,7 @@ class Tree:
             except OSError as error:
                 if error.errno not in OCCUPIED or attempt == _ATTEMPTS - 1:
                     raise
-            # Asked only now: somebody may have put it there since we looked.
+            # Asked only now: another process may have put it there since we looked.
             if stays():
                 return
             self.remove_entry(path)

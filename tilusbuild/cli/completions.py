@@ -1,7 +1,7 @@
 """`tilusbuild completions SHELL`: a script that makes a shell complete our command lines.
 
 The script has all verbs and options in it, so that completing starts nothing; only the names of
-scripts are asked of `tilusbuild completions scripts`, in the directory where somebody types.
+scripts are asked of `tilusbuild completions scripts`, in the current directory of the shell.
 """
 
 from __future__ import annotations

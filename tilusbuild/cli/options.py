@@ -79,7 +79,7 @@ def cache(cache_dir: str | None) -> Tree:
     except InputError:
         chosen = settings(os.getcwd(), given, os.environ, None)
     else:
-        # With --cache-dir the manifest is not read, so that a broken one stands in nobody's way.
+        # With --cache-dir the manifest is not read, so that a broken one is in no one's way.
         manifest = None if cache_dir else load(path)
         chosen = settings(os.path.dirname(path), given, os.environ, manifest)
     return Tree(chosen.cache_dir.value)
@@ -230,8 +230,8 @@ def write_to(path: str, data: bytes) -> None:
 
 
 def say(text: str) -> None:
-    """Write to stderr what a command says beside its result. Never raises: what nobody can read
-    changes no exit status."""
+    """Write to stderr what a command says beside its result. Never raises: a message without a
+    reader changes no exit status."""
     Stream(sys.stderr).write(text)
 
 

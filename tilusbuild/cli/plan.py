@@ -57,7 +57,8 @@ class PlanSummary(JsonLine):
     programs: int
     instances: int
     remote: int | None = None
-    """How many of those to compile the remote cache has; None: nobody was asked, or answered."""
+    """How many of those to compile the remote cache has; None: no remote cache was asked, or
+    answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The cause of a failed step: the one place that tells a program's faults from the machine's.
+"""The cause of a failed step: the one place that separates a program's faults from the machine's.
 
 Facts come first: the time limit, the signal, the error number. When a tool ran to its end and
 failed, it is the program's fault only if its output holds a diagnosis of the program

@@ -155,7 +155,7 @@ def _uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str | Non
         place = _GRID["xyz".index(axis)]
         blocks = launch.constants[place]
         if not launch.sources[place] and blocks % size:
-            return f"grid.{axis} is {blocks}, which is no multiple of cluster.{axis}, {size}"
+            return f"grid.{axis} is {blocks}, which is not a multiple of cluster.{axis}, {size}"
     return None
 
 
@@ -260,7 +260,7 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
     if recipe.symbol in names:
         return None
     if is_cpp(recipe.symbol):
-        return f'"{recipe.symbol}" is no kernel that the source defines'
+        return f'"{recipe.symbol}" is not a kernel that the source defines'
     mangled = [name for name in names if cpp_name(name).rpartition("::")[2] == recipe.symbol]
     if _is_template(recipe):
         return _no_template(recipe, "kernel")

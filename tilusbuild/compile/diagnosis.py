@@ -2,7 +2,7 @@
 
 Only a diagnosis makes a failure one that is recorded, so a line has to say something positive of
 the program: an error at a place in a source, an undefined symbol, a limit that the kernel exceeds,
-a flag that the tool does not know. Whatever else tools print is no evidence, however it is worded.
+a flag that the tool does not know. Whatever else tools print is not evidence, however it is worded.
 A line that reports a failed system call (`strerror` of any errno) never is, wherever it points; and
 what gives up (gcc's "fatal error", the EDG front ends' "catastrophic error") is believed only when
 its claim holds: front ends point at a place in the source when they run out of memory, too.

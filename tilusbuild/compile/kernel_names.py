@@ -49,8 +49,8 @@ def plain_name(kernel: str) -> str:
 
 
 def cpp_name(symbol: str) -> str:
-    """Return the name, for a manifest, of a C++ function that is no template's, without a namespace
-    that has no name; "" for a C name."""
+    """Return the name, for a manifest, of a C++ function that is not a template's, without a
+    namespace that has no name; "" for a C name."""
     found = _MANGLED.match(symbol)
     parts: list[str] = []
     at = found.end() if found else len(symbol)

@@ -44,7 +44,7 @@ KERNEL_LAUNCHER = LauncherKind("kernel", cuda=True, starts_kernel=True, passes_s
 HOST_LAUNCHER = LauncherKind("host", cuda=True, starts_kernel=False, passes_stream=True)
 CPU_LAUNCHER = LauncherKind("cpu", cuda=False, starts_kernel=False, passes_stream=False)
 NO_LAUNCHER = LauncherKind("", cuda=True, starts_kernel=False, passes_stream=False)
-"""Of objects and libraries, which nobody calls through a launcher."""
+"""Of objects and libraries, which are not called through a launcher."""
 NO_CPU_LAUNCHER = LauncherKind("", cuda=False, starts_kernel=False, passes_stream=False)
 
 

@@ -367,7 +367,7 @@ class Compile:
 
     def _promised_headers(self) -> frozenset[str] | None:
         """Return the names of the program's headers, whether they are there or not; None when that
-        cannot be told."""
+        is unknown."""
         if self.recipe.include_digest is None:
             return frozenset()
         listed = self._read(os.path.join("include", "MANIFEST"))

@@ -8,7 +8,7 @@ which the second also holds where the first is not offered:
 - a check of what was read: the preprocessor and the assembler list their files, and each must be a
   header of the fingerprint, of `include/<digest>`, or in the private directory; without a sandbox
   a linker that can does so too, and may read what comes with the tools. NVRTC lists none: without
-  a sandbox it is given no source of which the closure cannot tell what it includes.
+  a sandbox it is given no source whose includes the closure cannot determine.
 
 A compile that is caught by either says nothing about the program: it is an accident, and not
 recorded. So the verdict on a program is the same on every machine.
@@ -221,7 +221,7 @@ class Reads:
 
 def _made_elsewhere(listed: set[str]) -> set[str]:
     """Return the files of nvcc's own that an object's host code includes, by the real path of the
-    private directory: on another machine nobody else knows that. Nvcc always lists them, so that
+    private directory: on another machine that is unknown. Nvcc always lists them, so that
     files of these names in a second directory are the source's."""
     own = {path for path in listed if path.endswith(_MADE) and not path.startswith(HERE)}
     return own if len({os.path.dirname(path) for path in own}) == 1 else set()

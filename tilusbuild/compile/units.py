@@ -5,7 +5,7 @@ is the digest of all four. Kept is also that it failed for the whole unit, which
 each program makes its own. The store only saves work; it is held to a size, in memory to another.
 
 Of a unit's PTX, each program gives ptxas only its own kernel: ptxas reads all that it is given,
-though it is told to compile one kernel: of 60 kernels that took 2.0 s where 0.4 are enough. What is
+though its options name one kernel: of 60 kernels that took 2.0 s where 0.4 are enough. What is
 left out changes no byte of the program's code. So it is only what nothing else in the PTX names,
 and nothing at all where line tables, or the PTX itself, are part of what is made. `compile.sh`
 gives ptxas the whole.

@@ -359,7 +359,7 @@ int {name}_select_on(int device{more});
 /* Where that choice comes from: "table", "measured", "nearest", "model" or "default". */
 const char *{name}_source({sizes});
 
-/* Be told when sizes are served by the nearest that were measured, once a bucket. */
+/* Have a function called when sizes are served by the nearest that were measured, once a bucket. */
 void {name}_on_nearest(void (*hook)(void));
 
 /* Choose and launch. 0 is success; anything else: {name}_error(). */

@@ -176,7 +176,7 @@ def built_in(
     columns: Columns,
     dispatch: DispatchSection | None,
 ) -> CostModel | None:
-    """Return the model; None where nothing in it would tell one schedule from another.
+    """Return the model; None where nothing in it would distinguish one schedule from another.
 
     Raises `ExprError` when `bytes` or `flops` reads what no schedule has.
     """

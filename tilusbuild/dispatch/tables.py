@@ -99,8 +99,8 @@ def keep_current(script: Script) -> TableFile:
 
 
 def _read_or_nothing(script: Script) -> TableFile:
-    """As `read_dispatch`; nothing where the file is damaged and nobody can miss it: nothing was
-    measured here, and it has no part of a row or of a refusal, which may be somebody's work."""
+    """As `read_dispatch`; nothing where the file is damaged and no work is lost by it: nothing was
+    measured here, and it has no part of a row or of a refusal, which a user may have written."""
     try:
         return read_dispatch(script)
     except CorruptTableError:

@@ -67,7 +67,7 @@ class DiskError(OSError):
 
 
 class StageLostError(TilusbuildError):
-    """Somebody removed the directory in which a program was made."""
+    """The directory in which a program was made was removed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -252,7 +252,7 @@ def _changed(name: str) -> Compiled:
 
 
 def placed(job: Job, reason: str) -> str:
-    """Return the reason with the template's place; as it is when that cannot be told."""
+    """Return the reason with the template's place; as it is when that is unknown."""
     try:
         return job.readable(reason).partition("\n")[0] if reason else reason
     except (OSError, TilusbuildError):

@@ -201,7 +201,7 @@ class BuildConfig:
     tokens: TokenSource | None = None
     """Who allows compiles beside the first, as make's jobserver; None leaves it to `jobs`."""
     remote: Remote | None = None
-    """Who is asked for what the store has not; None asks nobody."""
+    """The remote cache for what is missing in the store; None for no remote cache."""
     warnings: tuple[str, ...] = ()
     """Emitted if more than one program is to be compiled."""
     timeline: Timeline | None = None

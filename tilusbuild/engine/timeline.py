@@ -17,7 +17,7 @@ from tilusbuild.engine.interfaces import Job
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Compiled
 
-MOST = 50_000
+MAX_KEPT = 50_000
 """Attempts, and as many of everything else."""
 _SAMPLE_EVERY = 0.25
 """Seconds. A look at the memory reads a dozen files."""
@@ -108,7 +108,7 @@ class Timeline:
             yield record
         finally:
             self._mine.record = None
-            if record.steps and len(self.attempts) < MOST:
+            if record.steps and len(self.attempts) < MAX_KEPT:
                 self.attempts.append(record)
 
     @contextmanager
@@ -124,7 +124,7 @@ class Timeline:
         """Record what has ended, as `step` does."""
         record: AttemptRecord | None = getattr(self._mine, "record", None)
         into = self.phases if record is None else record.steps
-        if record is not None or len(into) < MOST:
+        if record is not None or len(into) < MAX_KEPT:
             into.append(Span(name, start, end))
 
     def wait(self, key: str, name: str, label: str = "") -> None:
@@ -134,7 +134,7 @@ class Timeline:
     def waited(self, key: str) -> None:
         """Note that it does not wait any more."""
         start, name, label = self._open.pop(key, (0.0, "", ""))
-        if name and self.now() - start >= SHORTEST_WAIT and len(self.waits) < MOST:
+        if name and self.now() - start >= SHORTEST_WAIT and len(self.waits) < MAX_KEPT:
             self.waits.append(Span(name, start, self.now(), label))
 
     def sample(self) -> None:
@@ -142,6 +142,6 @@ class Timeline:
         if self._memory is None or self.now() - self._sampled < _SAMPLE_EVERY:
             return
         self._sampled = self.now()
-        if (free := self._memory()) is not None and len(self.used) < MOST:
+        if (free := self._memory()) is not None and len(self.used) < MAX_KEPT:
             self._free_at_first = max(free, self._free_at_first or 0)
             self.used.append(MemorySample(self._sampled, self._free_at_first - free))

@@ -70,7 +70,7 @@ def constant(value: Any) -> VectorPart:
 
 
 def _text(value: str) -> str:
-    if value.endswith("\0"):  # numpy cannot tell it from padding
+    if value.endswith("\0"):  # numpy takes it for padding
         raise UnprovenError
     return value
 

@@ -200,7 +200,7 @@ PRELUDE = r"""
 #include <stdint.h>
 
 /* An expression that has no value sets tb_expr_error and gives any number. Set it to 0 before, look
- * at it after. Define TB_EXPR_FAIL(code) before this text to be told in another way. */
+ * at it after. Define TB_EXPR_FAIL(code) before this text to report it in another way. */
 #define TB_EXPR_DIVISION_BY_ZERO 1
 #define TB_EXPR_OVERFLOW 2
 #define TB_EXPR_DOMAIN 3

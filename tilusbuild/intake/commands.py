@@ -151,7 +151,7 @@ def _pure(words: list[str], *, cpu: bool = False) -> bool:
 
 
 def _host(value: str) -> list[str]:
-    """Return what the host compiler is told beyond what tilusbuild tells it."""
+    """Return what the host compiler gets beyond what tilusbuild passes."""
     # nvcc's shell takes a value apart at blanks, nvcc itself at commas.
     words = re.split(r"[\s,]+", value.strip("'\" "))
     kept = [word for word in words if word and not _OURS.fullmatch(word)]

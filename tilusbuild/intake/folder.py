@@ -29,7 +29,7 @@ _CONDITION = re.compile(
 )
 _ASKS_FOR = re.compile(r"(?:ifdef\s+|if\s+defined\s*\(?\s*)(\w+)\s*\)?")
 _MAIN = re.compile(r"^\s*(?:int|void)\s+main\s*\(", re.MULTILINE)
-_MOST_DIRECTORIES = 64
+_MAX_DIRECTORIES = 64
 _NAMED = 4
 """So many files are named that are left out for the same reason."""
 
@@ -153,7 +153,7 @@ def _judge_some(
 ) -> None:
     """Ask of all files at once, and again of those that need a directory which was not known: what
     is found is the same, however many are asked at a time."""
-    for _ in range(_MOST_DIRECTORIES):
+    for _ in range(_MAX_DIRECTORIES):
         known = places.directories()
         paths = [os.path.join(places.root, file) for file in pending]
         answers = list(zip(pending, ask(paths, [known] * len(pending)), strict=True))
@@ -166,7 +166,7 @@ def _judge_some(
         if not pending:
             return
     for file in pending:
-        reason = f"more than {_MOST_DIRECTORIES} include directories are needed"
+        reason = f"more than {_MAX_DIRECTORIES} include directories are needed"
         found[file] = (reason, Preprocessed())
 
 

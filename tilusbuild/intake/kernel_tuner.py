@@ -94,7 +94,7 @@ class _Reader:
         for name, kinds in _NEEDED.items():
             if not isinstance(said.get(name), kinds):
                 shown = given.shown(name)
-                return f"is given a {name} that only running the script would tell: {shown}"
+                return f"is given a {name} that only running the script would show: {shown}"
         return None
 
     def _kernel(self, given: _Call) -> str | None:

@@ -1,6 +1,6 @@
 """A kernel's declaration in a source: the arguments that a manifest declares of it.
 
-A source is read `without_comments`, by whoever asks: what a comment says is no declaration.
+A source is read `without_comments`, by whoever asks: what a comment says is not a declaration.
 Sizes of arrays are not in a declaration, so the only integer argument stands for them, or 1.
 """
 

@@ -14,7 +14,7 @@ from tilusbuild.intake.words import words_of
 
 _VARIABLE = re.compile(r"\$(?:(?P<escaped>[$ :\n])|\{(?P<long>[\w.-]+)\}|(?P<name>[\w-]+))")
 _ASSIGNMENT = re.compile(r"(\s*)([\w.-]+)\s*=\s*(.*)")
-_MOST_NESTED, _LONGEST = 20, 1 << 20
+_MAX_NESTED, _MAX_LENGTH = 20, 1 << 20
 
 
 def commands(draft: Draft, text: str, directory: str) -> Iterator[tuple[str, list[str]]]:
@@ -57,7 +57,7 @@ def _quoted(paths: Sequence[str], values: dict[str, str]) -> str:
 def _filled(text: str, values: dict[str, str], known: dict[str, str], depth: int = 0) -> str:
     """Return a text with its variables filled in; `known` are those that were. Raises
     `ValueError`."""
-    if depth > _MOST_NESTED:
+    if depth > _MAX_NESTED:
         raise ValueError("its variables are nested too deeply")
 
     def value(match: re.Match[str]) -> str:
@@ -69,6 +69,6 @@ def _filled(text: str, values: dict[str, str], known: dict[str, str], depth: int
         return known[name]
 
     filled = _VARIABLE.sub(value, text)
-    if len(filled) > _LONGEST:
-        raise ValueError(f"a command has more than {_LONGEST:,} characters")
+    if len(filled) > _MAX_LENGTH:
+        raise ValueError(f"a command has more than {_MAX_LENGTH:,} characters")
     return filled

@@ -113,7 +113,7 @@ class Places:
             path = os.path.normpath(os.path.join(directory, include.name))
             if path != includer and os.path.isfile(os.path.join(self.root, path)):
                 return path
-        # Of the compilers' own headers the folder's namesakes, often in a directory that nobody
+        # Of the compilers' own headers the folder's namesakes, often in a directory that no one
         # names (`ours/utils/cuda.h`), would hide those that they are named like.
         if self._of_compilers(include.name):
             return None

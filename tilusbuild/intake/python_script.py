@@ -40,8 +40,8 @@ class Template:
 
 @dataclass(slots=True)
 class Script:
-    """One script: `found` is told of each call of `wanted`, and what is known there; `missed` of
-    those that the walk did not come to."""
+    """One script: `found` is called with each call of `wanted`, and what is known there; `missed`
+    of those that the walk did not come to."""
 
     name: str
     wanted: str

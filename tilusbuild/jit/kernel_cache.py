@@ -40,7 +40,7 @@ class Stats:
 
 
 class CachedKernel:
-    """A kernel that computes one program. Call it with the arguments that are no dimension, in
+    """A kernel that computes one program. Call it with the arguments that are not a dimension, in
     order or by name; outputs that are left out are allocated like the first tensor, and returned.
 
     Its files are those of the cache tree. With the backend "nvrtc" there are none: their paths are

@@ -155,13 +155,13 @@ def _geometry(script: Script, launch: Launch, known: Mapping[str, Value]) -> dic
     ):
         grid, cluster = tuple(asked["grid"]), tuple(asked["cluster"])
         raise ValueError(
-            f"{script.name}: a grid of {grid} is no multiple of the cluster, {cluster}"
+            f"{script.name}: a grid of {grid} is not a multiple of the cluster, {cluster}"
         )
     return asked
 
 
 def _kernel_attributes(asked: Mapping[str, list[int]]) -> Iterator[tuple[int, int]]:
-    """Yield what the kernel must be told before the launch: CUfunction_attribute and value."""
+    """Yield what must be set on the kernel before the launch: CUfunction_attribute and value."""
     smem = asked["smem"][0]
     if smem > _DEFAULT_MAX_SMEM:
         yield MAX_DYNAMIC_SHARED_SIZE_BYTES, smem

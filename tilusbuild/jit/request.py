@@ -1,7 +1,7 @@
 """What is asked of a `KernelCache`, and the project that has just the one program that is wanted.
 
 Words and keywords become a `Request` with a key: two requests with equal keys want the same kernel,
-as far as can be told without reading files. A `Source` is a kernel whose template stands in the
+as far as is known without reading files. A `Source` is a kernel whose template stands in the
 program: it becomes a project of its own in the cache's state directory, named by its content, so
 that everything after it is as for any script. The manifest of the project that `opened` returns is
 the project's own, with the constants and the schedule of the request in the place of its lists and
@@ -159,7 +159,7 @@ class Source:
 
     `Source(text, kernel="scale", args={…}, launch={…}, space={…})`: the keywords are the table's
     keys, with `_` for `-`. `name` is what the script is called; without it as its kernel is. What
-    is wrong with them is told, as an `InputError`, when a kernel is made.
+    is wrong with them is raised, as an `InputError`, when a kernel is made.
     """
 
     __slots__ = ("name", "table", "text")

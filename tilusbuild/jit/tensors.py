@@ -214,7 +214,7 @@ def check_arguments(manifest: Manifest, script: str) -> None:
         other = other or bool(arg.constant)
         if arg.optional or arg.strides is not None or other:
             raise input_error(
-                f'"{name}" is no dense tensor and no number, which a KernelCache passes',
+                f'"{name}" is neither a dense tensor nor a number, which a KernelCache passes',
                 place=manifest.place("script", script, "args", name),
                 hint="build it, and call it through tilusbuild.load",
             )

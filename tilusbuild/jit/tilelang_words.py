@@ -135,7 +135,8 @@ def host_of(target_host: object) -> str | None:
     found = target_of(target_host)
     if found.name not in CPU_WORDS:
         raise input_error(
-            f'target_host: "{found.name}" is no host', hint='a -march such as "x86-64-v3", or "c"'
+            f'target_host: "{found.name}" is not a host',
+            hint='a -march such as "x86-64-v3", or "c"',
         )
     return found.host
 

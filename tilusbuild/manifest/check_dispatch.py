@@ -166,15 +166,15 @@ def _member(checks: Checks, path: Path, name: str, type_text: str) -> None:
         checks.error(
             f'"{argument}" has no member "{member}"'
             if names
-            else f'"{argument}" is no struct: it has no members',
+            else f'"{argument}" is not a struct: it has no members',
             place,
             did_you_mean(member, names),
         )
 
 
 def _members_of(type_text: str) -> list[str]:
-    """Return the members of a type, each element of an array by itself; none of what is no struct.
-    Raises `ValueError` for a struct that is mistaken, which is reported elsewhere."""
+    """Return the members of a type, each element of an array by itself; none of what is not a
+    struct. Raises `ValueError` for a struct that is mistaken, which is reported elsewhere."""
     if not is_struct(type_text):
         return []
     return [name for _, name in struct_of(type_text).places]

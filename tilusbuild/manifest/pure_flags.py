@@ -220,7 +220,7 @@ def takes_value(flag: str) -> bool:
 
 def impure(flags: Sequence[str], *, cpu: bool) -> Iterator[tuple[int, str]]:
     """Yield the index and the words of each flag that is not known to be pure; `cpu`: they are for
-    the host compiler, else for nvcc or NVRTC. Flags that tilusbuild sets itself are not told
+    the host compiler, else for nvcc or NVRTC. Flags that tilusbuild sets itself are not passed
     apart."""
     valued = _OF_GCC if cpu else _OF_NVCC
     words = iter(enumerate(flags))

@@ -1,5 +1,5 @@
 """The section `[remote]`: a cache that other machines share. What is secret, or a program to run,
-is not taken from a manifest, which somebody else may have written: see `remote.settings`."""
+is not taken from a manifest, which may be someone else's work: see `remote.settings`."""
 
 from __future__ import annotations
 

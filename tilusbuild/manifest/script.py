@@ -196,7 +196,7 @@ class ScriptSection(ScriptMethods, ManifestTable):
     )
     jinja: JinjaSection = Field(
         default_factory=JinjaSection,
-        description='How Jinja2 reads the templates; `"jinja2"` is as it does by itself.',
+        description='The syntax of the templates; `"jinja2"` (the default) is that of Jinja2.',
         examples=["jinja2", {"trim-blocks": False}],
     )
     kernel: Annotated[str, Field(pattern=KERNEL_NAME)] | None = Field(

@@ -304,7 +304,7 @@ class Arg(ManifestTable):
     constant: VariableName = Field(
         False,
         description="The `__constant__` (or `__device__`) variable that the argument is copied to "
-        "before each launch; `true` for the one with its name. It is no parameter of the kernel; "
+        "before each launch; `true` for the one with its name. The kernel has no parameter for it; "
         "the functions of `cpu` targets take it all the same. A tensor may be on the host.",
         examples=[True, "d_filter", "conv::filter"],
     )
@@ -459,7 +459,7 @@ class LaunchOverride(ManifestTable):
         max_length=3,
         description="One to three expressions: blocks of a cluster in x, y and z, of which the "
         "grid is a multiple. For sm_90 and later; without it, and where it is one block, there "
-        "are no clusters.",
+        "are not clusters.",
         examples=[["cluster_m", 1]],
     )
     cooperative: ExprSource | None = Field(

@@ -258,7 +258,7 @@ class ToolchainSection(ManifestTable):
         None,
         description="Which host compiler: a name to look up on `PATH`, or a path (relative to the "
         "manifest); its gcc is the one beside it. Without it: the first g++ and gcc on `PATH` that "
-        "are no wrappers.",
+        "are not wrappers.",
         examples=["g++-12", "/opt/gcc-12/bin/g++"],
     )
     std: Standard = Field("c++17", description="The language standard, for device and host code.")

@@ -74,7 +74,7 @@ def _upwards(start: str) -> Iterator[str]:
 Kind = TypeVar("Kind")
 
 BY_DEFAULT = ("tilus.toml", "default")
-"""The sources of a setting that nobody chose for this one command."""
+"""The sources of a setting that were not chosen for this one command."""
 DEVICE_COMPILERS = ("nvcc", "nvrtc")
 LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"

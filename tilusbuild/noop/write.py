@@ -46,7 +46,7 @@ def make(
     kept: Mapping[tuple[str, Endings], Sequence[str]] = MappingProxyType({}),
 ) -> bytes | None:
     """Return a record; None when an input was too young at `started`, when the build began to read,
-    for its stamp to tell whether it changed after that.
+    for its stamp to show whether it changed after that.
 
     `inputs` are as they were before they were read. `entries` maps a prefix and endings to the
     words between: each path of prefix, word and ending is there. `kept` are like `entries`; a build

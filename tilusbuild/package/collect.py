@@ -231,7 +231,7 @@ def reachable(script: Script) -> frozenset[int]:
         if entry.source == "table" and entry.program in refused:
             raise RefusedProgramError(
                 f"{script.label}: the row by hand for {list(entry.key)} means program"
-                f" {entry.program}, which was {refused[entry.program]}: nobody could call it"
+                f" {entry.program}, which was {refused[entry.program]}: it could not be called"
             )
     built = frozenset(range(len(script.programs))) - script.not_built.keys() - refused.keys()
     entries = {entry.program for table in dispatch.tables for entry in table.entries}

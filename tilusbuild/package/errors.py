@@ -1,6 +1,6 @@
 """The errors of packages. Each ends a command with exit status 1.
 
-The type tells what was refused; the message names the file and what is expected.
+The type says what was refused; the message names the file and what is expected.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def _publish(cache: Tree, listing: FileList, missing: set[str], directory: str) 
         if f"{layout.PROGRAMS}/{program}" in missing:
             path = os.path.join(directory, layout.PROGRAMS, program)
             entry = install_program(cache, program, path)
-            _check_same(cache, listing, entry)  # somebody may have built it since it was missing
+            _check_same(cache, listing, entry)  # it may have been built since it was missing
     for script in listing.scripts:
         path = os.path.join(directory, script.root)
         if os.path.isdir(path):

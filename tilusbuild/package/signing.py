@@ -86,8 +86,8 @@ def check_signature(
     """Check every attestation of a package against the list and the policy.
 
     Raises `UnsignedPackageError`, `UnknownSignatureError`, `OtherSignerError` and
-    `OtherListSignedError`; `InputError` for a policy that names nobody; `TilusbuildError` where a
-    library is missing.
+    `OtherListSignedError`; `InputError` for a policy that names no signer; `TilusbuildError` where
+    a library is missing.
     """
     if names.SIGNATURE not in attestations:
         raise UnsignedPackageError("the package is not signed", hint="`package --sign` signs one")

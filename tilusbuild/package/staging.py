@@ -1,7 +1,7 @@
 """Private directories beside a place, in which packages are made and caches are unpacked.
 
 A private directory belongs to who holds the lock of its file `.lock`, which vanishes with its
-holder. Who makes the next one there removes those that nobody holds: what a killed command left
+holder. Who makes the next one there removes those without a holder: what a killed command left
 does not stay. Where the file system has no locks, nothing is removed.
 """
 
@@ -52,14 +52,14 @@ def _make(place: str, prefix: str) -> tuple[str, int]:
 
 
 def _lock(path: str) -> int | None:
-    """Return the open and locked file of a private directory, or None when somebody else has it or
-    has removed it. Raises `OSError`."""
+    """Return the open and locked file of a private directory, or None when another process has it
+    or has removed it. Raises `OSError`."""
     handle = _open_lock(path, os.O_CREAT)
     try:
         try:
             held = lock_file(handle, wait=False)
         except OSError:
-            held = True  # no locks here: then nobody removes anything, either
+            held = True  # no locks here: then no process removes anything, either
         if held and os.path.samestat(os.fstat(handle), os.lstat(os.path.join(path, _LOCK))):
             return handle
     except BaseException:
@@ -75,7 +75,7 @@ def _open_lock(path: str, flags: int = 0) -> int:
 
 
 def _remove_abandoned(place: str, prefix: str) -> None:
-    """Remove the private directories in `place` that nobody holds; never raises."""
+    """Remove the private directories in `place` without a holder; never raises."""
     ours = re.compile(re.escape(prefix) + _RANDOM, re.ASCII)
     with suppress(OSError):
         for name in filter(ours.fullmatch, os.listdir(place)):
@@ -85,10 +85,10 @@ def _remove_abandoned(place: str, prefix: str) -> None:
 
 def _remove_unheld(path: str) -> None:
     names = names_below(path)
-    if not names:  # killed before it was locked; a link is no directory, and stays
+    if not names:  # killed before it was locked; a link is not a directory, and stays
         os.rmdir(path)
     if _LOCK not in names:
-        return  # somebody else's
+        return  # another user's
     handle = _open_lock(path)
     try:
         if lock_file(handle, wait=False):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NVRTC = "__nv_name_map"
 """The file in which NVRTC has the name that it was asked for, in line 2."""
 _UNDECIDED = re.compile(r'(error: )cannot deduce "auto" type')
-"""What nvcc says of a name that is no one function's; also after what it says else."""
+"""What nvcc says of a name that is not of one function; also after what it says else."""
 
 
 def mapped(

@@ -206,7 +206,7 @@ class LinkInstance(ScriptInstance):
 
 _BINARY = (b"\x7fELF", b"!<arch>\n")
 _THIN = b"!<thin>\n"
-_LONGEST_SCRIPT = 1 << 12
+_MAX_SCRIPT = 1 << 12
 """Bytes of a linker's script, of which there are few: its names come after a comment at most."""
 
 
@@ -233,7 +233,7 @@ def _named_beside(path: str) -> list[str]:
 
 def _start_of(path: str) -> bytes:
     with open_file(path) as file:
-        return file.read(_LONGEST_SCRIPT)
+        return file.read(_MAX_SCRIPT)
 
 
 def is_link(script: ScriptSection) -> bool:

@@ -6,7 +6,7 @@ the hashes together with digests of all four, and gives one only when each is wh
 
 - fixed facts (`ScriptInstance.fixed`) and the code that makes programs: by digest;
 - templates: by the digest of what the renderer reads now;
-- headers: of the sources that a closure cannot tell apart one is kept, and its closure is computed
+- headers: of the sources with the same closure one is kept, and its closure is computed
   again.
 
 So a plan by memo is the plan without it, and time stamps play no part. A memo is a file that only
@@ -68,7 +68,7 @@ class KnownPrograms:
 
 class PlanMemo:
     """The known programs of one project's scripts: a file for each in `directory`, read when asked
-    for and written by `save` only. `owner` tells projects that share a directory apart."""
+    for and written by `save` only. `owner` distinguishes projects that share a directory."""
 
     def __init__(self, directory: str, owner: str, memory: DigestMemory) -> None:
         self._directory = directory

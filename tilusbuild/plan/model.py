@@ -169,7 +169,7 @@ def called_script_of(manifest: Manifest, name: Name) -> str:
 def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
     """Yield the constants of each instance, in declared order; the last list varies fastest.
 
-    Constants that a rule over nothing else excludes are no instance; where rules exclude all of
+    Constants that a rule over nothing else excludes are not an instance; where rules exclude all of
     them, all are: what is wrong is then said of an empty space.
     """
     constants = manifest.scripts[script].params_for(target)

@@ -75,7 +75,7 @@ class Planner:
     memo: PlanMemo | None = None
     """The hashes of earlier plans; without it every program is rendered."""
     counting: Counting | None = None
-    """Tells somebody how far a long count is."""
+    """Called with the progress of a long count."""
     scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
     objects: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 Counting: TypeAlias = "Callable[[str], Watch]"
-"""Gives, for an instance's name, what is told how far a count of its space is."""
+"""Gives, for an instance's name, what is called with the progress of counting its space."""
 
 Chosen: TypeAlias = tuple[Schedules, Schedule | None]
 """The schedules of a level, and the declared default, if there is one."""

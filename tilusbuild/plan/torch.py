@@ -48,7 +48,7 @@ def defines(place: Place) -> dict[str, str]:
 
 
 def needed(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sonames of torch's libraries, and the files that told them. Raises
+    """Return the sonames of torch's libraries, and the files that name them. Raises
     `InputError`."""
     directory = _directory("lib", place)
     paths = tuple(os.path.join(directory, name) for name in _IMPORTED)

@@ -22,12 +22,12 @@ WAITING, SENT, QUEUED, EXECUTING, HERE = "waiting", "sent", "queued", "executing
 has it, which may know more; it waits for a worker; a worker runs it; it got a place here. One that
 must stay is waiting or here."""
 Tell: TypeAlias = Callable[[str, str], None]
-"""Is told how far a command is, and on which worker where that is known."""
+"""Called with how far a command is, and with its worker where that is known."""
 _CHECK_EVERY = 0.1
 
 
 def untold(place: str, worker: str) -> None:
-    """For whom nobody listens."""
+    """For commands that are not followed."""
 
 
 class Executor(Protocol):
@@ -79,7 +79,7 @@ class Places:
             return free
 
     def wait(self) -> None:
-        """Wait a moment, or until a place is free that nobody took."""
+        """Wait a moment, or until a place is free."""
         with self._freed:
             self._freed.wait(_CHECK_EVERY)
 

@@ -96,7 +96,7 @@ def _is_end(number: int, mode: int) -> bool:
 
 
 def _ignored(path: str, held: bytes) -> None:
-    """Ignore the tokens: for a jobserver that nobody else uses."""
+    """Ignore the tokens: for a jobserver without other users."""
 
 
 class Jobserver:

@@ -155,7 +155,7 @@ class LocalRunner:
             number, pending = self._submit(payload, scope)
         try:
             pending.wait(command.on_output)
-        except BaseException:  # KeyboardInterrupt: nobody wants the command any more
+        except BaseException:  # KeyboardInterrupt: the command is not wanted any more
             with self._lock:
                 self._send(warden.KILL, number)
             # What it leaves in a directory of its caller's would come after that is removed.

@@ -249,7 +249,7 @@ def _user(channel: socket.socket) -> int:
     return int(user)
 
 
-_LONGEST_WAIT = 24 * 86400.0
+_MAX_WAIT = 24 * 86400.0
 """Seconds: a socket's time limit is an int of milliseconds."""
 
 
@@ -260,7 +260,7 @@ def _left(late: float | None) -> float | None:
     left = late - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    return min(left, _LONGEST_WAIT)
+    return min(left, _MAX_WAIT)
 
 
 def _read(channel: socket.socket, size: int, late: float | None) -> bytes:

@@ -1,4 +1,4 @@
-"""The spawn server: a process of its own that starts compilers, and outlives nobody.
+"""The spawn server: a process of its own that starts compilers, and ends with the builder.
 
 `local.LocalRunner` starts this file as a script (`python -I -S warden.py`, standard library only)
 in a session of its own, so that a terminal's Ctrl-C reaches neither it nor a compiler. It talks
@@ -38,7 +38,7 @@ from functools import partial
 
 HEADER = struct.Struct("<IBQ")
 REQUEST = struct.Struct("<dQ?BIIIII")
-"""Time limit in seconds (0: none), output limit in bytes, whether to tell of output as it comes,
+"""Time limit in seconds (0: none), output limit in bytes, whether to report output as it comes,
 niceness, number of arguments, of variables, of a sandbox's paths to read,
 to change, and of its pipes."""
 RESULT = struct.Struct("<idQ?")
@@ -55,7 +55,7 @@ FIRST_PIPE = 10
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CHUNK = 1 << 16
-_LONGEST_WAIT = 86400.0
+_MAX_WAIT = 86400.0
 """Seconds: poll() takes no more milliseconds than an int holds, which is 25 days."""
 _SURVIVED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals with no effect on the warden: its life is that of its socket."""
@@ -202,7 +202,7 @@ class Warden:
         if not deadlines:
             return None
         left = max(0.0, min(deadlines) - time.monotonic())
-        return min(left, _LONGEST_WAIT) * 1000 + 1
+        return min(left, _MAX_WAIT) * 1000 + 1
 
     def _receive(self) -> None:
         try:
@@ -463,7 +463,7 @@ def execute(argv: list[bytes], environment: list[bytes]) -> None:
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _MORE_LIKELY = 300
 """Thousandths of memory by which a command counts as larger than it is: where memory runs out, the
-kernel is to kill a compile, which is tried again, and not the builder or somebody's editor."""
+kernel is to kill a compile, which is tried again, and not the builder or the user's editor."""
 
 
 def compilers_oom_score() -> bytes:

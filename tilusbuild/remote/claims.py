@@ -29,7 +29,7 @@ from tilusbuild.status import Status
 
 _KEYS = frozenset(("status", "reason", "images", "kernels", "dynamic_smem", "product"))
 _ARCHIVE = b"!<arch>\n"
-_LONGEST = 16 << 10
+_MAX_LENGTH = 16 << 10
 """Characters of a reason."""
 
 
@@ -82,7 +82,7 @@ def check_generated(
 def _source(record: Record, texts: bytes, pipeline: Pipeline) -> Iterator[str]:
     if not pipeline.has_source:
         if layout.SOURCE in record.files:
-            yield f"{layout.SOURCE} is in what is made of objects"
+            yield f"{layout.SOURCE} is there, but a library of objects has no source"
         return
     source = section_of(texts.decode("utf-8", "surrogateescape"), "").get("source")
     held = record.files.get(layout.SOURCE)
@@ -99,7 +99,7 @@ def _code(meta: Mapping[str, Any], files: Mapping[str, bytes], pipeline: Pipelin
     if not meta.keys() - ADDED_KEYS <= _KEYS:
         yield f"{layout.META} has unknown keys"
     reason, smem = meta.get("reason"), meta.get("dynamic_smem", 0)
-    if not isinstance(reason, str) or len(reason) > _LONGEST or type(smem) not in (int, str):
+    if not isinstance(reason, str) or len(reason) > _MAX_LENGTH or type(smem) not in (int, str):
         yield f"{layout.META} is malformed"
     kernels = kernel_rows(parse_ptxas(files.get(layout.LOG, b"").decode("utf-8", "replace")))
     built = meta["status"] == Status.BUILT

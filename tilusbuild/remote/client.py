@@ -2,7 +2,7 @@
 
 Threads of its own ask, fetch and send; they hold no slot of the build and never make it wait: each
 program that was asked for is answered once, whatever happens, and what is in trouble costs one
-warning. What came from the remote is not sent back, and what was refused is sent anew.
+warning. What came from the remote is not sent back, and what was refused is sent again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SENDERS = 2
 _LAST_WORDS = 5.0
 """Seconds that the threads have to end."""
 _COUNTED = ("hits", "misses", "refused", "sent", "lost", "verified", "wrong")
-_MOST_UNSENT = 10_000
+_MAX_UNSENT = 10_000
 """Programs that wait to be sent; more are not sent."""
 
 
@@ -60,7 +60,7 @@ class RemoteCache:
         tell: Callable[[Any], None],
         origins: Origins | None = None,
     ) -> None:
-        """`origins` are those of the cache, where somebody else writes there, too. Connects to
+        """`origins` are those of the cache, where another user writes there, too. Connects to
         nothing yet. Raises `RemoteTroubleError`, as `open_backend` does."""
         self._settings = settings
         self._cache = cache
@@ -118,7 +118,7 @@ class RemoteCache:
         if not self._settings.write or self._stopped or self._sending.broken:
             return
         with self._lock:
-            if self._unsent >= _MOST_UNSENT:
+            if self._unsent >= _MAX_UNSENT:
                 self._counts["lost"] += 1
                 return
             self._unsent += 1
@@ -261,13 +261,13 @@ class RemoteCache:
         self._tell(RemoteAnswered(outcome.program, None))
 
     def _takes(self, hit: Hit) -> bool:
-        """Tell of a hit; return False when what comes from the remote is not used any more."""
+        """Report a hit; return False when what comes from the remote is not used any more."""
         with self._lock:
             if not self._withdrawn:
                 self._counts["hits"] += 1
                 self._saved += hit.seconds
                 self._fetched.add(hit.program)
-                # Not later: what is taken back from now on has been told of.
+                # Not later: what is taken back from now on has been reported.
                 self._tell(RemoteAnswered(hit.program, hit.answer))
             return not self._withdrawn
 

@@ -46,7 +46,7 @@ from tilusbuild.state.files import sha256_bytes
 _TIMED_OUT = 4
 _NOT_OF_A_COMPILER = range(126, 193)
 """An exit status with which a shell or a signal speaks. nvcc has 255 for errors of its parts."""
-_LONGEST = 1e5
+_MAX_LENGTH = 1e5
 """Seconds of an action, whatever a server says."""
 _AT_ONCE = 64 << 20
 """Bytes that are read to be sent together."""
@@ -208,7 +208,9 @@ class RemoteExecutor:
                     return replace(done, elsewhere=there)
                 except InputsAbsentError as error:
                     absent = str(error).partition("\n")[0][:200]
-            raise RemoteTroubleError(f"{self._settings.address}: {absent or 'it lacks inputs'}")
+            raise RemoteTroubleError(
+                f"{self._settings.address}: {absent or 'inputs are missing there'}"
+            )
         finally:
             with self._lock:
                 del self._running[running.cancelled]
@@ -256,7 +258,7 @@ class RemoteExecutor:
                 os.chmod(target, 0o755)  # noqa: S103 - as the tool left it there
         about = result.execution_metadata
         seconds = _between(about.execution_start_timestamp, about.execution_completed_timestamp)
-        seconds = min(seconds, command.timeout or _LONGEST)
+        seconds = min(seconds, command.timeout or _MAX_LENGTH)
         return CompletedCommand(status, output, seconds, 0, timed_out)
 
     def _elsewhere(self, answer: reapi.ExecuteResponse, sent: float, took: float) -> Elsewhere:

@@ -136,7 +136,7 @@ class Fetcher:
         busy: list[tuple[str, Record]],
     ) -> list[Outcome]:
         """Put programs into the store; return how they ended, those left out that were added to
-        `busy`: somebody has their lock, or the one of a program that shares it."""
+        `busy`: another process has their lock, or the one of a program that shares it."""
         ended: list[Outcome] = []
         hits: list[Outcome] = []
         with ExitStack() as locks, Arrivals(self._cache) as arrivals:

@@ -180,7 +180,7 @@ class HttpBackend:
         try:
             return self._once(method, name, body, most)
         except (ConnectionError, http.client.RemoteDisconnected) as error:
-            # A server may close a connection that it has kept for long; that is no trouble.
+            # A server may close a connection that it has kept for long; that is not an error.
             if not used or self._closed:
                 raise self._trouble(error) from None
         except (OSError, http.client.HTTPException) as error:

@@ -115,7 +115,7 @@ class LazyRemote:
         )
 
     def share(self, settings: RemoteSettings, runner: Runner) -> None:
-        """Have programs compiled elsewhere, too; troubles are told as those of the cache are."""
+        """Have programs compiled elsewhere, too; errors are reported as those of the cache are."""
 
         def warn(why: str) -> None:
             self._tell(events.Warned(f"remote execution: {why}"))
@@ -124,7 +124,7 @@ class LazyRemote:
         self._share = lambda toolchain: LazyExecutor(settings, toolchain, runner, warn)
 
     def executor_for(self, job: Job, toolchain: Toolchain) -> Executor:
-        """Return who else compiles a program: nobody, where it is to be compared with what the
+        """Return the executor of a program: none, where it is to be compared with what the
         cache has. Who answers there may also be who executes."""
         measured = self._client is not None and self._client.measures(job.hash)
         if measured or self._share is None:
@@ -138,7 +138,7 @@ class LazyRemote:
             return made
 
     def follow(self, job: Job) -> Tell:
-        """Return what is told where a job's commands are."""
+        """Return what is called with the place of a job's commands."""
 
         def tell(place: str, worker: str) -> None:
             where = "" if place in (WAITING, HERE) else self._address

@@ -1,8 +1,8 @@
 """Actions under way on a server: their streams are followed, taken up again, and given up.
 
 A stream that is lost is continued by WaitExecution; a server that was started again and knows the
-operation no more gets the action anew. What is silent, queues, or loses its streams for long is
-given up with a word to the server, so that nothing runs there for nobody.
+operation no more gets the action again. What is silent, queues, or loses its streams for long is
+given up with a word to the server, so that nothing runs there in vain.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.reapi import V2, ReapiBackend, parsed
 from tilusbuild.remote.settings import RemoteSettings
 
-_LONGEST = 3600.0
+_MAX_LENGTH = 3600.0
 """Seconds of an action whose command has no timeout."""
 _PLACES = {2: QUEUED, 3: EXECUTING}
-"""The stages of which it is told where an action is."""
-_LONGEST_NAME = 100
+"""The stages of an action that are reported."""
+_MAX_NAME = 100
 _QUEUED = (1, 2)
 """Stages before a worker has it: the cache is looked up, and it waits. Servers need not say."""
 _ABSENT = (5, 9)
@@ -39,7 +39,7 @@ _PAUSE = 0.05
 
 
 class InputsAbsentError(Exception):
-    """The server lacks something that the action consists of. The text is what it said."""
+    """Something that the action consists of is missing on the server. The text is what it said."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,7 @@ class Operations:
     ) -> reapi.ExecuteResponse:
         """Return an action's answer, which may be that something went wrong there. `timeout` is the
         command's. Raises `CancelledError`, `InputsAbsentError`, `RemoteTroubleError`."""
-        until = time.monotonic() + (timeout or _LONGEST) + self._settings.timeout
+        until = time.monotonic() + (timeout or _MAX_LENGTH) + self._settings.timeout
         while True:
             if running.name:
                 name, message = "WaitExecution", reapi.WaitExecutionRequest(name=running.name)
@@ -179,7 +179,7 @@ class Operations:
 
 def worker_name(name: str) -> str:
     """Return what a server calls a worker, as it can be shown."""
-    return "".join(each for each in name[:_LONGEST_NAME] if each.isprintable())
+    return "".join(each for each in name[:_MAX_NAME] if each.isprintable())
 
 
 def said(status: reapi.Status) -> str:

@@ -1,7 +1,7 @@
 """Which programs of a cache other machines made: for people, and to take back what was fetched.
 
 State, and never in what is published: an entry is the same bytes wherever it was made. Without it
-nobody knows, and nothing else is lost.
+is unknown, and nothing else is lost.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 `http.client` takes, and one round trip for all.
 
 It knows the answers that a cache of files gives: a status, headers, and as many bytes as they say.
-Whatever is of another form ends it, and who asked asks for the rest one by one. So nothing here
-decides what an odd answer means.
+A response of another form ends the pipeline; the caller requests the rest one by one. So nothing
+here decides what an odd answer means.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from typing import NamedTuple, cast
 
-_LONGEST_LINE = 8 << 10
-_MOST_HEADERS = 100
+_MAX_LINE = 8 << 10
+_MAX_HEADERS = 100
 _CHUNK = 1 << 18
 _ANSWERS = (200, 404, 410)
-_MOST_OF_A_REFUSAL = 4 << 10
+_MAX_REFUSAL = 4 << 10
 """Bytes that are read of what comes with a status other than 200."""
 
 
@@ -49,7 +49,7 @@ def answers(
             if status not in _ANSWERS:
                 raise UnsuitedError
             size = 0 if method == "HEAD" else length
-            if size > (request.most if status == 200 else _MOST_OF_A_REFUSAL):
+            if size > (request.most if status == 200 else _MAX_REFUSAL):
                 raise UnsuitedError
             yield status, _read(file, size, until)
             if closes:
@@ -58,12 +58,12 @@ def answers(
 
 def _head(file: BufferedReader) -> tuple[int, int, bool]:
     """Return the status, how many bytes follow, and whether the connection ends after them."""
-    first = file.readline(_LONGEST_LINE)
+    first = file.readline(_MAX_LINE)
     if not first.startswith(b"HTTP/1.1 ") or not first[9:12].isdigit():
         raise UnsuitedError
     length, closes = -1, False
-    for _ in range(_MOST_HEADERS):
-        row = file.readline(_LONGEST_LINE)
+    for _ in range(_MAX_HEADERS):
+        row = file.readline(_MAX_LINE)
         if row == b"\r\n":
             break
         name, colon, value = row.partition(b":")

@@ -1,11 +1,11 @@
 """The record of a program in a remote cache: its key, and the list of its blobs by sha256 and size.
 
 A record is an `ActionResult` of the Remote Execution API, so that every server of that protocol
-keeps it, and checks that its blobs are there. It is kept under the digest of an Action that nobody
-executes and that follows from the program's hash alone. It lists the entry's files, `meta.json`
-included, and as directories what the program was compiled with: `include/<digest>`, headers and
-launcher. A record from elsewhere is a list of claims; reading one checks only that they are
-possible: names, sizes, and how many.
+keeps it, and checks that its blobs are there. It is kept under the digest of an Action that no
+server executes and that follows from the program's hash alone. It lists the entry's files,
+`meta.json` included, and as directories what the program was compiled with: `include/<digest>`,
+headers and launcher. A record from elsewhere is a list of claims; reading one checks only that they
+are possible: names, sizes, and how many.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def files_of_tree(data: bytes) -> dict[str, Blob]:
         for below in directory.directories:
             child = children.get(below.digest.hash)
             if child is None:
-                raise RecordError("a Tree lacks a directory")
+                raise RecordError("a directory is missing in a Tree")
             waiting.append((f"{prefix}{below.name}/", child))
         # Few directories can name each other so often that they hold any number of files.
         if len(found) > MAX_FILES or len(waiting) > MAX_FILES:

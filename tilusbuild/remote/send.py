@@ -29,7 +29,7 @@ class Sender:
         self.sent_bytes = 0
 
     def send(self, program: str, seconds: float, *, anew: bool = False) -> bool:
-        """Send one program; return False when it is not there, or not whole. `anew`: also what the
+        """Send one program; return False when it is not there, or not whole. `again`: also what the
         remote says it has. Raises `BrokenError`."""
         entry = lookup(self._cache, program)
         if entry is None:

@@ -26,7 +26,7 @@ INSTALL = "pip install 'tilusbuild[remote]'"
 
 
 _SECRETS = ("headers", "tls_certificate", "tls_key")
-"""What is given to a server. A credential helper is told which one it is, and decides itself."""
+"""What is given to a server. A credential helper gets the address, and decides itself."""
 
 
 @dataclass(frozen=True, slots=True)

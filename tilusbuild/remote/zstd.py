@@ -29,7 +29,7 @@ def compressed(data: bytes) -> bytes:
 
 def decompressed(frames: bytes | _Readable, size: int) -> bytes:
     """Return what is in frames, at most one byte more than `size`; of what is none, as far as it
-    was one. So a digest tells."""
+    was one. So the digest decides."""
     source = io.BytesIO(frames) if isinstance(frames, bytes) else frames
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(
         source,  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tilusbuild.render.closure import Root
 from tilusbuild.state.patterns import PatternTooWideError, matching
 
-MOST_FILES, MOST_BYTES = 20_000, 512 << 20
+MAX_FILES, MAX_BYTES = 20_000, 512 << 20
 """What a pattern may match in a directory: each file is read, and is copied for compiles."""
 
 
@@ -37,11 +37,11 @@ def find(roots: Sequence[Root], pattern: str) -> Iterator[Found]:
         found = matching(path, pattern)
         files = tuple(_files(path, found.names))
         size = sum(size for _, size in files)
-        if len(files) > MOST_FILES or size > MOST_BYTES:
+        if len(files) > MAX_FILES or size > MAX_BYTES:
             raise PatternTooWideError(
                 pattern,
                 f"matches {len(files):,} files of {size >> 20:,} MiB in {path}; headers are at "
-                f"most {MOST_FILES:,} of {MOST_BYTES >> 20} MiB",
+                f"most {MAX_FILES:,} of {MAX_BYTES >> 20} MiB",
             )
         names = tuple((posixpath.join(base, n), os.path.join(path, n)) for n, _ in files)
         yield Found(tree, names, frozenset(found.directories))

@@ -323,7 +323,7 @@ class _Search:
             file = self.headers.file(tree, name, path)
             if ".." in include.name and links_matter(path):
                 self._note(
-                    include, includer, 'a symbolic link stands before "..", which the copy has not',
+                    include, includer, '".." after a symbolic link leads elsewhere in a copy',
                     "include the header by a path without the link",
                 )  # fmt: skip
             if file is None:

@@ -188,7 +188,7 @@ _MISSING = re.compile(
 
 
 _SUFFIXES = (".h", ".hh", ".hpp", ".cuh", ".inl", ".inc")
-_MOST = 20_000
+_MAX_COUNT = 20_000
 """Of names to compare a misspelt one with."""
 
 _LIBRARY_NAMES = """
@@ -237,7 +237,7 @@ def _below(directories: Sequence[str]) -> list[str]:
                 for name in names
                 if os.path.splitext(name)[1] in _SUFFIXES
             ]
-            if len(found) > _MOST:
+            if len(found) > _MAX_COUNT:
                 return found
     return found
 

@@ -24,7 +24,7 @@ class ResultReporter(CompositeReporter):
         super().__init__(self._results, *others)
 
     def check(self) -> None:
-        """Raises `OSError` when events were lost that somebody would have read."""
+        """Raises `OSError` when events were lost that had a reader."""
         if self._results.lost is not None:
             raise self._results.lost
 

@@ -18,7 +18,7 @@ AGAIN = 0.5  # seconds between two states of a terminal's line
 
 
 class CountDisplay:
-    """Called with an instance's name, gives what is told of its count."""
+    """Called with an instance's name, gives what is called with the progress of its count."""
 
     def __init__(self, stream: TextIO, *, redraws: bool) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class CountDisplay:
     def _tell(self, name: str, count: _Count, part: float | None) -> None:
         now = time.monotonic()
         if part == 1.0 and (not count.told or count.done):
-            return  # a count that has ended is told of once, and only where it was spoken of
+            return  # a count that has ended is printed once, and only if its progress was
         if now < count.next and part != 1.0:
             return
         count.done = part == 1.0

@@ -44,12 +44,12 @@ class JsonReporter:
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody still reads, as far as the last line showed."""
+        """Whether there is still a reader, as far as the last line showed."""
         return self._out.alive
 
     @property
     def lost(self) -> OSError | None:
-        """Why lines were lost that somebody would have read."""
+        """Why lines were lost that had a reader."""
         return self._out.lost
 
     def emit(self, event: Event, /) -> None:

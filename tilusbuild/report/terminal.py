@@ -58,7 +58,7 @@ class TerminalStream(TextIOBase):
         line = self._open + text
         found = _OPEN.search(line)
         shown = _COMMAND.sub(r"\1\2\\", line)[len(self._open) :]
-        # A line that has begun otherwise is told from an empty one by a letter.
+        # A letter distinguishes a line that has begun from an empty one.
         self._open = (found.group() if found and found.group() else "") or (
             "" if line.endswith("\n") or not line else "x"
         )

@@ -95,10 +95,10 @@ class Stream:
         self._write: Callable[[str], int] = getattr(stream, f"write_{how}", stream.write)
         self.alive = True
         self.lost: OSError | None = None
-        """Why writing failed, unless nobody reads it."""
+        """Why writing failed, unless there is no reader."""
 
     def write(self, text: str) -> None:
-        """Write and flush; do nothing once nobody reads any more. Never raises."""
+        """Write and flush; do nothing once there is no reader any more. Never raises."""
         if not self.alive:
             return
         try:
@@ -119,8 +119,8 @@ class Stream:
 def silence(stream: TextIO) -> None:
     """Send what a stream still gets to /dev/null.
 
-    Nobody reads it any more, or its disk is full: what is still buffered would raise again when the
-    interpreter ends, which would then end with 120.
+    It has no reader any more, or its disk is full: what is still buffered would raise again when
+    the interpreter ends, which would then end with 120.
     """
     try:
         number = stream.fileno()

@@ -34,7 +34,7 @@ class DispatcherRefusedError(RuntimeError):
 
 
 class Listener(Protocol):
-    """Who is told that sizes are served by the nearest that were measured."""
+    """Called when sizes are served by the nearest that were measured."""
 
     def warn_nearest(self) -> None: ...
 
@@ -73,7 +73,7 @@ def launcher(
     """Return the packed function of the script's dispatcher; None without one that is current and
     can be loaded.
 
-    `listener` is told when sizes are served by the nearest that was measured. Raises
+    `listener` is called when sizes are served by the nearest that was measured. Raises
     `LibraryChangedError` and `CorruptCacheError` for a dispatcher that is not what was built.
     """
     directory = os.path.join(described.path, DIRECTORY)

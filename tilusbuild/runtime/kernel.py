@@ -76,8 +76,8 @@ class _Active(NamedTuple):
 
 
 class Kernel:
-    """Made by `load`. Calls take the arguments that are no dimension, in order or by name; outputs
-    that are left out are allocated like the first tensor, and returned."""
+    """Made by `load`. Calls take the arguments that are not a dimension, in order or by name;
+    outputs that are left out are allocated like the first tensor, and returned."""
 
     def __init__(
         self, scripts: Sequence[Script], *, strict: bool = False, hold: ReaderLock | None = None

@@ -45,9 +45,9 @@ def load(
     searched.
     `target` is a target's name, an architecture or "cpu"; without it the device decides, of the
     arrays or of the machine. `params` choose the instance. With `strict` a dispatch table of
-    another device is an error; without, it is told once and not used. `signed_by` is the PEM file
-    of a public key, else TILUSBUILD_REQUIRE_SIGNED names one: then only a package that it signed is
-    accepted.
+    another device is an error; without, it is reported once and not used. `signed_by` is the PEM
+    file of a public key, else TILUSBUILD_REQUIRE_SIGNED names one: then only a package that it
+    signed is accepted.
 
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.

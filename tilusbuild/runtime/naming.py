@@ -72,7 +72,7 @@ def _assembled(script: str, fixed: str, index: int | None, target: str) -> str:
 
 
 class NameSyntaxError(ValueError):
-    """What somebody typed is not a name; the text says why."""
+    """A word of the command line is not a name; the text says why."""
 
 
 class Name(NamedTuple):
@@ -151,7 +151,7 @@ def _canonical(text: str) -> str:
 
 def joined(words: Sequence[str], targets: Collection[str]) -> list[str]:
     """Return the names that words of a command line are: a target's name belongs to the name before
-    it, which a shell took apart where nobody wrote quotes."""
+    it, which a shell took apart for want of quotes."""
     found: list[str] = []
     for word in words:
         if found and word in targets and " " not in found[-1] and found[-1] not in targets:

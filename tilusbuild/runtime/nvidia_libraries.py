@@ -1,8 +1,9 @@
-"""Libraries of NVIDIA that a program's library was linked with, found where nobody told the loader.
+"""Libraries of NVIDIA that a program's library was linked with, found where the loader does not
+look by itself.
 
 A library that was linked with the shared CUDA runtime, or cuBLAS, asks for it by its soname. In a
 process that has torch it is there already; else it may be in a wheel, where the loader never looks,
-or in a toolkit. What is missing is told by the loader, one name at a time: so nothing is listed
+or in a toolkit. The loader names what is missing, one name at a time: so nothing is listed
 here, nothing is opened that was not asked for, and a release other than the soname's never is.
 Nothing of this is done for a library that opens by itself. A bundle carries this module: it needs
 the standard library alone.
@@ -24,7 +25,7 @@ _Opened = TypeVar("_Opened")
 _MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 """What glibc says of a library that another one needs. The one that is opened is named by a path,
 which has other letters before its name."""
-_MOST = 16
+_MAX_COUNT = 16
 """Libraries that one may need in turn; cuBLAS needs one more, cuDNN eight."""
 
 
@@ -40,7 +41,7 @@ def _with_needs(open_library: Callable[[], _Opened], tried: set[str]) -> _Opened
             return open_library()
         except (OSError, RuntimeError) as error:
             missing = _MISSING.search(str(error))
-            if missing is None or missing[1] in tried or len(tried) == _MOST:
+            if missing is None or missing[1] in tried or len(tried) == _MAX_COUNT:
                 raise
             tried.add(missing[1])
             if not _load(missing[1], tried):

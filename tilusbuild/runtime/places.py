@@ -89,7 +89,7 @@ def _current(root: str, directory: str, start: str) -> set[str] | None:
 
 def _of_project(by_manifest: Mapping[str, set[str]], directory: str, start: str) -> set[str]:
     """Of several projects in one cache, the one around `start`; else all, if they agree. Packages
-    that were installed there, under names that are no paths, stand together like one project: each
+    that were installed there, under names that are not paths, stand together like one project: each
     may bring another target."""
     around = [m for m in by_manifest if os.path.isabs(m) and _is_within(start, os.path.dirname(m))]
     if around:
@@ -198,8 +198,8 @@ def _directory_of_entry(entry: EntryPoint) -> str:
 
 def project_cache(start: str, *, named: bool = False) -> tuple[str, str]:
     """Return the cache of the project around a directory, as a build there chooses it. `named`:
-    somebody said that it is this project. Raises `UntrustedPlaceError` when another user's files
-    decide, and nobody named them."""
+    an option said that it is this project. Raises `UntrustedPlaceError` when another user's files
+    decide, and no option names them."""
     for directory in _upwards(start):
         manifest = os.path.join(directory, "tilus.toml")
         said = _named_in(manifest) if os.path.isfile(manifest) else None

@@ -58,7 +58,7 @@ class ReaderLock:
     A kernel opens its libraries when they are first called for, long after it was loaded, so they
     must stay although another build has taken their place. The lock's file was made by the build:
     a reader writes nothing, and the system drops the lock however the process ends. A tree without
-    that file, or on a file system without locks, is used without: nobody collects a package's
+    that file, or on a file system without locks, is used without: no `gc` removes a package's
     directory.
 
     Making it waits for a collection that is about to remove one, so look for them afterwards.

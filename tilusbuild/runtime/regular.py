@@ -1,4 +1,4 @@
-"""The one way to open a file that somebody else may have put there.
+"""The one way to open a file that another user may have put there.
 
 - Opening never waits and never acts: a FIFO without a writer, a socket or a device where a file is
   expected is an error that says so, not a hang.
@@ -152,7 +152,7 @@ def pieces_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
 def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int = MAX_SIZE) -> str:
     """Return the text of a regular file in UTF-8, every line's end as `\\n`, as `open` gives it.
 
-    Raises `OSError`, also for what is no text: whoever reads a file thinks of that one.
+    Raises `OSError`, also for what is not text: whoever reads a file thinks of that one.
     """
     data = read_bytes(path, limit)
     try:

@@ -1,4 +1,4 @@
-"""Accepting signed packages only: what is to be loaded is what somebody with this key packed.
+"""Accepting signed packages only: what is to be loaded was packed by the owner of this key.
 
 The signature is over the package's list, and the list has the digest of every file. All files of
 the scripts in question and of their programs are compared with it before any is used, so a package

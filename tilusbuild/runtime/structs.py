@@ -28,7 +28,7 @@ _MAX_BYTES = 32764
 
 
 class Member(NamedTuple):
-    """One member; `elements` is None for one that is no array. Places and sizes are bytes."""
+    """One member; `elements` is None for one that is not an array. Places and sizes are bytes."""
 
     name: str
     dtype: str

@@ -1,5 +1,5 @@
-"""Whose files are believed when nobody named them: one's own, root's, and those of directories that
-one says are safe.
+"""Whose files are believed when no option names them: one's own, root's, and those of directories
+that one says are safe.
 
 A build runs what the `tilus.toml` that it finds says, and `load` runs the code in the cache that it
 finds. Both look upwards from the working directory, so anybody who may write in a directory above,
@@ -34,7 +34,7 @@ def refusal(path: str) -> str | None:
 
 
 def stranger(path: str) -> str | None:
-    """Return who owns a file or a directory, or the link to it, if that is somebody else."""
+    """Return who owns a file or a directory, or the link to it, if that is another user."""
     for status in (os.lstat, os.stat):
         try:
             owner = status(path).st_uid

@@ -67,7 +67,7 @@ def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument])
     tensor = by_name.get(tile.tensor)
     if tensor is None or tensor.dims is None or tensor.optional or tensor.constant:
         raise SignatureError(
-            f'"{tile.tensor}" is no tensor that is always there: there can be no map of it',
+            f'"{tile.tensor}" is not a tensor that is always there: there can be no map of it',
             argument=argument.name,
             hint=did_you_mean(tile.tensor, [n for n, a in by_name.items() if a.dims]),
         )

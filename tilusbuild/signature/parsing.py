@@ -30,7 +30,7 @@ def parse_argument(
     """Read one argument's type. Raises `SignatureError` with the column within `text`.
 
     `range` holds the least and the greatest value, both inclusive, of an integer scalar. An
-    argument with a `constant` is no parameter.
+    argument with a `constant` is not a parameter.
     """
     if not _NAME.fullmatch(name):
         raise SignatureError(f'"{name}" is not a name: use letters, digits and _', argument=name)

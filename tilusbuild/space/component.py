@@ -75,7 +75,7 @@ class FreeComponent:
 class JoinedComponent:
     """Parameters that rules connect.
 
-    `_keys[i]` is sorted and tells the points apart by the limbs 0..i: the number of the prefix up
+    `_keys[i]` is sorted and distinguishes the points by the limbs 0..i: the number of the prefix up
     to limb i-1 among the prefixes that occur, times the size of limb i, plus limb i.
     """
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.space.model import Model
 
-MOST = 512
+MAX_COMBINATIONS = 512
 """Combinations: looking at so many takes a tenth of what importing NumPy does, or less."""
 
 Digits = tuple[int, ...]
@@ -25,7 +25,9 @@ Digits = tuple[int, ...]
 def few(model: Model, budget: int | None) -> Few | None:
     """Return the points of a space with few combinations; None where the arrays are to decide."""
     combinations = math.prod(len(domain.rows) for domain in model.domains)
-    if model.never or combinations > (MOST if budget is None else min(MOST, budget)):
+    if model.never or combinations > (
+        MAX_COMBINATIONS if budget is None else min(MAX_COMBINATIONS, budget)
+    ):
         return None
     rows = itertools.product(*(range(len(domain.rows)) for domain in model.domains))
     try:

@@ -41,7 +41,7 @@ NEXT_LIMB = 1 << 31
 
 
 Watch = Callable[[float | None], None]
-"""Is told, often, which part of a count or search is done, None where that is not known."""
+"""Called often with which part of a count or search is done, None where that is not known."""
 
 
 class BudgetError(Exception):

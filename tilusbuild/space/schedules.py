@@ -1,4 +1,4 @@
-"""Schedules as columns: a sequence that makes a schedule only when somebody asks for that one.
+"""Schedules as columns: a sequence that makes a schedule only when that one is asked for.
 
 A column is anything of which a slice gives a list of Python's own values: a list is one. So what
 was enumerated, and what was read from a file without NumPy, are the same to those who use them.

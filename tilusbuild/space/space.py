@@ -48,7 +48,7 @@ class Space:
     is enumerated before the first point is needed. With `budget`, a group of parameters of which
     more combinations would have to be looked at is open: its points are found and not counted, the
     index of a schedule is its place among all combinations, and `count` is not known. `watch` is
-    told how far a count is.
+    called with how far a count is.
     """
 
     def __init__(

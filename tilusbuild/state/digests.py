@@ -23,7 +23,7 @@ from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, is_settled, sighting
 
 
 class Digests(Protocol):
-    """What a fingerprint asks: `DigestMemory`, or somebody who takes note of the questions."""
+    """What a fingerprint asks: `DigestMemory`, or what takes note of the questions."""
 
     def digest(self, path: str) -> str: ...
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
@@ -207,7 +207,7 @@ def walk(
     note: Callable[[Mapping[str, Sighting]], None] = lambda _: None,
 ) -> Iterator[tuple[str, str]]:
     """Yield the selected files under `root`, links followed: the name relative to it, and the path;
-    in no order. Each directory is told to `note` as it was before it was read.
+    in no order. `note` gets each directory as it was before it was read.
 
     Raises `OSError` for a directory that cannot be read just now: a digest without what is in it
     would be that of other tools.

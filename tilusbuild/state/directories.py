@@ -2,7 +2,7 @@
 
 - Only the root that a caller names may be reached through links; below it none is followed.
 - What is mounted below is another's: it is not entered, and nothing in it is removed.
-- What is opened is what is looked at: nobody can put a link in the way between the two.
+- What is opened is what is looked at: no process can put a link in the way between the two.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _remove_one(above: int, name: str, mount: tuple[int, int], around: list[int]
 
 
 def _mount(handle: int) -> tuple[int, int]:
-    """Return what tells mounts apart: the device is the same on both sides of a bind mount."""
+    """Return what distinguishes mounts: the device is the same on both sides of a bind mount."""
     number = None
     with suppress(OSError):
         number = _MOUNT_ID.search(read_bytes(f"/proc/self/fdinfo/{handle}"))

@@ -3,7 +3,7 @@
 A reader of a file sees the old content or the new, never a part, whoever is killed: it is written
 beside its final place under a name that starts with `.tmp-`, synced, and renamed over it, and the
 directory is synced too, so that the rename survives a power failure. Its writer holds a lock of it,
-so one that nobody holds is what a killed writer left, and `sweep` removes it. A directory is made
+so one without a holder is what a killed writer left, and `sweep` removes it. A directory is made
 elsewhere and moved to its place by `publish` or `publish_new`, whose callers sync; the cache tree
 has a stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in full,
 always as 64 lower-case hex digits.
@@ -46,7 +46,7 @@ def atomic(path: str | os.PathLike[str], *, mode: int = 0o644) -> Iterator[Binar
     handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=directory)
     try:
         with os.fdopen(handle, "wb") as file:
-            with suppress(OSError):  # a file system without locks: nobody can sweep there
+            with suppress(OSError):  # a file system without locks: no process sweeps there
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield file
             file.flush()

@@ -2,7 +2,7 @@
 
 A regular file is replaced in one step, so that a reader never sees a part, and a link leads to the
 file that it names. What is not a file is written to and never replaced: a FIFO, a device, a
-descriptor of ours (`/dev/stdout`, the shell's `>(command)`). A FIFO that nobody reads is an error,
+descriptor of ours (`/dev/stdout`, the shell's `>(command)`). A FIFO without a reader is an error,
 not a hang.
 """
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tilusbuild.lazy_dataclass import dataclass
 
-MOST_NAMES = 200_000
+MAX_NAMES = 200_000
 """The names that one pattern may look at."""
 _MAGIC = re.compile(r"[*?[]")
 _ANY_DEPTH = "**"
@@ -131,8 +131,8 @@ class _Search:
             with os.scandir(path) as entries:
                 for entry in entries:
                     self._looked += 1
-                    if self._looked > MOST_NAMES:
-                        what = f"looks at more than {MOST_NAMES:,} names in {self._root}"
+                    if self._looked > MAX_NAMES:
+                        what = f"looks at more than {MAX_NAMES:,} names in {self._root}"
                         raise PatternTooWideError(self._pattern, what)
                     yield entry
         except OSError:

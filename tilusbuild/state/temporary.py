@@ -2,7 +2,7 @@
 
 Who has one holds a lock of it, which the system drops however the holder ends. So the next one to
 make a directory knows what a killed command left, and removes it: directories of our names, of this
-user, that nobody holds. Where the file system has no locks, nothing is removed.
+user, without a holder. Where the file system has no locks, nothing is removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MADE = re.compile(rf"{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
 class TemporaryDirectory:
-    """A directory `path`, open as `handle`, that nobody else reads or writes; use as a context
+    """A directory `path`, open as `handle`, that no other process reads or writes; use as a context
     manager. `what` is what it is for, in small letters. Making one raises `OSError`."""
 
     def __init__(self, what: str) -> None:
@@ -63,7 +63,7 @@ def _sweep() -> None:
     top = tempfile.gettempdir()
     with suppress(OSError):
         for name in filter(_MADE.fullmatch, os.listdir(top)):
-            # Held by nobody, and this user's.
+            # Without a holder, and this user's.
             with suppress(OSError), below(top, name) as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(handle).st_uid == os.geteuid():

@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
 _INCLUDE = re.compile(r'"(?:-I)?(/[^"]*)"')
 _VERSION = re.compile(r"release \d+\.\d+, V(\d+(?:\.\d+)+)")
 _EMBEDDED_VERSION = re.compile(rb"Cuda compilation tools, release \d+\.\d+, V(\d+(?:\.\d+)+)")
-_PIECE, _LONGEST_VERSION = 1 << 20, 256
+_PIECE, _MAX_VERSION = 1 << 20, 256
 _REAL_ARCH = re.compile(r"'(sm_\d+[af]?)'")
 _PROGRAMS = ("cudafe++", "ptxas", "fatbinary", "nvlink")
 _HEADERS = {
@@ -247,7 +247,7 @@ def _last_version(program: str) -> str:
             piece = file.read(end - start) + after
             if found := _EMBEDDED_VERSION.findall(piece):
                 return str(found[-1], "ascii")
-            end, after = start, piece[:_LONGEST_VERSION]
+            end, after = start, piece[:_MAX_VERSION]
     return ""
 
 

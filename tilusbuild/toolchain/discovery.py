@@ -115,7 +115,7 @@ class Toolchain:
     name: str = ""
     """What the manifest calls it; "" is `[toolchain]`. It is in no hash."""
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
-    """What the fingerprints were made of; None: nobody looks whether it changes."""
+    """What the fingerprints were made of; None: it is not watched for changes."""
 
     def reach(self) -> Reach:
         """Return the files of the machine that a compile needs."""

@@ -71,7 +71,7 @@ ANSWER = struct.Struct("<iQ?I")
 USAGE = 2
 MORE = ("--more",)
 """Before a command to `--serve`: several like it will follow, so what they share is prepared."""
-_MOST_KEPT = 512 << 20
+_MAX_KEPT = 512 << 20
 """A process that holds more than so many bytes after a compile is ended: heaps seldom shrink."""
 
 _HEAP = ((-1, 64 << 20), (-2, 16 << 20), (-3, 32 << 20), (-8, 1))
@@ -206,7 +206,7 @@ def serve(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
             status, output = attempt(nvrtc, [os.fsdecode(word) for word in words], headers)
             os.chdir("/")
             peak, held = _memory()
-            stays = held <= _MOST_KEPT
+            stays = held <= _MAX_KEPT
             channel.sendall(ANSWER.pack(status, peak, stays, len(output)) + output)
             if not stays:
                 return

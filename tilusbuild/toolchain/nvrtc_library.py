@@ -48,7 +48,7 @@ class Nvrtc:
             self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
             self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
         except AttributeError as error:
-            raise Unusable(f"{path} is no NVRTC: {error}") from error
+            raise Unusable(f"{path} is not NVRTC: {error}") from error
         self.version = major.value, minor.value
 
     def archs(self) -> list[int]:

@@ -4,9 +4,9 @@ Loaded by `nvrtc_command.py --serve` alone; standard library only. What is preco
 `#include` lines at its top and nothing of the source itself, from the headers of its closure,
 which are named by their content, in a thread that can read nothing else. So it follows from its
 key, and a program's code does not depend on what was compiled before it. A process makes one when
-it is told that more programs will follow, or when a second one asks for the same headers and the
-first took long; where making it prints anything, fails or finds no room, programs are compiled from
-their text as ever.
+the request says that more programs will follow, or when a second one asks for the same headers and
+the first took long; where making it prints anything, fails or finds no room, programs are compiled
+from their text as ever.
 
 NVRTC deletes and writes the file by name, and only the process that wrote it can use it. It is
 made in the private directory of a compile, opened, and its name removed: nothing is left behind,
@@ -53,9 +53,9 @@ _WORTH = 0.4
 """Seconds of processor time from which on a source's headers are worth to be kept."""
 _LEAST_BYTES = 24 << 20
 """A smaller file holds headers that are parsed sooner than the file is mapped."""
-_MOST_KNOWN, _MOST_FILES, _MOST_BYTES = 256, 4, 1 << 30
+_MAX_KNOWN, _MAX_FILES, _MAX_BYTES = 256, 4, 1 << 30
 """The tops of sources that one process counts, and the precompiled headers that it keeps."""
-_FIRST_HEAP, _MOST_HEAP = 512 << 20, 4 << 30
+_FIRST_HEAP, _MAX_HEAP = 512 << 20, 4 << 30
 """Bytes of address space for what is precompiled; only what is used is touched."""
 _CREATED, _EXHAUSTED = 0, 14
 """nvrtcResult: NVRTC_SUCCESS, NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED."""
@@ -161,7 +161,7 @@ class PrecompiledHeaders:
         if key not in self._known:
             self._known[key] = _Headers(size)
         one = self._known[key] = self._known.pop(key)
-        while len(self._known) > _MOST_KNOWN:
+        while len(self._known) > _MAX_KNOWN:
             self._known.pop(next(iter(self._known))).close()
         return one
 
@@ -183,7 +183,7 @@ class PrecompiledHeaders:
             b"", name, options, (), text=top + _STOP + _END, after=after
         )
         status, needed = found or (-1, 0)
-        if status == _EXHAUSTED and self._heap < needed < _MOST_HEAP:
+        if status == _EXHAUSTED and self._heap < needed < _MAX_HEAP:
             self._heap = (needed // 4 * 5 >> 20) + 1 << 20
             library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap))
             for other in self._known.values():  # they belong to the heap that was
@@ -197,7 +197,7 @@ class PrecompiledHeaders:
         """Close what was used longest ago, so that one more may be kept."""
         kept = [one for one in self._known.values() if one.handle is not None]
         size = sum(os.fstat(one.handle).st_size for one in kept if one.handle is not None)
-        while kept and (len(kept) >= _MOST_FILES or size > _MOST_BYTES // 2):
+        while kept and (len(kept) >= _MAX_FILES or size > _MAX_BYTES // 2):
             oldest = kept.pop(0)
             size -= os.fstat(oldest.handle).st_size if oldest.handle is not None else 0
             oldest.close()

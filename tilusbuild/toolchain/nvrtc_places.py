@@ -78,7 +78,7 @@ def header_release(include: str) -> tuple[int, int] | None:
 
 
 def find() -> str:
-    """The library where nobody says which: $NVRTC, the toolkits, the wheels, the loader's."""
+    """The library where no option says which: $NVRTC, the toolkits, the wheels, the loader's."""
     if os.environ.get("NVRTC"):
         return os.environ["NVRTC"]
     for root in (*homes(), *wheels()):

@@ -42,9 +42,9 @@ _SHORTAGES = (
     errno.EDQUOT,
     errno.EIO,
 )
-"""What a machine is short of. Nobody mends that by installing a compiler."""
+"""What a machine is short of. Installing a compiler does not mend that."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""How a tool ends that somebody else ended: the kernel for memory, an administrator."""
+"""How a tool ends that another process ended: the kernel for memory, an administrator."""
 
 
 class ProbeError(Exception):

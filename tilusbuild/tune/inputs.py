@@ -280,7 +280,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def managed_tensor(capsule: Any) -> ManagedTensor:
-    """Return the tensor in a capsule that nobody has consumed; it lives as long as the capsule.
+    """Return the tensor in a capsule that was not consumed; it lives as long as the capsule.
     Raises `ValueError` for any other object."""
     return ManagedTensor.from_address(_pointer_of(capsule, _NAME))
 

@@ -198,7 +198,7 @@ def load_reference(root: str, text: str, place: Place | None = None) -> Callable
         raise input_error(f'reference "{text}": no file {file}', place=place, hint=hint)
     spec = importlib.util.spec_from_file_location(f"_tilusbuild_reference_{abs(hash(path))}", path)
     if spec is None or spec.loader is None:
-        raise input_error(f'reference "{text}": {file} is no Python file', place=place)
+        raise input_error(f'reference "{text}": {file} is not a Python file', place=place)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, os.path.dirname(path))
     try:

@@ -1,9 +1,9 @@
 """Structs for a call of `run` and `tune`: a value for each member, and their bytes.
 
 A member is what is given for it, as `p.alpha` or `p.strides[0]` among the sizes; else the size or
-number of the call that has its name; else a number as other scalars get. An address is nobody's
-guess: it is given, as 0. The values are what the members hold, rounded to their types, so that a
-reference computes with the same.
+number of the call that has its name; else a number as other scalars get. An address is not an
+argument's guess: it is given, as 0. The values are what the members hold, rounded to their types,
+so that a reference computes with the same.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class TunedInstance:
 
 
 class Listener(Protocol):
-    """What is told of a tuning while it goes on."""
+    """What is reported of a tuning while it goes on."""
 
     def begun(self, work: Work, device: str, cases: int) -> None: ...
     def waiting(self, device: str) -> None: ...

@@ -36,7 +36,7 @@ POLL = 0.5
 SAFETY = 2.0
 """Seconds between two checks where there are: an event may be lost."""
 ANYTHING: Part = ("anything",)
-"""What a project is while nobody can say which part would mend it."""
+"""What a project is while it is unknown which file would mend it."""
 _SMALL = 1 << 20
 _SHOWN = 5
 

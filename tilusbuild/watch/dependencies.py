@@ -165,7 +165,7 @@ def dependencies_of_tools(
 
 def project_files(root: str, cache: str) -> frozenset[str]:
     """Return all directories and sources of a project but hidden ones: what to watch while
-    something is wrong and nobody can say what would mend it."""
+    something is wrong and it is unknown what would mend it."""
     found: set[str] = set()
     for where, directories, files in os.walk(root):
         directories[:] = [

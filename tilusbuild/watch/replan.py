@@ -219,7 +219,7 @@ class Replanner:
     def _linked(
         self, planner: Planner, part: Part, target: Target, parts: Mapping[Part, PlannedPart]
     ) -> PlannedPart:
-        """Return a library's part, planned anew of its objects as they are."""
+        """Return a library's part, planned again from its objects as they are."""
         script = part[0]
         planner.objects.clear()
         for name in planner.manifest.objects_of(script):

@@ -37,7 +37,7 @@ class LineDisplay(Protocol):
 
 
 class Screen:
-    """Tells what happens. `reporter` makes the display of one build."""
+    """Prints what happens. `reporter` makes the display of one build."""
 
     def __init__(
         self,

@@ -143,7 +143,7 @@ def mutated(rng: random.Random) -> dict[str, Any]:
         elif kind < 0.85:
             del at[last]
         elif isinstance(at, list):
-            most = _MOST // (1 + len(_places(at[last])))
+            most = _MAX_COUNT // (1 + len(_places(at[last])))
             at[last : last + 1] = [_copied(at[last])] * min(most, rng.choice((2, 10, 2000)))
         else:
             # What is below is written by recursion, three frames a level.
@@ -163,7 +163,7 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("plan",), ("plan", "--json"), ("plan", "-v"), ("plan", "--space"), ("build", "-n")),
     *(("explain",), ("graph",), ("dispatch", "show", "scale"), ("compdb",)),
 )
-_MOST = 4000
+_MAX_COUNT = 4000
 """Values of a list that is made longer."""
 _DEEPEST = 310
 """Levels of a value, with those that lead to it."""

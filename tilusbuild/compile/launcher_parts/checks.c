@@ -294,7 +294,7 @@ static int tl_check_memory(tl_call *call, int index) {
   uint32_t align = tl_arguments[index].align;
   if (!empty && (uintptr_t)data & (align - 1)) {
     tl_wrong_tensor(call, "ValueError", index);
-    return tl_add(" at an address that is no multiple of %u bytes", (unsigned)align);
+    return tl_add(" at an address that is not a multiple of %u bytes", (unsigned)align);
   }
   call->value[index].pointer = data;
   return 0;

@@ -20,7 +20,7 @@ static int tl_check_cluster(const int64_t *g) {
     if (cluster[i] < 1 || cluster[i] > 16)
       return tl_fail("ValueError", "cluster.%c is %lld, outside 1..16", "xyz"[i], (long long)cluster[i]);
     if (g[TL_GRID + i] % cluster[i])
-      return tl_fail("ValueError", "grid.%c is %lld, which is no multiple of cluster.%c, %lld", "xyz"[i],
+      return tl_fail("ValueError", "grid.%c is %lld, which is not a multiple of cluster.%c, %lld", "xyz"[i],
                      (long long)g[TL_GRID + i], "xyz"[i], (long long)cluster[i]);
   }
   if (tl_cluster_blocks(g) > 16)
@@ -145,7 +145,7 @@ static int tl_map_memory(const tl_call *call, const tl_map_of *of, tl_mapped *fo
     dense *= size;
   }
   if ((uintptr_t)found->address % 16)
-    return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": its address is no multiple of 16 bytes",
+    return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": its address is not a multiple of 16 bytes",
                    tl_strings + of->name, tl_name_of(of->tensor));
   return 0;
 }

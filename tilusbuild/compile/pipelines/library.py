@@ -50,7 +50,7 @@ class ObjectNvcc(NvccPipeline):
     def name_of_source(self, recipe: Recipe) -> str:
         if not recipe.rdc:
             return super().name_of_source(recipe)
-        # A device link tells objects apart by it.
+        # A device link distinguishes objects by it.
         return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGITS]}/source.cu"
 
     def commands(self, recipe: Recipe) -> list[Step]:
@@ -79,7 +79,7 @@ def _seed(recipe: Recipe) -> tuple[str, ...]:
     """Return what stands for nvcc's process id in names of internal linkage.
 
     cudafe++ and cicc take it where a source has no function of its own that others could call, only
-    templates and their instances. Objects that are linked as device code are told apart by the
+    templates and their instances. Objects that are linked as device code are distinguished by the
     source's name. What the user's flags say is said once: nvcc warns of two.
     """
     own = any(flag.lstrip("-").startswith("frandom-seed") for flag in recipe.flags)
@@ -167,7 +167,7 @@ class LinkNvcc(LinkPipeline):
 
 def _device_link(recipe: Recipe) -> Iterator[Step]:
     """Yield the step that links relocatable device code: nvcc leaves it out, and says nothing, of a
-    link that is told to take no runtime."""
+    link whose options ask for no runtime."""
     if recipe.rdc:
         # It compiles a stub, whose name would be in the library.
         how = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP)

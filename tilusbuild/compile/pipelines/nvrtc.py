@@ -80,7 +80,7 @@ _HINTS = {
     "-extended-lambda": "in NVRTC a lambda of a kernel is the device's: leave out its __device__",
     "-rdc": "a program is whole: relocatable code is not linked",
     "-dlto": "a program is whole: relocatable code is not linked",
-    "-time": "`-v` and the record of a build tell times",
+    "-time": "`-v` and the record of a build have times",
 }
 _TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatbin", "-Xnvlink"})
 
@@ -184,8 +184,8 @@ def _namesake(recipe: Recipe, headers: str) -> str | None:
         for root, quoted_only in recipe.include_roots:
             if not quoted_only and os.path.exists(os.path.join(headers, root, name)):
                 return (
-                    f"{name}(1): error: the program has include/{root}/{name}, too, and NVRTC does "
-                    f'not tell #include <{name}> from "{name}": rename one of them, or use nvcc'
+                    f"{name}(1): error: the program has include/{root}/{name}, too, and NVRTC "
+                    f'takes #include <{name}> for "{name}": rename one of them, or use nvcc'
                 )
     return None
 
@@ -252,7 +252,9 @@ class KernelNvrtc(KernelPipeline):
 
     def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         if notes:
-            return "what it includes cannot be told, and NVRTC is held to its headers here only"
+            return (
+                "what it includes cannot be determined, and NVRTC is held to its headers here only"
+            )
         # They are taken out of the code, but not how many bytes a time took there.
         return TIMES_OF_HEADERS if has_line_info(recipe) else self.unsafe(recipe)
 

@@ -1,4 +1,5 @@
-"""A foreign cache as values, and the reader that makes them of a directory somebody else wrote.
+"""A foreign cache as values, and the reader that makes them of a directory that another system
+wrote.
 
 What is read is bounded, named by the reader and never by a file's content, and no link is followed.
 """
@@ -57,7 +58,7 @@ class ForeignEntry:
     code_archs: tuple[str, ...]
     """What the binary has code for, as read from it: "sm_90a", "sm_80 ptx", or a CPU's name."""
     compiled_by: str
-    """The compiler or system that made it, as far as the entry tells; else ""."""
+    """The compiler or system that made it, as far as the entry says; else ""."""
     files: tuple[str, ...]
     """Relative to the cache, sorted."""
     size: int
@@ -96,7 +97,7 @@ class ForeignCache:
 
     system: str
     version: str
-    """The system's version where the cache tells; else ""."""
+    """The system's version where the cache says; else ""."""
     root: str
     """Absolute."""
     entries: tuple[ForeignEntry, ...]

@@ -3,7 +3,7 @@ or as cubins.
 
 Files are hard links to the cache's, copies only where the file system refuses a link; nothing in
 the cache is changed. The directory of an export appears whole, under its name, or not at all, and
-replaces only an earlier export, in which nobody has put anything, or an empty directory.
+replaces only an earlier export, into which nothing was added, or an empty directory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A frame is a header and blocks that say how long they are (RFC 8878, sections 3.1.1 and 3.1.1.2), so
 a frame that is truncated, or asks for a window that is too large, is detected before anything is
-decompressed, and a frame that nobody needs costs a few seeks. Decompressing holds one window and
+decompressed, and a frame that is not needed costs a few seeks. Decompressing holds one window and
 two small buffers in memory.
 
 Of a tar, any other archiver's freedom is refused: links, devices, directories, sparse files, global

@@ -207,7 +207,7 @@ def _last_cache() -> int:
 
 
 _GPU_SPAN = 200e-6
-"""Seconds of kernel time in a sample: events tell about half a microsecond."""
+"""Seconds of kernel time in a sample: events resolve about half a microsecond."""
 _MAX_COLD, _MAX_WARM = 8, 100
 _DELAY = 30_000
 """Nanoseconds of delay for each operation that is queued: several times what queueing costs."""

@@ -309,12 +309,13 @@ def campaign(
     done: Callable[[Decision], None],
     known: Mapping[str, Refusal],
 ) -> list[Decision]:
-    """Decide every case; `sizes` are theirs. `done` is told of each decision as soon as it is made.
+    """Decide every case; `sizes` are theirs. `done` is called with each decision as soon as it is
+    made.
 
     A program that is condemned at one case takes no part in those after it; a case before it in
-    which it was timed is decided again without it, and `done` is told of that too. Who is `known`
-    to be refused takes no part from the start; but if that was at some of these sizes, from that
-    case on, so that a tuning that goes on asks what it asked before.
+    which it was timed is decided again without it, and `done` is called with that too. Who is
+    `known` to be refused takes no part from the start; but if that was at some of these sizes, from
+    that case on, so that a tuning that goes on asks what it asked before.
     """
     count = len(sizes)
     wanted = [dict(each) for each in sizes]
@@ -376,8 +377,8 @@ def _case_note(case: Case) -> dict[str, Any]:
 
 
 def condemned_before(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
-    """Return who was condemned by what a log says, by hash: also at sizes that nobody asks for any
-    more. Whom another judge found right at the same sizes afterwards is not among them."""
+    """Return who was condemned by what a log says, by hash: also at sizes that are not asked for
+    any more. Whom another judge found right at the same sizes afterwards is not among them."""
     found: dict[str, Refusal] = {}
     sizes: dict[str, Mapping[str, Scalar]] = {}
     judge = ""

@@ -116,8 +116,8 @@ ROUNDS = 32
 
 
 class TuningSession:
-    """A tuning's questions. `tell` is told of each answer: case, program, what, answer, replayed;
-    `rounds` is how often those that are nearly the best are sampled."""
+    """A tuning's questions. `tell` is called with each answer: case, program, what, answer,
+    replayed; `rounds` is how often those that are nearly the best are sampled."""
 
     def __init__(
         self,

@@ -1,15 +1,15 @@
-"""The process that runs kernels: it is told what to do a line at a time, and may die of any of it.
+"""The process that runs kernels: it reads what to do a line at a time, and may die of any of it.
 
 It connects to the socket `socket` in its working directory and answers each request, a JSON object
 a line, with one. It holds one device and one case. Whatever a program does to this process, only
 the answer is lost: who asked sees how it ended.
 
 Every tensor of the case lies between two guards of known bytes; on the processor, memory that
-nobody may touch follows on both sides of those, so that a write far beyond ends the worker. A call
-is right when the outputs are right, the inputs are as they were, and the guards are whole: a kernel
-that writes beside its tensors is wrong even where the numbers come out. All of it is laid out again
-before a check, so that nobody is blamed for what another program left, and the guards are looked at
-after each sample. The check of a winner calls it over and over: some are wrong only then.
+no kernel may touch follows on both sides of those, so that a write far beyond ends the worker. A
+call is right when the outputs are right, the inputs are as they were, and the guards are whole: a
+kernel that writes beside its tensors is wrong even where the numbers come out. All of it is laid
+out again before a check, so that no program is blamed for what another one left, and the guards are
+looked at after each sample. The check of a winner calls it over and over: some are wrong only then.
 """
 
 from __future__ import annotations

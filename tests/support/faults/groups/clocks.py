@@ -17,7 +17,7 @@ from support.nvcc_journal import misbehave
 
 _OFFSETS = (0, 0.003, 0.05, 0.3, 1, 2, 5, 60, 3600, 86400, 40000000)
 _TRIALS = 30
-_SLOW, _LONGEST = "0.05", 0.3
+_SLOW, _MAX_LENGTH = "0.05", 0.3
 """Seconds of a compile, and until the edit: it may come before, in or after any step."""
 
 
@@ -54,7 +54,7 @@ def _life(world: World, chance: Random) -> list[Finding]:
     BETWEEN.write(world.project)
     misbehave(world.nvcc, *[("slow", _SLOW)] * 2)
     running = _start(world)
-    time.sleep(chance.uniform(0, _LONGEST))
+    time.sleep(chance.uniform(0, _MAX_LENGTH))
     AFTER.write(world.project)
     ended = world.server.wait(running)
     findings += of_command(ended, killed=False)
