@@ -8,8 +8,8 @@ its summary is printed again.
 - A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
   or of another command is not used, and the build runs in full.
 - Its price is one `os.stat` for each entry, in one thread: Python's lock is held during most of it.
-- This module imports `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild. It is
-  all that runs when there is nothing to do: each further import would show in that time. So it
+- This module imports `_operator`, `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild. It
+  is all that runs when there is nothing to do: each further import would show in that time. So it
   knows the four numbers of `tilusbuild.state.stamp` by itself; `tests/state/test_stamp.py` compares
   the two. Records are written by `tilusbuild.noop.write`.
 """
@@ -20,6 +20,7 @@ import os
 import struct
 import sys
 import zlib
+from _operator import attrgetter, eq
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ HEAD = struct.Struct("<IQ")
 COUNT = struct.Struct("<Q")
 STAMP = struct.Struct("<4q")
 """Size (-1 for nothing), mtime, ctime, inode."""
-BETWEEN = "\1"
+_numbers = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
+BETWEEN = b"\1"
 """Between the endings of a group: its stamps are those of the first word with each of them, then
 of the next, so that what lies together is looked at together."""
 KEPT = b"\2"
@@ -136,34 +138,38 @@ def _unchanged(groups: Sequence[_Group]) -> bool:
 
 
 def _group_unchanged(names: memoryview, stamps: memoryview) -> bool:
-    before, after, *rest = str(names, "utf-8", "surrogateescape").split("\0", 2)
+    # Names stay bytes, as the system takes them.
+    before, after, *rest = bytes(names).split(b"\0", 2)
     if before:
         try:
             os.chdir(before)
         except OSError:
             return False
     if BETWEEN in after:
-        endings, words = after.split(BETWEEN), "\0".join(rest).split("\0")
+        endings, words = after.split(BETWEEN), b"\0".join(rest).split(b"\0")
         paths = [word + ending for word in words for ending in endings]
     else:
         # One `replace` and one `split` make all paths: a loop took as long as the `stat`s.
-        paths = "\0".join([*rest, ""]).replace("\0", f"{after}\0").split("\0")
-    found_in_turn = map(os.stat, paths)
-    for size, mtime, ctime, inode in STAMP.iter_unpack(stamps):
-        try:
-            found = next(found_in_turn)
-        except OSError:
-            if size != -1:
-                return False
-            continue
-        if (
-            found.st_mtime_ns != mtime
-            or found.st_ctime_ns != ctime
-            or found.st_ino != inode
-            or (found.st_size != size and found.st_mode & 0o170000 != 0o040000)
-        ):
-            return False
-    return True
+        paths = b"\0".join([*rest, b""]).replace(b"\0", after + b"\0").split(b"\0")[:-1]
+    expected = STAMP.iter_unpack(stamps)
+    if len(paths) != len(stamps) // STAMP.size:
+        return False
+    if BETWEEN in after or not after:
+        return all(map(_is_same, paths, expected))
+    try:  # files alone: all of this loop is in C
+        return all(map(eq, map(_numbers, map(os.stat, paths)), expected))
+    except OSError:
+        return False
+
+
+def _is_same(path: bytes, stamp: tuple[int, int, int, int]) -> bool:
+    """Return whether a path has its stamp, which may be that of nothing or of a directory."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return stamp[0] == -1
+    is_directory = found.st_mode & 0o170000 == 0o040000
+    return _numbers(found)[is_directory:] == stamp[is_directory:]
 
 
 def read(name: bytes, environment: Mapping[str, str]) -> bytes | None:

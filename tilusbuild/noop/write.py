@@ -27,7 +27,7 @@ from tilusbuild.noop.record import (
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting
 
-_KEPT = KEPT.decode()
+_KEPT, _BETWEEN = KEPT.decode(), BETWEEN.decode()
 _GROUP_SIZE = 1000
 """Entries: so many names are made at once."""
 
@@ -69,7 +69,7 @@ def make(
             young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
             if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
                 return None
-            groups.append(((mark + before, BETWEEN.join(endings)), some, found))
+            groups.append(((mark + before, _BETWEEN.join(endings)), some, found))
     parts = [_packed(name), _packed(summary)]
     for around, middles, found in groups:
         names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
@@ -112,7 +112,7 @@ def entries(data: bytes, before: str, endings: Endings) -> dict[str, tuple[Stamp
     found: dict[str, tuple[Stamp, ...]] = {}
     for names, stamps in groups_of(pieces_of(data)):
         start, after, *words = str(names, "utf-8", "surrogateescape").split("\0")
-        if start.removeprefix(_KEPT) == before and after == BETWEEN.join(endings):
+        if start.removeprefix(_KEPT) == before and after == _BETWEEN.join(endings):
             each = list(map(Stamp._make, STAMP.iter_unpack(stamps)))
             found.update(zip(words, zip(*[iter(each)] * len(endings), strict=True), strict=True))
     return found
