@@ -58,7 +58,7 @@ def _names() -> str:
     """Return the scripts of the project around the current directory, a line each.
 
     The manifest need not be right: who mends a script wants to name it. Where there is none, or it
-    is no TOML, there are none: a shell that completes has no place for a message.
+    is not TOML, nothing is printed: a shell that completes has no place for a message.
     """
     import os
 

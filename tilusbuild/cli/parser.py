@@ -2,7 +2,7 @@
 
 The module of a verb is imported only when that verb is used, and imports what it needs when it
 runs: a verb starts as fast as it can, whatever the others need. Optional rooms bring more verbs
-(`rooms.py`); they are looked for when a word is no verb of the core, and for `--help`. What is
+(`rooms.py`); they are looked for when a word is not a verb of the core, and for `--help`. What is
 wrong with a command line is an `InputError` as any other.
 """
 

@@ -47,9 +47,9 @@ class Remote(Protocol):
         """Whether a `RemoteWithdrawn` may come."""
         ...
 
-    def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
-        """Begin to ask for programs, if there are any; return the hashes of those that `tell` will
-        get a `RemoteAnswered` for. It gets events and wake-ups, too."""
+    def ask(self, jobs: Sequence[Job], listen: Callable[[Any], None], /) -> Collection[str]:
+        """Begin to ask for programs, if there are any; return the hashes of those that `listen`
+        will get a `RemoteAnswered` for. It gets events and wake-ups, too."""
         ...
 
     def built(self, job: Job, compiled: Compiled, /) -> None:
@@ -75,7 +75,7 @@ class NoRemote:
     patience = 0.0
     doubted = False
 
-    def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
+    def ask(self, jobs: Sequence[Job], listen: Callable[[Any], None], /) -> Collection[str]:
         return ()
 
     def built(self, job: Job, compiled: Compiled, /) -> None: ...
@@ -93,10 +93,10 @@ class AskedTickets:
     """The tickets that a remote has not answered yet: those that are ASKED."""
 
     def __init__(
-        self, remote: Remote, tell: Callable[[Any], None], clock: Callable[[], float]
+        self, remote: Remote, listen: Callable[[Any], None], clock: Callable[[], float]
     ) -> None:
         self._remote = remote
-        self._tell = tell
+        self._listen = listen
         self._clock = clock
         self._by_hash: dict[str, Ticket] = {}
         self._heard = 0.0
@@ -119,7 +119,7 @@ class AskedTickets:
             for each in tickets
             if each.state is BuildState.READY and not (each.asked or each.job.kept_here)
         ]
-        asked = self._remote.ask([each.job for each in new], self._tell)
+        asked = self._remote.ask([each.job for each in new], self._listen)
         self._heard = self._clock()
         for ticket in new:
             if ticket.job.hash in asked:

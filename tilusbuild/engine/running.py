@@ -97,14 +97,14 @@ class RunningTickets:
             return False  # what it shares is being made
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that is taken for nothing is kept from others until something ends.
-        lacks = None
+        short_of = None
         if not self._admission.admits(ticket.estimate.peak_rss, peaks):
-            lacks = MEMORY
+            short_of = MEMORY
         elif not self._tokens.try_acquire(len(compiling) + 1, self._token_available):
-            lacks = TOKEN
-        if lacks is not None:
-            self._timeline.wait(lacks, lacks)
-        return lacks is None
+            short_of = TOKEN
+        if short_of is not None:
+            self._timeline.wait(short_of, short_of)
+        return short_of is None
 
     def cancel_unwanted(self, compiler: Compiler) -> None:
         """Have those end that are no longer wanted."""

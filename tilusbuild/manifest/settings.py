@@ -202,7 +202,7 @@ VARIABLES = frozenset(
         *OF_KERNEL_CACHE,
         "TILUSBUILD_SANDBOX",
         *(REMOTE_PREFIX + name for name in _REMOTE),
-        # Told to the command that `watch --exec` runs.
+        # Passed to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
         "TILUSBUILD_PROGRAMS",
         SAFE_DIRECTORIES,

@@ -47,7 +47,7 @@ class RebuildResult:
     recorded_sha256: str
     rebuilt_sha256: str | None
     error: str = ""
-    lacks: str = ""
+    wanted: str = ""
     """The compiler that made the recorded one, where it is not found here."""
 
     @property
@@ -62,9 +62,9 @@ class RebuildResult:
         if self.same:
             return f"{where} is reproduced"
         made = f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
-        if not self.lacks:
+        if not self.wanted:
             return made
-        return f"{made}; that was made by {self.lacks}, which is not found here: set NVCC"
+        return f"{made}; that was made by {self.wanted}, which is not found here: set NVCC"
 
 
 def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
@@ -199,7 +199,7 @@ def _one(
     nvcc = compilers.get(release) if release else None
     if nvcc is not None:
         environment["NVCC"] = nvcc
-    lacks = f"nvcc {release}" if release in compilers and nvcc is None else ""
+    wanted = f"nvcc {release}" if release in compilers and nvcc is None else ""
     try:
         finished = runner.run(Command(("bash", script, library), directory, environment))
     except OSError as error:
@@ -208,4 +208,4 @@ def _one(
         lines = finished.output.decode(errors="replace").splitlines()
         reason = lines[-1] if lines else f"exit {finished.status}"
         return RebuildResult(program, recorded, None, reason)
-    return RebuildResult(program, recorded, sha256_file(library), lacks=lacks)
+    return RebuildResult(program, recorded, sha256_file(library), wanted=wanted)

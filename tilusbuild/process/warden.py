@@ -108,20 +108,27 @@ class Child:
         "output",
         "pid",
         "pipe",
+        "reports",
         "started",
-        "tells",
         "timed_out",
     )
 
     def __init__(
-        self, number: int, pid: int, pipe: int, errors: int, limit: int, timeout: float, tells: bool
+        self,
+        number: int,
+        pid: int,
+        pipe: int,
+        errors: int,
+        limit: int,
+        timeout: float,
+        reports: bool,
     ) -> None:
         self.number = number
         self.pid = pid
         self.pipe = pipe
         self.errors = errors
         self.output = Output(limit)
-        self.tells = tells
+        self.reports = reports
         self.started = time.monotonic()
         self.deadline = self.started + timeout if timeout > 0 else None
         self.timed_out = False
@@ -257,7 +264,7 @@ class Warden:
             raise DisconnectedError from error
 
     def _start(self, number: int, payload: bytes) -> None:
-        timeout, limit, tells, nice, *counts = REQUEST.unpack_from(payload)
+        timeout, limit, reports, nice, *counts = REQUEST.unpack_from(payload)
         cwd, *strings = payload[REQUEST.size :].split(b"\0")
         argv, environment, readable, writable, pipes = (
             [strings.pop(0) for _ in range(count)] for count in counts
@@ -284,7 +291,7 @@ class Warden:
             os.setpgid(pid, pid)  # as the child does: whoever is first
         os.set_blocking(pipe, False)
         os.set_blocking(errors, False)
-        child = Child(number, pid, pipe, errors, limit, timeout, tells)
+        child = Child(number, pid, pipe, errors, limit, timeout, reports)
         self._children[pid] = child
         self._pipes[pipe] = child
         self._poller.register(pipe, select.POLLIN)
@@ -335,7 +342,7 @@ class Warden:
 
     def _heard(self, child: Child, data: bytes) -> None:
         child.output.add(data)
-        if child.tells:
+        if child.reports:
             self._send(PRINTED, child.number, data)
 
     def _close_output(self, child: Child) -> None:

@@ -57,14 +57,14 @@ class RemoteCache:
         settings: RemoteSettings,
         store: Store,
         cache: Tree,
-        tell: Callable[[Any], None],
+        listen: Callable[[Any], None],
         origins: Origins | None = None,
     ) -> None:
         """`origins` are those of the cache, where another user writes there, too. Connects to
         nothing yet. Raises `RemoteTroubleError`, as `open_backend` does."""
         self._settings = settings
         self._cache = cache
-        self._tell = tell
+        self._listen = listen
         self._lock = threading.Lock()
         self._asking = Guard(self._broke)
         self._sending = Guard(self._broke_sending)
@@ -91,7 +91,7 @@ class RemoteCache:
 
     # On the build's thread.
 
-    def ask(self, jobs: Sequence[Named], tell: Callable[[Any], None], /) -> Collection[str]:
+    def ask(self, jobs: Sequence[Named], listen: Callable[[Any], None], /) -> Collection[str]:
         if self._asking.broken:
             return ()
         named = [(job.hash, job.label) for job in jobs]
@@ -198,7 +198,7 @@ class RemoteCache:
         """Use nothing of this remote any more, and take back what came from it."""
         address = self._settings.address
         label = self._labels.get(program, "")
-        self._tell(
+        self._listen(
             events.Warned(
                 f"remote cache: {label} ({program[:12]}) of {address} is not what this machine"
                 f" compiles: {', '.join(differing[:_NAMED])}; nothing of it is used, and what came"
@@ -214,7 +214,7 @@ class RemoteCache:
         with suppress(OSError):
             self._origins.take_back(address)
         if first:
-            self._tell(RemoteWithdrawn())
+            self._listen(RemoteWithdrawn())
 
     # On threads of its own.
 
@@ -229,7 +229,7 @@ class RemoteCache:
                 # Whatever is wrong with us, or with the disk: the build has compilers.
                 self._asking.open(f"{type(error).__name__}: {error}")
             for program in unanswered:
-                self._tell(RemoteAnswered(program, None))
+                self._listen(RemoteAnswered(program, None))
         self._backend.leave()
 
     def _ask_batch(self, unanswered: dict[str, str]) -> None:
@@ -237,7 +237,7 @@ class RemoteCache:
         for each in self._fetcher.records(list(unanswered)):
             if isinstance(each, tuple) and self._sample.takes(*each):
                 self._labels[each[0]] = unanswered.pop(each[0])
-                self._tell(RemoteAnswered(each[0], None))
+                self._listen(RemoteAnswered(each[0], None))
             elif isinstance(each, tuple):
                 known.append(each)
             else:
@@ -258,7 +258,7 @@ class RemoteCache:
                     self._counts["misses"] += 1
             case Refused(program, what):
                 self._refuse(program, label, what)
-        self._tell(RemoteAnswered(outcome.program, None))
+        self._listen(RemoteAnswered(outcome.program, None))
 
     def _takes(self, hit: Hit) -> bool:
         """Report a hit; return False when what comes from the remote is not used any more."""
@@ -268,7 +268,7 @@ class RemoteCache:
                 self._saved += hit.seconds
                 self._fetched.add(hit.program)
                 # Not later: what is taken back from now on has been reported.
-                self._tell(RemoteAnswered(hit.program, hit.answer))
+                self._listen(RemoteAnswered(hit.program, hit.answer))
             return not self._withdrawn
 
     def _refuse(self, program: str, label: str, what: str) -> None:
@@ -286,13 +286,13 @@ class RemoteCache:
             program, seconds = next_one
             sent = False
             with suppress(BrokenError):
-                sent = sender.send(program, seconds, anew=program in self._again)
+                sent = sender.send(program, seconds, again=program in self._again)
             with self._lock:
                 self._counts["sent" if sent else "lost"] += 1
                 self._unsent -= 1
                 done = not self._unsent
             if done:
-                self._tell(WakeUp())
+                self._listen(WakeUp())
         self._backend.leave()
 
     def _broke(self, why: str) -> None:
@@ -311,4 +311,4 @@ class RemoteCache:
 
     def _warn(self, message: str) -> None:
         if not self._stopped:
-            self._tell(events.Warned(f"remote cache: {message}"))
+            self._listen(events.Warned(f"remote cache: {message}"))

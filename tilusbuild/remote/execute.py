@@ -168,7 +168,7 @@ class RemoteExecutor:
         try:
             if self._toolkit is not None:
                 self._actions.toolkit = self._toolkit()
-                self._guard.call(lambda: self._upload(self._actions.toolkit.sources, anew=False))
+                self._guard.call(lambda: self._upload(self._actions.toolkit.sources, again=False))
             problem = self._probe(lambda command: self._guard.call(lambda: self.try_once(command)))
         except (BrokenError, CancelledError):
             return
@@ -197,7 +197,7 @@ class RemoteExecutor:
         try:
             for again in (False, True):
                 every = {**self._actions.toolkit.sources, **sources} if again else sources
-                self._upload(every, anew=again)
+                self._upload(every, again=again)
                 running.tell(SENT, "")
                 asked = time.monotonic()
                 try:
@@ -215,9 +215,9 @@ class RemoteExecutor:
             with self._lock:
                 del self._running[running.cancelled]
 
-    def _upload(self, sources: Sources, *, anew: bool) -> None:
+    def _upload(self, sources: Sources, *, again: bool) -> None:
         with self._lock:
-            if anew:  # something is gone that was there
+            if again:  # something is gone that was there
                 self._known.difference_update(sources)
             unknown = sources.keys() - self._known
         missing = self._backend.missing(unknown) if unknown else ()

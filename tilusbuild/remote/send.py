@@ -28,7 +28,7 @@ class Sender:
         self._there: set[Blob] = set()
         self.sent_bytes = 0
 
-    def send(self, program: str, seconds: float, *, anew: bool = False) -> bool:
+    def send(self, program: str, seconds: float, *, again: bool = False) -> bool:
         """Send one program; return False when it is not there, or not whole. `again`: also what the
         remote says it has. Raises `BrokenError`."""
         entry = lookup(self._cache, program)
@@ -36,7 +36,7 @@ class Sender:
             return False
         try:
             record, sources = self._describer.describe(entry, seconds)
-            blobs = self._wanted(sources, anew=anew)
+            blobs = self._wanted(sources, again=again)
             contents = _read(blobs, sources)
         except OSError:
             return False
@@ -50,8 +50,8 @@ class Sender:
         self.sent_bytes += sum(map(len, contents.values())) + len(data)
         return True
 
-    def _wanted(self, sources: Sources, *, anew: bool) -> Collection[Blob]:
-        if anew:
+    def _wanted(self, sources: Sources, *, again: bool) -> Collection[Blob]:
+        if again:
             return sources.keys()
         unknown = sources.keys() - self._there
         return self._guard.call(lambda: self._backend.missing(unknown)) if unknown else ()

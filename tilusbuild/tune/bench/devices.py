@@ -290,8 +290,8 @@ class CudaDevice:
             raise LaunchError(str(error)) from None
 
     def throttled(self) -> str | None:
-        """Return why the device runs slower than it could; None when it does not, or nothing
-        tells."""
+        """Return why the device runs slower than it could; None when it does not, or this
+        is unknown."""
         return self._nvml.throttled()
 
     def describe(self) -> dict[str, str | int]:

@@ -116,7 +116,7 @@ ROUNDS = 32
 
 
 class TuningSession:
-    """A tuning's questions. `tell` is called with each answer: case, program, what, answer,
+    """A tuning's questions. `listen` is called with each answer: case, program, what, answer,
     replayed; `rounds` is how often those that are nearly the best are sampled."""
 
     def __init__(
@@ -124,7 +124,7 @@ class TuningSession:
         log: SampleLog,
         bench: Bench,
         budget: Budget,
-        tell: Callable[[Case, Candidate, str, Answer, bool], None] = lambda *_: None,
+        listen: Callable[[Case, Candidate, str, Answer, bool], None] = lambda *_: None,
         *,
         rounds: int = ROUNDS,
     ) -> None:
@@ -133,7 +133,7 @@ class TuningSession:
         self.rounds = rounds
         self.spent = BudgetSpent()
         self._bench = bench
-        self._tell = tell
+        self._listen = listen
         self._asked: dict[tuple[str, str, str], int] = {}
 
     def quota(self, cases_left: int) -> Quota:
@@ -178,7 +178,7 @@ class TuningSession:
             self.log.add(key, answer)
         self.spent.seconds += answer.cost
         self.spent.runs += 1
-        self._tell(case, program, what, answer, replayed)
+        self._listen(case, program, what, answer, replayed)
         return answer
 
 
