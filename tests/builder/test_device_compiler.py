@@ -283,4 +283,4 @@ def test_a_script_may_choose_for_itself(
     options = {"cache-dir": str(directory / "cache"), "device-compiler": asked_for}
     with Project.open(str(directory), options, os.environ) as project:
         plan = project.plan(PlanSelection())
-        assert [each.pipeline.compiler for each in plan.script_instances] == compilers
+        assert [each.spec.pipeline.compiler for each in plan.instances] == compilers

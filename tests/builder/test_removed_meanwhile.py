@@ -44,7 +44,7 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
     after = builder._Dispatch.after
     looks: list[str] = []
 
-    def removed_first(self: Any, path: str, script_instance: Any) -> None:
+    def removed_first(self: Any, path: str, instance: Any) -> None:
         looks.append(path)
         if who == "somebody":
             shutil.rmtree(path)
@@ -53,7 +53,7 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
         else:
             with pytest.raises(CacheBusyError):
                 clear_cache(Tree(str(cache)))
-        after(self, path, script_instance)
+        after(self, path, instance)
 
     monkeypatch.setattr(builder._Dispatch, "after", removed_first)
     if who == "somebody":

@@ -17,10 +17,6 @@ SCHEDULES = [{"tile": 32, "warps": 4}, {"tile": 256, "warps": 4}, {"tile": 64, "
 
 
 def instance(facts: dict[str, Any], arch: str = "sm_90a") -> Any:
-    return SimpleNamespace(target=Target("t", (parse_arch(arch),), False, facts), params={"q": 2})
-
-
-def script_instance() -> Any:
     launch = SimpleNamespace(
         grid=(parse("cdiv(m, tile)"),), block=(parse("warps * 32"),), smem=parse("0")
     )
@@ -29,8 +25,11 @@ def script_instance() -> Any:
         SimpleNamespace(dims=("m", parse("q")), dtype="f16"),
         SimpleNamespace(dims=None, dtype="i32"),
     ]
-    signature = SimpleNamespace(arguments=tensors)
-    return SimpleNamespace(launch=launch, signature=signature)
+    spec = SimpleNamespace(
+        recipe=SimpleNamespace(launch=launch), signature=SimpleNamespace(arguments=tensors)
+    )
+    target = Target("t", (parse_arch(arch),), False, facts)
+    return SimpleNamespace(target=target, params={"q": 2}, spec=spec)
 
 
 def meta(registers: int, status: str = "built") -> dict[str, Any]:
@@ -42,7 +41,7 @@ def meta(registers: int, status: str = "built") -> dict[str, Any]:
 
 def columns(facts: dict[str, Any]) -> Columns:
     metas = [meta(32), meta(255), meta(32, "pruned")]
-    return Columns(SCHEDULES, resources_of(instance(facts), script_instance(), SCHEDULES, metas))
+    return Columns(SCHEDULES, resources_of(instance(facts), SCHEDULES, metas))
 
 
 def test_resources_are_what_the_compiler_said_and_the_occupancy_of_it() -> None:
@@ -81,7 +80,7 @@ def built(
 ) -> Any:
     wrote = DispatchSection(keys=keys, **dispatch) if dispatch else None
     resources = columns(facts) if arch != "cpu" else Columns(SCHEDULES, {})
-    return built_in(script_instance(), instance(facts, arch), keys, resources, wrote)
+    return built_in(instance(facts, arch), keys, resources, wrote)
 
 
 def cost(model: Any, program: int, **sizes: int) -> Any:
@@ -120,9 +119,11 @@ def test_an_unknown_roof_is_left_out() -> None:
     assert built({**FACTS, "dram_gbs": 0}).source == "built-in: waves, occupancy"
     assert built({**FACTS, "dram_gbs": "fast"}).source == "built-in: waves, occupancy"
     assert built({"sms": 2, "tflops": 2.0}, bytes="m").source == "built-in: waves, occupancy"
-    without = script_instance()
-    without.signature.arguments[0].dims = ("n",)  # no key: the bytes do not follow from the keys
-    model = built_in(without, instance(FACTS), ("m",), columns(FACTS), None)
+    without = instance(FACTS)
+    without.spec.signature.arguments[0].dims = (
+        "n",
+    )  # no key: the bytes do not follow from the keys
+    model = built_in(without, ("m",), columns(FACTS), None)
     assert model is not None
     assert model.source == "built-in: waves, occupancy"
 
@@ -151,6 +152,6 @@ def test_without_facts_or_a_fixed_launch_there_is_no_built_in_model() -> None:
     assert built({}) is None
     assert built({"dram_gbs": 1000}) is None
     assert built({"sms": 2}, keys=("n",)) is None
-    without = script_instance()
-    without.launch = None
-    assert built_in(without, instance(FACTS), ("m",), columns(FACTS), None) is None
+    without = instance(FACTS)
+    without.spec.recipe.launch = None
+    assert built_in(without, ("m",), columns(FACTS), None) is None

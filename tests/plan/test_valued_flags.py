@@ -10,7 +10,7 @@ import pytest
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.script_instance import RenderedProgram
+from tilusbuild.plan.rendering import RenderedProgram, render
 
 MANIFEST = """\
 edition = 1
@@ -39,9 +39,11 @@ def programs(
     with Project.open(str(directory), cache, os.environ) as project:
         plan = project.plan(PlanSelection((), (), 2))
         return {
-            (instance.params["kind"], schedule.values["level"]): instance.render(schedule)
-            for instance in plan.script_instances
-            for schedule in instance.space
+            (instance.params["kind"], schedule.values["level"]): render(
+                instance.spec, instance.sources, schedule
+            )
+            for instance in plan.instances
+            for schedule in instance.spec.space
         }
 
 

@@ -30,9 +30,9 @@ from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.plan.model import PlannedInstance, PlanSelection
+from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.runtime.table_keys import measured_keys
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.files import sha256_text
@@ -131,12 +131,9 @@ def _publishes(result: Result, config: BuildConfig) -> bool:
 def _mend_needed(project: Project, plan: Plan, compiler: ProgramCompiler) -> None:
     from tilusbuild.builder.needed import mend_needed
 
-    every = zip(plan.instances, plan.script_instances, strict=True)
-    owners = {instance.hash: script_instance for instance, script_instance in every}
-
     def jobs_of(instance: PlannedInstance) -> Iterable[ProgramJob]:
         for index, program in enumerate(instance.programs):
-            yield ProgramJob(program, index, instance, owners[instance.hash])
+            yield ProgramJob(program, index, instance)
 
     mend_needed(project.cache, plan.instances, jobs_of, compiler)
 
@@ -184,16 +181,16 @@ def publish(
     def ready() -> None:
         # A build that compiles nothing excludes no other process: a collection may have taken a
         # directory that no index named, after it was found to be right.
-        for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+        for instance in plan.instances:
             if not os.path.isdir(_path(project, instance)):
-                _publish_script(project, instance, script_instance, None)
+                _publish_script(project, instance, None)
 
     if root is None:
         outputs.write(project, plan)
     try:
-        for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+        for instance in plan.instances:
             if instance.hash not in known:
-                _publish_script(project, instance, script_instance, dispatch)
+                _publish_script(project, instance, dispatch)
         record_build(
             project.cache,
             project.manifest.path if root is None else root,
@@ -215,7 +212,7 @@ class _Dispatch:
         self._project = project
         self._refused: dict[str, Mapping[str, Refusal]] = {}
 
-    def after(self, path: str, script_instance: ScriptInstance) -> None:
+    def after(self, path: str, instance: PlannedInstance) -> None:
         """Raises as `dispatcher.after_build`."""
         # Imported only here: after most edits no directory changes, and the start should be quick.
         from tilusbuild.dispatch import dispatcher, refusals
@@ -228,7 +225,7 @@ class _Dispatch:
             project.cache,
             path,
             project.manifest,
-            script_instance,
+            instance,
             project.runner,
             self._refused[siblings],
         )
@@ -237,7 +234,6 @@ class _Dispatch:
 def _publish_script(
     project: Project,
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     dispatch: _Dispatch | None,
 ) -> None:
     from tilusbuild.cache.scripts import is_published
@@ -245,7 +241,7 @@ def _publish_script(
     def content() -> tuple[ScriptRecord, Mapping[str, str]]:
         metas = metas_of(project, instance)
         inherits = dispatch is not None
-        record = script_record(project, instance, script_instance, metas, inherits=inherits)
+        record = script_record(project, instance, metas, inherits=inherits)
         return record, statuses_of(metas)
 
     tree = project.cache
@@ -262,14 +258,14 @@ def _publish_script(
         keep_tables(path)
         return
     try:
-        dispatch.after(path, script_instance)
+        dispatch.after(path, instance)
     except TilusbuildError:
         if os.path.exists(os.path.join(path, SCRIPT_JSON)):
             raise
         # A build that compiles nothing holds no lock, and does not wait: a `cache clear` took
         # away what was just found to be right. Now it is kept out.
         with project.cache.in_use():
-            dispatch.after(publish_script(project.cache, record), script_instance)
+            dispatch.after(publish_script(project.cache, record), instance)
 
 
 def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
@@ -286,7 +282,6 @@ def statuses_of(metas: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]
 def script_record(
     project: Project,
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     known: Mapping[str, Mapping[str, Any] | None],
     *,
     inherits: bool = False,
@@ -300,8 +295,8 @@ def script_record(
     from tilusbuild.dispatch.tables import columns_of, rows_of
 
     metas = [known[program] for program in instance.programs]
-    schedules = (schedule.values for schedule in script_instance.space.take(instance.schedules))
-    described = script_json(project.manifest, instance, script_instance, metas)
+    schedules = (schedule.values for schedule in instance.spec.space.take(instance.schedules))
+    described = script_json(project.manifest, instance, metas)
     return ScriptRecord(
         instance.directory,
         instance.script_txt,
@@ -316,21 +311,21 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
     """Return what the plan's new script directories will not take over of what was measured, in
     words. Raises `InputError`."""
     found = []
-    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+    for instance in plan.instances:
         path = _path(project, instance)
         if os.path.isdir(path):
-            found.append(_other_keys(project, script_instance, path))
+            found.append(_other_keys(project, instance, path))
         elif os.path.isdir(os.path.dirname(path)):
             from tilusbuild.dispatch.describe import script_json
             from tilusbuild.dispatch.inherited import dropped
 
             metas = [None] * len(instance.programs)
-            described = partial(script_json, project.manifest, instance, script_instance, metas)
+            described = partial(script_json, project.manifest, instance, metas)
             found.append(dropped(path, described))
     return tuple(filter(None, found))
 
 
-def _other_keys(project: Project, script_instance: ScriptInstance, path: str) -> str | None:
+def _other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
     """Return in words that what was measured in a script's directory is for other keys."""
     measured = measured_keys(path)
     if measured is None:
@@ -339,8 +334,8 @@ def _other_keys(project: Project, script_instance: ScriptInstance, path: str) ->
     from tilusbuild.dispatch.describe import keys_of
     from tilusbuild.dispatch.inherited import of_other_keys
 
-    keys = keys_of(project.manifest.scripts[script_instance.script].dispatch, script_instance)
-    return None if measured == keys else of_other_keys(script_instance.label, measured, keys)
+    keys = keys_of(project.manifest.scripts[instance.script].dispatch, instance)
+    return None if measured == keys else of_other_keys(instance.label, measured, keys)
 
 
 def _path(project: Project, instance: PlannedInstance) -> str:

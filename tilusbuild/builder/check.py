@@ -39,11 +39,11 @@ def check(project: Project, selection: PlanSelection) -> Checked:
         first = next(iter(missing.values())).label
         what = f"{counted(len(missing), 'program')} of {plan.size} to build, first {first}"
         return Checked(plan.size, len(missing), what)
-    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+    for instance in plan.instances:
         metas = metas_of(project, instance)
-        record = script_record(project, instance, script_instance, metas)
+        record = script_record(project, instance, metas)
         if not is_published(project.cache, record, statuses_of(metas)):
-            return Checked(plan.size, 0, f"the directory of {script_instance.label} is not current")
+            return Checked(plan.size, 0, f"the directory of {instance.label} is not current")
     try:
         known = read_index(project.cache).get(project.manifest.path)
     except CorruptFileError as error:

@@ -19,8 +19,9 @@ from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import HERE, SOURCE, Recipe
 from tilusbuild.compile.steps import defines, tools_of
 from tilusbuild.errors import input_error
-from tilusbuild.plan.library import SourcesInstance
+from tilusbuild.plan.instance import is_source
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.rendering import source_file
 from tilusbuild.plan.roots import roots_of
 
 if TYPE_CHECKING:
@@ -69,13 +70,12 @@ def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Datab
 def _stands_for_all(job: ProgramJob) -> bool:
     """Return whether it has the default schedule, or the first where none is the default; each of a
     library's sources has its own command."""
-    own = isinstance(job.script_instance, SourcesInstance)
-    return own or job.index == (job.planned.default or 0)
+    return is_source(job.planned.spec.owner) or job.index == (job.planned.default or 0)
 
 
 def _source(project: Project, job: ProgramJob) -> str:
-    if isinstance(job.script_instance, SourcesInstance):
-        return os.path.join(project.manifest.root, job.script_instance.file(job.schedule))
+    if is_source(job.planned.spec.owner):
+        return os.path.join(project.manifest.root, source_file(job.schedule))
     return os.path.join(project.cache.program_path(job.hash), "module", "source.cu")
 
 
@@ -90,7 +90,7 @@ def _commands(
         recipe = replace(rendered.recipe, include_roots=named)
         directories = {root.name: root.path for root in roots}
         try:
-            words = command(recipe, job.script_instance.toolchain, sources[job.hash], directories)
+            words = command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
         except ValueError as error:
             raise input_error(
                 f"{job.label}: {error}",

@@ -147,9 +147,9 @@ def _instance(
 ) -> Iterator[Cost]:
     """Yield the programs of one instance."""
     first = group[0][0]
-    values = [job.script_instance.values(job.schedule) for job, _ in group]
+    values = [job.planned.spec.values(job.schedule) for job, _ in group]
     metas = [entry.meta if entry else None for _, entry in group]
-    resources = resources_of(first.planned, first.script_instance, values, metas)
+    resources = resources_of(first.planned, values, metas)
     reasons: set[str] = set()
     for number, (job, entry) in enumerate(group):
         cost = _cost(job, entry, history, values[number])

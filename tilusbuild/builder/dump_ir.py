@@ -15,8 +15,9 @@ from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import lookup
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value
+from tilusbuild.plan.instance import style_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.plan.script_instance import RenderedProgram, style_of
+from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.render.renderer import resolved
 from tilusbuild.table import table
 
@@ -58,7 +59,7 @@ def _dump(project: Project, job: ProgramJob) -> None:
             digest = made.recipe.include_digest
             dump_module(
                 made.recipe,
-                job.script_instance.toolchain,
+                job.planned.spec.toolchain,
                 stage,
                 None if digest is None else project.cache.include_path(digest),
                 project.runner,
@@ -76,12 +77,12 @@ def _template_steps(
 ) -> None:
     """1: the values; 2: the template with what it includes; 3: what was rendered."""
     os.makedirs(directory)
-    script_instance = job.script_instance
-    schedule = script_instance.space[job.planned.schedules[job.index]]
+    instance = job.planned
+    schedule = instance.spec.space[job.planned.schedules[job.index]]
     values: dict[str, Mapping[str, Value]] = {
-        "constant": script_instance.params,
-        "schedule": {name: schedule.values[name] for name in script_instance.parameters},
-        "derived": {name: schedule.values[name] for name in script_instance.derived},
+        "constant": instance.params,
+        "schedule": {name: schedule.values[name] for name in instance.parameters},
+        "derived": {name: schedule.values[name] for name in instance.spec.derived},
     }
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
     write(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))

@@ -7,7 +7,7 @@ only on request. Nothing is written and no compiler runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -15,8 +15,8 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, listed, lookup
 from tilusbuild.expr import Value
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.status import KNOWN_IN_CACHE, Status
 
 Kind = Literal["manifest", "template", "header"]
@@ -89,7 +89,7 @@ def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
     files = {manifest.path: manifest}
     scripts = []
     for group in groups.values():
-        inputs = _inputs({job.script_instance for job in group}, project.manifest.root)
+        inputs = _inputs({job.planned for job in group}, project.manifest.root)
         files |= {file.path: file for file in inputs}
         names = (manifest.path, *(file.path for file in inputs))
         scripts.append(_script(group, names, held))
@@ -126,18 +126,14 @@ def _programs(groups: dict[str, list[ProgramJob]], held: _Held) -> list[ProgramN
 def _program(program: str, status: Status, by: dict[str, ProgramJob]) -> ProgramNode:
     first = next(iter(by.values()))
     schedule = first.schedule
-    return ProgramNode(
-        program, status, first.label, first.script_instance.values(schedule), tuple(by)
-    )
+    return ProgramNode(program, status, first.label, first.planned.spec.values(schedule), tuple(by))
 
 
-def _inputs(script_instances: Iterable[ScriptInstance], root: str) -> list[FileNode]:
+def _inputs(instances: Collection[PlannedInstance], root: str) -> list[FileNode]:
     """Return the files among the inputs, templates first. The rest are places where one was looked
     for."""
-    templates = {path for script_instance in script_instances for path in script_instance.templates}
-    headers = {
-        path for script_instance in script_instances for path in script_instance.inputs
-    } - templates
+    templates = {path for instance in instances for path in instance.inputs.templates}
+    headers = {path for instance in instances for path in instance.inputs.paths} - templates
     kinds: tuple[tuple[Kind, set[str]], ...] = (("template", templates), ("header", headers))
     return [
         FileNode(_shown(path, root), kind)

@@ -19,7 +19,7 @@ from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.layout import is_hash
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError
-from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.state.log import StateFile
 

@@ -143,11 +143,9 @@ _Entries: TypeAlias = dict[tuple[str, write.Endings], list[str]]
 def _products(planned: Plan) -> dict[str, write.Endings]:
     """Return what is looked at of programs that are made into something else than a library."""
     return {
-        program: (*WATCHED[:-1], f"/module/{script_instance.pipeline.product}")
-        for instance, script_instance in zip(
-            planned.instances, planned.script_instances, strict=True
-        )
-        if script_instance.pipeline.product != PRODUCT
+        program: (*WATCHED[:-1], f"/module/{instance.spec.pipeline.product}")
+        for instance in planned.instances
+        if instance.spec.pipeline.product != PRODUCT
         for program in instance.programs
     }
 

@@ -68,8 +68,9 @@ def _overwrites(project: Project, plan: Plan, output: _Output, place: Place) -> 
         return Diagnostic("the output would replace the manifest", place, _OWN)
     if real.startswith(os.path.realpath(project.cache.root) + "/"):
         return Diagnostic("the output would be in the cache", place, _OWN)
-    every = plan.script_instances
-    reader = next((each.script for each in every if not each.inputs.isdisjoint((path, real))), None)
+    reader = next(
+        (e.script for e in plan.instances if not e.inputs.paths.isdisjoint((path, real))), None
+    )
     if reader is None:
         return None
     reader = reader.removesuffix(SOURCES)

@@ -44,7 +44,7 @@ from tilusbuild.engine.resources import (
 from tilusbuild.engine.timeline import LAUNCHER, Timeline
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import Settings
-from tilusbuild.plan.script_instance import RenderedProgram
+from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
 from tilusbuild.process.jobserver import (
     Jobserver,

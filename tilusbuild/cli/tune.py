@@ -284,7 +284,7 @@ def _model(
 
     for each in ready:
         there = frozenset(program.index for program in each.work.programs)
-        sizes = sizes_of(project, wanted, each.script_instance)
+        sizes = sizes_of(project, wanted, each.instance)
         entries = record_models(each.script, there, sizes)
         remake_dispatcher(project, each.script)
         rows: list[tuple[Cell, ...]] = [(*e.key, e.program, e.source) for e in entries]

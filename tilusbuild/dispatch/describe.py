@@ -28,8 +28,8 @@ from tilusbuild.expr.tree import (
 )
 from tilusbuild.manifest import expression
 from tilusbuild.manifest.names import COSTS
-from tilusbuild.plan.model import PlannedInstance, target_constants
-from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.model import target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal
@@ -46,7 +46,6 @@ Meta = Mapping[str, Any]
 def script_json(
     manifest: Manifest,
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     metas: Sequence[Meta | None],
 ) -> bytes:
     """Return the file's bytes. `metas` are the programs' meta.json, None where there is none.
@@ -54,7 +53,7 @@ def script_json(
     Raises `InputError` for a `dispatch` table that cannot serve this instance.
     """
     dispatch = manifest.scripts[instance.script].dispatch
-    schedules = [point.values for point in script_instance.space.take(instance.schedules)]
+    schedules = [point.values for point in instance.spec.space.take(instance.schedules)]
     value: dict[str, Any] = {
         "schema": SCHEMA,
         "script": instance.script,
@@ -65,11 +64,11 @@ def script_json(
             "kind": instance.target.kind,
             "archs": [arch.name for arch in instance.target.archs],
             "ptx": instance.target.ptx,
-            "toolkit": script_instance.pipeline.toolkit_version(script_instance.toolchain),
+            "toolkit": instance.spec.pipeline.toolkit_version(instance.spec.toolchain),
             "machine": platform.machine(),
         },
         "params": dict(instance.params),
-        "arguments": [_argument(argument) for argument in script_instance.signature.valued],
+        "arguments": [_argument(argument) for argument in instance.spec.signature.valued],
         "parameters": list(instance.parameters),
         "schedules": {n: [values[n] for values in schedules] for n in instance.parameters},
         "programs": list(instance.programs),
@@ -79,16 +78,16 @@ def script_json(
             if meta is None or meta["status"] != "built"
         },
         "default": instance.default,
-        "dispatch": _dispatch(manifest, dispatch, instance, script_instance, schedules, metas),
+        "dispatch": _dispatch(manifest, dispatch, instance, schedules, metas),
     }
-    if script_instance.is_part:
+    if instance.spec.is_part:
         value["form"] = manifest.scripts[instance.script].form
     return seal(value)
 
 
 def _level(instance: PlannedInstance) -> int:
     """Return how much of the space is planned: 2 all, 1 a sample, 0 one schedule of several."""
-    if 1 < len(instance.schedules) == instance.points:
+    if 1 < len(instance.schedules) == instance.spec.space.size[0]:
         return 2
     return min(len(instance.schedules) - 1, 1)
 
@@ -111,11 +110,11 @@ def _dim(dim: Dim) -> Tree:
     return dim if isinstance(dim, int | str) else tree_of(dim.tree)
 
 
-def keys_of(dispatch: DispatchSection | None, script_instance: ScriptInstance) -> tuple[str, ...]:
+def keys_of(dispatch: DispatchSection | None, instance: PlannedInstance) -> tuple[str, ...]:
     """Return the arguments that the choice depends on; every dimension when none are declared."""
     if dispatch is not None:
         return dispatch.keys
-    return tuple(argument.name for argument in script_instance.signature.dimensions)
+    return tuple(argument.name for argument in instance.spec.signature.dimensions)
 
 
 def bucket_json(bucket: Bucket | None) -> str | list[int] | dict[str, int]:
@@ -133,18 +132,17 @@ def _dispatch(
     manifest: Manifest,
     dispatch: DispatchSection | None,
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[Meta | None],
 ) -> dict[str, Any]:
-    keys = keys_of(dispatch, script_instance)
+    keys = keys_of(dispatch, instance)
     buckets = dispatch.bucket if dispatch else {}
-    columns = Columns(schedules, resources_of(instance, script_instance, schedules, metas))
-    model = _model(manifest, dispatch, instance, script_instance, keys, columns)
+    columns = Columns(schedules, resources_of(instance, schedules, metas))
+    model = _model(manifest, dispatch, instance, keys, columns)
     return {
         "keys": list(keys),
         "buckets": {key: bucket_json(buckets.get(key)) for key in keys},
-        "rules": _rules(dispatch, instance, script_instance, schedules),
+        "rules": _rules(dispatch, instance, schedules),
         "model": None
         if model is None
         else {"source": model.source, "cost": tree_of(model.cost.tree), "columns": model.columns},
@@ -155,7 +153,6 @@ def _model(
     manifest: Manifest,
     dispatch: DispatchSection | None,
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     keys: Sequence[str],
     columns: Columns,
 ) -> CostModel | None:
@@ -165,8 +162,8 @@ def _model(
     try:
         if dispatch is not None and dispatch.model is not None:
             return declared(dispatch.model, instance, keys, columns)
-        if wrote or (instance.default is None and script_instance.pipeline.launcher.starts_kernel):
-            return built_in(script_instance, instance, keys, columns, dispatch)
+        if wrote or (instance.default is None and instance.spec.pipeline.launcher.starts_kernel):
+            return built_in(instance, keys, columns, dispatch)
     except ExprError as error:
         place = manifest.place("script", instance.script, "dispatch", wrote[0])
         raise InputError(Diagnostic(error.message, place)) from None
@@ -176,13 +173,12 @@ def _model(
 def _rules(
     dispatch: DispatchSection | None,
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
     """Return the rules whose schedule is among the planned ones: a target's own space may not have
     it."""
     around = {**target_constants(instance.target), **instance.params}
-    scalars = (a for a in script_instance.signature.arguments if a.dims is None)
+    scalars = (a for a in instance.spec.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}
     found = []
     for row in dispatch.table if dispatch else ():

@@ -19,7 +19,7 @@ from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.dispatch.refusals import adopt
 from tilusbuild.dispatch.tables import forget_other_keys, is_measured, keep_current
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
@@ -94,14 +94,14 @@ def after_build(
     cache: Tree,
     path: str,
     manifest: Manifest,
-    script_instance: ScriptInstance,
+    instance: PlannedInstance,
     runner: Runner,
     refused: Mapping[str, Refusal],
 ) -> None:
     """Keep a script's directory current as far as dispatch goes: programs that are `refused` where
     they were tuned are so here, and there is a dispatcher where there is something to dispatch by:
     the manifest says `dispatch`, or something was measured. Raises as `refresh`."""
-    declared = manifest.scripts[script_instance.script].dispatch is not None
+    declared = manifest.scripts[instance.script].dispatch is not None
     try:
         script = read_script(path)
         with wrap_oserror(path):
@@ -109,7 +109,7 @@ def after_build(
             adopt(script, refused)
             found = keep_current(script)
         if declared or is_measured(found):
-            refresh(cache, script, script_instance.toolchain, runner)
+            refresh(cache, script, instance.spec.toolchain, runner)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
 

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.arch import occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
-from tilusbuild.plan.model import PlannedInstance, target_constants
-from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.model import target_constants
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Argument
 
@@ -106,22 +106,18 @@ def declared(
 
 def resources_of(
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[Mapping[str, Any] | None],
 ) -> dict[str, Column]:
     """Resources by name, a value for each program; None where it is not known."""
     if instance.target.kind == "cpu":
         return {}
-    rows = [
-        _resources(instance, script_instance, s, m) for s, m in zip(schedules, metas, strict=True)
-    ]
+    rows = [_resources(instance, s, m) for s, m in zip(schedules, metas, strict=True)]
     return {name: [row.get(name) for row in rows] for name in RESOURCE_NAMES}
 
 
 def _resources(
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
     schedule: Mapping[str, Value],
     meta: Mapping[str, Any] | None,
 ) -> dict[str, Value]:
@@ -133,7 +129,7 @@ def _resources(
     }
     if isinstance(meta.get("dynamic_smem"), int):
         found["dynamic_smem"] = meta["dynamic_smem"]
-    threads = _threads(script_instance, {**instance.params, **schedule})
+    threads = _threads(instance, {**instance.params, **schedule})
     if threads is None or not usages or "dynamic_smem" not in found:
         return found
     found["threads"] = threads
@@ -149,12 +145,12 @@ def _resources(
     return found
 
 
-def _threads(script_instance: ScriptInstance, values: Mapping[str, Value]) -> int | None:
+def _threads(instance: PlannedInstance, values: Mapping[str, Value]) -> int | None:
     """Return the threads of a block, when the schedule fixes them."""
-    if script_instance.launch is None:
+    if instance.spec.recipe.launch is None:
         return None
     total = 1
-    for part in script_instance.launch.block:
+    for part in instance.spec.recipe.launch.block:
         try:
             number = part.evaluate(values)
         except ExprError:
@@ -170,7 +166,6 @@ _GIGA, _TERA = 1e9, 1e12
 
 
 def built_in(
-    script_instance: ScriptInstance,
     instance: PlannedInstance,
     keys: Sequence[str],
     columns: Columns,
@@ -180,8 +175,8 @@ def built_in(
 
     Raises `ExprError` when `bytes` or `flops` reads what no schedule has.
     """
-    roofs = _roofs(script_instance, instance, keys, dispatch)
-    filled = _filled(script_instance, instance, {*keys, *instance.params, *columns.names})
+    roofs = _roofs(instance, keys, dispatch)
+    filled = _filled(instance, {*keys, *instance.params, *columns.names})
     if dispatch is not None and (dispatch.bytes, dispatch.flops) != (None, None):
         return _model(instance, keys, columns, roofs, filled)
     if not filled:
@@ -211,14 +206,12 @@ def _model(
     return CostModel(f"built-in: {', '.join(words)}", cost, columns.read(reads))
 
 
-def _filled(
-    script_instance: ScriptInstance, instance: PlannedInstance, known: Collection[str]
-) -> list[str]:
+def _filled(instance: PlannedInstance, known: Collection[str]) -> list[str]:
     """`full` and `hidden`; none where the device or the launch says too little."""
-    sms, blocks = instance.target.facts.get("sms"), _blocks(script_instance)
-    if not isinstance(sms, int) or sms < 1 or blocks is None or script_instance.launch is None:
+    sms, blocks = instance.target.facts.get("sms"), _blocks(instance)
+    if not isinstance(sms, int) or sms < 1 or blocks is None or instance.spec.recipe.launch is None:
         return []
-    if not all(part.names.issubset(known) for part in script_instance.launch.grid):
+    if not all(part.names.issubset(known) for part in instance.spec.recipe.launch.grid):
         return []
     places = f"({sms} * {RESOURCE}blocks_per_sm)"
     full = f"({blocks} / (cdiv({blocks}, {places}) * {places}))"
@@ -226,14 +219,15 @@ def _filled(
     return [f"({full} if {blocks} > 0 else 1.0)", f"min({RESOURCE}occupancy / {_ENOUGH}, 1.0)"]
 
 
-def _blocks(script_instance: ScriptInstance) -> str | None:
-    if script_instance.launch is None:
+def _blocks(instance: PlannedInstance) -> str | None:
+    if instance.spec.recipe.launch is None:
         return None
-    return "(" + " * ".join(f"({part.canonical})" for part in script_instance.launch.grid) + ")"
+    return (
+        "(" + " * ".join(f"({part.canonical})" for part in instance.spec.recipe.launch.grid) + ")"
+    )
 
 
 def _roofs(
-    script_instance: ScriptInstance,
     instance: PlannedInstance,
     keys: Sequence[str],
     dispatch: DispatchSection | None,
@@ -241,7 +235,7 @@ def _roofs(
     """Return the seconds under each roof that is known, by its name."""
     found = {}
     bandwidth, peak = (_positive(instance.target.facts.get(n)) for n in ("dram_gbs", "tflops"))
-    moved = _moved(script_instance, instance, keys, dispatch)
+    moved = _moved(instance, keys, dispatch)
     if bandwidth is not None and moved is not None:
         found["DRAM"] = f"({moved}) / {bandwidth * _GIGA!r}"
     if peak is not None and dispatch is not None and dispatch.flops is not None:
@@ -255,7 +249,6 @@ def _positive(fact: Value | None) -> float | None:
 
 
 def _moved(
-    script_instance: ScriptInstance,
     instance: PlannedInstance,
     keys: Sequence[str],
     dispatch: DispatchSection | None,
@@ -264,12 +257,12 @@ def _moved(
     if dispatch is not None and dispatch.bytes is not None:
         return parse(dispatch.bytes).canonical
     parts = []
-    for argument in script_instance.signature.arguments:
+    for argument in instance.spec.signature.arguments:
         if argument.dims is not None:
             if not _names(argument) <= {*keys, *instance.params}:
                 return None
             parts.append(_size(argument))
-    blocks = _blocks(script_instance)
+    blocks = _blocks(instance)
     if blocks is not None and instance.target.kind == "cuda":
         spilled = f"({RESOURCE}spill_stores + {RESOURCE}spill_loads)"
         parts.append(f"1.0 * {blocks} * {RESOURCE}threads * {spilled}")
@@ -290,7 +283,6 @@ def _size(argument: Argument) -> str:
 
 
 def work_of(
-    script_instance: ScriptInstance,
     instance: PlannedInstance,
     dispatch: DispatchSection | None,
     sizes: Mapping[str, Value],
@@ -299,7 +291,7 @@ def work_of(
     each tensor once, unless `bytes` is declared. What threads spill is not counted."""
     flops = dispatch.flops if dispatch is not None else None
     declared_bytes = dispatch.bytes if dispatch is not None else None
-    tensors = [a for a in script_instance.signature.arguments if a.dims is not None]
+    tensors = [a for a in instance.spec.signature.arguments if a.dims is not None]
     moved = declared_bytes or " + ".join(map(_size, tensors)) or None
     env = {**target_constants(instance.target), **instance.params, **sizes}
     return _number(moved, env), _number(flops, env)

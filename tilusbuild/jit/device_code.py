@@ -21,6 +21,7 @@ from tilusbuild.expr import Value
 from tilusbuild.jit.make import DEVICE_CODE, Inputs, KernelNotBuilt
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Planner
+from tilusbuild.plan.rendering import render
 from tilusbuild.render.closure import layout
 from tilusbuild.runtime.script import Script, script_of
 from tilusbuild.runtime.sealed import unseal
@@ -70,13 +71,11 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
     selection = PlanSelection((script,), (target,), 0)
     planner = Planner(project.manifest, {name: toolchain}, project.renderer, project.digests)
     plan = planner.plan(selection)
-    (instance,), (script_instance,) = plan.instances, plan.script_instances
-    (schedule,) = script_instance.space.take(instance.schedules)
-    made = script_instance.render(schedule)
+    (instance,) = plan.instances
+    (schedule,) = instance.spec.space.take(instance.schedules)
+    made = render(instance.spec, instance.sources, schedule)
     inputs = Inputs(project, plan.inputs, since)
-    described = script_of(
-        "", unseal(script_json(project.manifest, instance, script_instance, [None]))
-    )
+    described = script_of("", unseal(script_json(project.manifest, instance, [None])))
     path = os.path.join(project.cache.state_path, DEVICE_CODE, f"{instance.programs[0]}.bin")
     kept, compiled = _ENVELOPE.read(path), False
     if kept is None:
@@ -99,7 +98,9 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
         finally:
             private.discard()
         if done.outcome.status != Status.BUILT:
-            log = script_instance.readable(schedule, done.outcome.log)
+            from tilusbuild.plan.readable import readable
+
+            log = readable(instance.spec, instance.sources, schedule, done.outcome.log)
             why = f"{instance.label} was not built: {done.outcome.reason}\n{log}"
             raise KernelNotBuilt(why, project.manifest.root)
         kept, compiled = done.symbol.encode() + b"\0" + done.image, True

@@ -45,7 +45,8 @@ from tilusbuild.package.model import (
     purpose_of_program,
     purpose_of_script,
 )
-from tilusbuild.plan.model import PlannedInstance, PlanSelection, chosen_pairs
+from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.model import PlanSelection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError, RefusedProgramError
 from tilusbuild.runtime.naming import snake_case
 from tilusbuild.runtime.refused import by_number

@@ -4,7 +4,7 @@ The hash of a program is a function of its instance's fixed facts, of the schedu
 templates that its rendering asked for, and of the headers that its source can reach. A memo keeps
 the hashes together with digests of all four, and gives one only when each is what it was:
 
-- fixed facts (`ScriptInstance.fixed`) and the code that makes programs: by digest;
+- fixed facts (`fixed`) and the code that makes programs: by digest;
 - templates: by the digest of what the renderer reads now;
 - headers: of the sources with the same closure one is kept, and its closure is computed
   again.
@@ -24,7 +24,8 @@ from dataclasses import field
 from itertools import islice
 
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
+from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources
+from tilusbuild.plan.rendering import Reads, RenderedProgram, closure_of_text, render
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.known import ClosureMemory
@@ -83,24 +84,24 @@ class PlanMemo:
         """The headers that were found."""
 
     def programs(
-        self, script_instance: ScriptInstance, schedules: Sequence[Schedule]
-    ) -> tuple[str, ...]:
-        """Return the hashes of an instance's programs; those that are not known are rendered.
-        Raises `InputError`."""
-        script, label = script_instance.script, script_instance.label
+        self, spec: InstanceSpec, sources: Sources, schedules: Sequence[Schedule]
+    ) -> tuple[tuple[str, ...], Inputs]:
+        """Return the hashes of an instance's programs, and what they were made of; those that are
+        not known are rendered. Raises `InputError`."""
+        script, label = spec.script, spec.label
         if script not in self._scripts:
             body = _ENVELOPE.read(self._path(script))
             self._scripts[script] = {} if body is None else unpacked(body)
-        fixed = sha256_text(f"{self.code}\n{script_instance.fixed()}")
+        facts = sha256_text(f"{self.code}\n{fixed(spec, sources)}")
         known = self._scripts[script].get(label)
-        if known is None or known.fixed != fixed:
-            known = KnownPrograms(fixed)
-        lookup = _Lookup(script_instance, known)
+        if known is None or known.fixed != facts:
+            known = KnownPrograms(facts)
+        lookup = _Lookup(spec, sources, known)
         found = lookup.programs(schedules)
         if lookup.rendered:
             self._changed.add(script)
             self._scripts[script][label] = lookup.worth_keeping()
-        return found
+        return found, lookup.reads.inputs(spec, sources)
 
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
@@ -123,9 +124,12 @@ class PlanMemo:
 class _Lookup:
     """The programs of one instance; each `InputsKey` is checked once."""
 
-    def __init__(self, script_instance: ScriptInstance, known: KnownPrograms) -> None:
-        self._script_instance = script_instance
+    def __init__(self, spec: InstanceSpec, sources: Sources, known: KnownPrograms) -> None:
+        self._spec = spec
+        self._sources = sources
+        self._digest = sources.renderer.styled(spec.style).digest
         self._known = known
+        self.reads = Reads()
         self._valid: dict[int, bool] = {}
         self._numbers: dict[tuple[tuple[str, ...], int], int | None] = {}
         self._closures: list[Closure] = []  # kept alive: their `id` is a key
@@ -140,8 +144,8 @@ class _Lookup:
         # All of them are mostly known or mostly not: then no list of schedules is made.
         some = len(unknown) < len(schedules)
         wanted = [schedules[place] for place in unknown] if some else schedules
-        rendered = self._script_instance.render_all(wanted)
-        for place, program in zip(unknown, rendered, strict=True):
+        for place, schedule in zip(unknown, wanted, strict=True):
+            program = self.reads.of(render(self._spec, self._sources, schedule))
             digest = found[place] = program.hash
             number = self._number(program)
             if number is not None:
@@ -151,8 +155,7 @@ class _Lookup:
 
     def _key(self, schedule: Schedule) -> bytes:
         """Return the digest of a schedule's values, and of the kernels of its unit."""
-        values = self._script_instance.values(schedule)
-        unit = self._script_instance.unit(values)
+        unit = self._spec.unit(self._spec.values(schedule))
         text = repr(dict(schedule.values))
         return bytes.fromhex(sha256_text(f"{text}{unit}" if unit else text))
 
@@ -168,20 +171,19 @@ class _Lookup:
         return self._valid[number]
 
     def _is_current(self, inputs: InputsKey) -> bool:
-        instance = self._script_instance
-        if any(instance.template_digest(name) != digest for name, digest in inputs.templates):
+        if any(self._digest(name) != digest for name, digest in inputs.templates):
             return False
-        closure = instance.closure(inputs.sample, inputs.templates[0][0])
+        template = inputs.templates[0][0]
+        closure = closure_of_text(self._spec, self._sources, inputs.sample, template)
         if self._closure_digest(closure) != inputs.closure:
             return False
-        instance.note_inputs(tuple(name for name, _ in inputs.templates), closure)
+        self.reads.add(tuple(name for name, _ in inputs.templates), closure)
         return True
 
     def _number(self, rendered: RenderedProgram) -> int | None:
         """Return the number of a program's inputs; None when there are too many different ones."""
         place = (rendered.templates, id(rendered.closure))
         if place not in self._numbers:
-            digest = self._script_instance.template_digest
             inputs = self._known.inputs
             self._closures.append(rendered.closure)
             self._numbers[place] = None
@@ -190,7 +192,7 @@ class _Lookup:
                 self._valid[len(inputs)] = True
                 inputs.append(
                     InputsKey(
-                        tuple((name, digest(name)) for name in rendered.templates),
+                        tuple((name, self._digest(name)) for name in rendered.templates),
                         rendered.scanned or rendered.recipe.source,
                         self._closure_digest(rendered.closure),
                     )
@@ -198,9 +200,8 @@ class _Lookup:
         return self._numbers[place]
 
     def _closure_digest(self, closure: Closure) -> str:
-        return sha256_text(
-            "\n".join((closure.digest, *self._script_instance.other_headers(closure)))
-        )
+        others = self._sources.other_headers(self._spec, closure)
+        return sha256_text("\n".join((closure.digest, *others)))
 
     def worth_keeping(self) -> KnownPrograms:
         """Return the inputs that are as they were, and their rows."""
@@ -214,6 +215,29 @@ class _Lookup:
             [self._known.inputs[number] for number in numbers],
             {key: (program, numbers[number]) for key, (program, number) in rows.items()},
         )
+
+
+def fixed(spec: InstanceSpec, sources: Sources) -> str:
+    """Return everything that decides a program besides the schedule's values, the templates, the
+    headers, and the code of tilusbuild."""
+    launch, owner, tools, recipe = spec.recipe.launch, spec.owner, spec.toolchain, spec.recipe
+    expressions = [] if launch is None else [each for _, group in launch.lines for each in group]
+    roots = tuple((root.name, root.quoted_only) for root in sources.headers(owner.template).roots)
+    parts = (
+        (spec.script, owner.template, spec.style, owner.kernel, owner.entry, owner.form),
+        (spec.target, spec.valued.around, spec.params, spec.parameters, spec.derived),
+        (spec.signature, spec.signature.text()),
+        (launch, [expression.canonical for expression in expressions]),
+        [(name, each.source, each.canonical) for name, each in spec.valued.prune.items()],
+        (spec.valued.written_flags, recipe.defines, roots, tuple(owner.generate.items())),
+        (recipe.std, recipe.host_march, recipe.cudart, recipe.rdc),
+        (spec.manifest.build.line_directives, spec.manifest.headers_for(spec.script)),
+        (tools.fingerprint_cuda, tools.fingerprint_host, tools.fingerprint_nvrtc),
+        (repr(type(spec.pipeline)), tools.fingerprint_joiner, tools.fingerprint_assembler),
+        tools.fingerprint_cudart if recipe.cudart == "shared" else "",
+        None if spec.grouping is None else spec.grouping.group,
+    )
+    return "\n".join(repr(part) for part in parts)
 
 
 def own_code(memory: DigestMemory) -> str:

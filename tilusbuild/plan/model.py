@@ -8,7 +8,7 @@ space, so that memory stays small with a hundred thousand of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,35 +46,6 @@ class Target:
     def arch(self) -> str:
         """The architectures as one word: "sm_90a", or "sm_80+sm_90a", with "+ptx" when embedded."""
         return "+".join([*(arch.name for arch in self.archs), *(["ptx"] if self.ptx else [])])
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedInstance:
-    """A script with its constants fixed, for one target: what one script directory describes."""
-
-    script: str
-    directory: str
-    """The script's name in snake case, as its directory is called."""
-    target: Target
-    params: Mapping[str, Value]
-    points: int | None
-    """Valid points of the space, planned or not; None where they were not counted."""
-    cartesian: int
-    parameters: tuple[str, ...]
-    schedules: tuple[int, ...]
-    """Indices into the space's valid points, in plan order."""
-    default: int | None
-    """The position in `schedules` of the default schedule, when there is one."""
-    programs: tuple[str, ...]
-    """Program hashes, one a schedule."""
-    script_txt: str
-    hash: str
-    """sha256 of `script_txt`."""
-
-    @property
-    def label(self) -> str:
-        """What a person calls it: `matmul[dtype=f16] h100`."""
-        return instance_name(self.script, self.params, self.target.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +90,6 @@ class PlanSelection:
         """Return whether an instance is in this part, as far as the names say."""
         names = self.names
         return not names or any(name.fits(script, params, target) for name in names)
-
-    def wants(self, instance: PlannedInstance) -> Collection[int]:
-        """Return which programs of an instance are in this part. Raises `InputError` for one that
-        it does not have."""
-        count = len(instance.programs)
-        fitting = [
-            name
-            for name in self.names
-            if name.fits(instance.script, instance.params, instance.target.name)
-        ]
-        wanted = {name.program for name in fitting if name.program is not None}
-        if any(name.program is None for name in fitting) or not fitting:
-            return range(count)
-        if (highest := max(wanted)) >= count:
-            raise input_error(
-                f"{instance.label} has no program {highest} at level {self.level}",
-                hint=f"they go from 0 to {count - 1}",
-            )
-        return wanted
 
 
 def named(text: str) -> Name:

@@ -14,17 +14,30 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile import pipeline_for
-from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.manifest import snake_case
-from tilusbuild.plan import identity
-from tilusbuild.plan.library import LinkInstance, class_of, object_names
+from tilusbuild.plan import identity, library
+from tilusbuild.plan.instance import (
+    Inputs,
+    InstanceSpec,
+    PlannedInstance,
+    Sources,
+    instance_spec,
+    is_link,
+)
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs, instances_of
+from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs, instances_of
+from tilusbuild.plan.rendering import Reads, RenderedProgram, render
 from tilusbuild.plan.roots import roots_of
-from tilusbuild.plan.rules import unmet_rules
-from tilusbuild.plan.script_instance import HeadersOf, RenderedProgram, ScriptInstance
-from tilusbuild.plan.spaces import Chosen, Counting, chosen, question, space_of, spec_of
+from tilusbuild.plan.spaces import (
+    Chosen,
+    Counting,
+    chosen,
+    question,
+    space_of,
+    spec_of,
+    unmet_rules,
+)
 from tilusbuild.render.closure import Root
 from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.outside import Outside
@@ -45,8 +58,6 @@ class Plan:
     project: str
     root: str
     instances: tuple[PlannedInstance, ...]
-    script_instances: tuple[ScriptInstance, ...] = field(compare=False, repr=False)
-    """One for each of `instances`."""
     wanted: Mapping[str, Collection[int]] = field(default_factory=dict)
     """Of an instance that is asked for in part: the programs that are, by its hash."""
 
@@ -58,9 +69,7 @@ class Plan:
     @property
     def inputs(self) -> set[str]:
         """What the plan depends on besides the manifest and the toolchains, by path."""
-        return {
-            path for script_instance in self.script_instances for path in script_instance.inputs
-        }
+        return {path for instance in self.instances for path in instance.inputs.paths}
 
 
 @dataclass(slots=True)
@@ -88,28 +97,26 @@ class Planner:
         self.objects.clear()
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
-        script_instances: list[ScriptInstance] = []
         planned: dict[str, list[Sequence[Schedule]]] = {}
         for script, target in chosen_pairs(self.manifest, selection):
             try:
-                for script_instance in self.script_instances(script, target, selection):
-                    schedules, default = self._chosen(script_instance, selection.level)
-                    instances.append(self._instance(script_instance, schedules, default))
-                    if script_instance.is_part:
+                sources = self.sources_of(script, target)
+                for spec in self.specs(script, target, selection):
+                    schedules, default = self._chosen(spec, selection.level)
+                    instances.append(self._instance(spec, sources, schedules, default))
+                    if spec.is_part:
                         self.note_objects(instances[-1], schedules)
                     planned.setdefault(script, []).append(schedules)
-                    script_instances.append(script_instance)
             except InputError as error:
                 problems.extend(d for d in error.diagnostics if d not in problems)
         manifest = self.manifest
         if problems := problems or list(unmet_rules(manifest, planned)):
             raise InputError(*problems)
-        wanted = {each.hash: selection.wants(each) for each in instances}
+        wanted = {each.hash: _wanted(selection, each) for each in instances}
         return Plan(
             manifest.project.name,
             manifest.root,
             tuple(instances),
-            tuple(script_instances),
             {
                 each.hash: of
                 for each in instances
@@ -117,10 +124,10 @@ class Planner:
             },
         )
 
-    def script_instances(
+    def specs(
         self, script: str, target: Target, selection: PlanSelection
-    ) -> Iterator[ScriptInstance]:
-        """Yield one `ScriptInstance` for each selected instance of a script. Raises
+    ) -> Iterator[InstanceSpec]:
+        """Yield each selected instance of a script, as the manifest describes it. Raises
         `InputError`."""
         for params in instances_of(self.manifest, script, target.name):
             if not selection.has(script, params, target.name):
@@ -141,30 +148,23 @@ class Planner:
                 budget=None if counted else SAMPLE_BUDGET,
                 watch=self.counting and self.counting(name),
             )
-            made = class_of(self.manifest.scripts[script])(
-                self.manifest,
-                script,
-                target,
-                params,
-                spec,
-                space,
-                self.renderer,
-                self.headers_of(script, target),
-                self.toolchain_of(script, target),
-                self.memory,
+            toolchain = self.toolchain_of(script, target)
+            objects = (
+                library.objects_of(self.manifest, script, target.name, self.objects)
+                if is_link(self.manifest.scripts[script])
+                else ()
             )
-            if isinstance(made, LinkInstance):
-                made.take(self.objects)
-            yield made
+            yield instance_spec(self.manifest, script, target, params, space, toolchain, objects)
 
     def toolchain_of(self, script: str, target: Target) -> Toolchain:
         """Return what a script is compiled with for a target."""
         return self.toolchains[self.manifest.toolchain_of(script, target.name)]
 
-    def headers_of(self, script: str, target: Target) -> HeadersOf:
-        """Return what finds the headers of a script's templates, and looks for the directories of
-        each once: every program asks."""
-        return cache(partial(self.headers, script, target))
+    def sources_of(self, script: str, target: Target) -> Sources:
+        """Return what reads the templates and headers of a script's instances."""
+        # The directories of each template's headers are looked for once: every program asks.
+        headers = cache(partial(self.headers, script, target))
+        return Sources(self.renderer, headers, self.memory)
 
     def headers(self, script: str, target: Target, template: str) -> Headers:
         """Return the headers that programs of a script's template can reach. Raises
@@ -185,35 +185,34 @@ class Planner:
 
     def _instance(
         self,
-        script_instance: ScriptInstance,
+        spec: InstanceSpec,
+        sources: Sources,
         schedules: Schedules,
         default: Schedule | None,
     ) -> PlannedInstance:
         numbers = tuple(schedules.indices)
-        if self.memo is None or isinstance(script_instance, LinkInstance):
-            programs = tuple(each.hash for each in script_instance.render_all(schedules))
+        if self.memo is not None and not spec.is_link:
+            programs, inputs = self.memo.programs(spec, sources, schedules)
         else:
-            programs = self.memo.programs(script_instance, schedules)
-        return planned_instance(script_instance, numbers, position(numbers, default), programs)
+            reads = Reads()
+            programs = tuple(reads.of(render(spec, sources, each)).hash for each in schedules)
+            inputs = reads.inputs(spec, sources)
+        place = position(numbers, default)
+        return planned_instance(spec, sources, numbers, place, programs, inputs)
 
-    def instance(self, script_instance: ScriptInstance) -> PlannedInstance:
+    def instance(self, spec: InstanceSpec, sources: Sources) -> PlannedInstance:
         """Return a whole instance as planned. Raises `InputError`."""
-        return self._instance(script_instance, *self._chosen(script_instance, 2))
+        return self._instance(spec, sources, *self._chosen(spec, 2))
 
     def note_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
         """Keep what a library links of an instance with these schedules."""
         key = instance.script, instance.target.name
-        every = zip(object_names(instance, schedules), instance.programs, strict=True)
+        every = zip(library.object_names(instance, schedules), instance.programs, strict=True)
         self.objects.setdefault(key, []).extend(every)
 
-    def _chosen(self, script_instance: ScriptInstance, level: int) -> Chosen:
-        manifest, script, target, space = (
-            self.manifest,
-            script_instance.script,
-            script_instance.target,
-            script_instance.space,
-        )
-        if script_instance.is_part:
+    def _chosen(self, spec: InstanceSpec, level: int) -> Chosen:
+        manifest, script, target, space = self.manifest, spec.script, spec.target, spec.space
+        if spec.is_part:
             level = 2  # a library without some of its objects is none
         if self.memo is None:
             return chosen(manifest, script, target, space, level)
@@ -226,36 +225,46 @@ class Planner:
         )
 
 
+def _wanted(selection: PlanSelection, instance: PlannedInstance) -> Collection[int]:
+    """Return which programs of an instance are in the selected part. Raises `InputError` for one
+    that it does not have."""
+    count = len(instance.programs)
+    fitting = [
+        name
+        for name in selection.names
+        if name.fits(instance.script, instance.params, instance.target.name)
+    ]
+    wanted = {name.program for name in fitting if name.program is not None}
+    if any(name.program is None for name in fitting) or not fitting:
+        return range(count)
+    if (highest := max(wanted)) >= count:
+        raise input_error(
+            f"{instance.label} has no program {highest} at level {selection.level}",
+            hint=f"they go from 0 to {count - 1}",
+        )
+    return wanted
+
+
 def planned_instance(
-    script_instance: ScriptInstance,
+    spec: InstanceSpec,
+    sources: Sources,
     schedules: tuple[int, ...],
     default: int | None,
     programs: tuple[str, ...],
+    inputs: Inputs,
 ) -> PlannedInstance:
     """Return an instance as planned: `schedules` are places in its space, `default` one in
     `schedules`, `programs` their hashes."""
     script_txt = identity.script_text(
-        script=script_instance.script,
-        params=script_instance.params,
-        target=script_instance.target.name,
-        arch=script_instance.target.arch,
-        signature=script_instance.signature.text().splitlines(),
+        script=spec.script,
+        params=spec.params,
+        target=spec.target.name,
+        arch=spec.target.arch,
+        signature=spec.signature.text().splitlines(),
         programs=programs,
     )
-    return PlannedInstance(
-        script=script_instance.script,
-        directory=snake_case(script_instance.script),
-        target=script_instance.target,
-        params=script_instance.params,
-        points=script_instance.space.size[0],
-        cartesian=script_instance.space.cartesian,
-        parameters=script_instance.parameters,
-        schedules=schedules,
-        default=default,
-        programs=programs,
-        script_txt=script_txt,
-        hash=sha256_text(script_txt),
-    )
+    digest = sha256_text(script_txt)
+    return PlannedInstance(spec, sources, schedules, default, programs, inputs, script_txt, digest)
 
 
 def position(schedules: Sequence[int], wanted: Schedule | None) -> int | None:
@@ -272,7 +281,6 @@ class ProgramJob:
     hash: str
     index: int
     planned: PlannedInstance
-    script_instance: ScriptInstance
 
     @property
     def label(self) -> str:
@@ -298,29 +306,33 @@ class ProgramJob:
 
     @property
     def is_part(self) -> bool:
-        return self.script_instance.is_part
+        return self.planned.spec.is_part
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return self.script_instance.needs
+        return tuple(program for _, program in self.planned.spec.objects)
 
     @property
     def kept_here(self) -> str:
-        return self.script_instance.kept_here
+        spec = self.planned.spec
+        return library.kept_here(spec) if spec.is_link else ""
 
     @property
     def unit(self) -> str:
-        instance = self.script_instance
-        return "" if instance.grouping is None else instance.unit_of(self.schedule)
+        """The name of its unit, in this build; "" without one."""
+        spec = self.planned.spec
+        if spec.grouping is None or not spec.pipeline.groups:
+            return ""
+        return f"{spec.label} {spec.grouping.key(self.schedule.values)!r}"
 
     @property
     def schedule(self) -> Schedule:
         """The point of the space that this program is for."""
-        return self.script_instance.space[self.planned.schedules[self.index]]
+        return self.planned.spec.space[self.planned.schedules[self.index]]
 
     def render(self) -> RenderedProgram:
         """Render the program. Raises `InputError` when the template is no longer right."""
-        return self.script_instance.render(self.schedule)
+        return render(self.planned.spec, self.planned.sources, self.schedule)
 
     def changed_input(self) -> str | None:
         """Return None: a compile sees its own copy of the source, and headers by their digest."""
@@ -329,22 +341,22 @@ class ProgramJob:
     def readable(self, log: str) -> str:
         """Return a compiler's log with the template's places, and what helps when a header is
         missing."""
+        from tilusbuild.plan.readable import readable
         from tilusbuild.render.messages import misses_header, missing_header_help
 
-        schedule = self.schedule
-        text = self.script_instance.readable(schedule, log)
+        spec, sources = self.planned.spec, self.planned.sources
+        text = readable(spec, sources, self.schedule, log)
         if not misses_header(log):
             return text
         try:
-            notes = self.script_instance.render(schedule).closure.notes
+            notes = self.render().closure.notes
         except InputError:
             notes = ()
-        pipeline = self.script_instance.pipeline
         helping = missing_header_help(
             log,
             notes,
-            nvrtc=not pipeline.host_code,
-            directories=self.script_instance.header_directories,
+            nvrtc=not spec.pipeline.host_code,
+            directories=[root.path for root in sources.headers(spec.owner.template).roots],
         )
         return text.rstrip("\n") + "\n" + helping
 
@@ -352,7 +364,6 @@ class ProgramJob:
 def jobs(plan: Plan) -> Iterator[ProgramJob]:
     """Yield every program of every instance, in plan order; shared hashes come as often as they are
     planned, because each instance wants its own verdict."""
-    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+    for instance in plan.instances:
         for index in sorted(plan.wanted.get(instance.hash, range(len(instance.programs)))):
-            program = instance.programs[index]
-            yield ProgramJob(program, index, instance, script_instance)
+            yield ProgramJob(instance.programs[index], index, instance)

@@ -1,16 +1,26 @@
 """The directories that a script's headers are searched in, named as in the copy of a compile.
 
 Where a directory lies outside of the project enters no hash: only its last name does.
+
+Of an installed torch, its headers, macros and libraries are used: they are what `import torch` has
+loaded before one of ours is loaded, and take gigabytes. So the libraries are named by their sonames
+and not linked: neither their content nor their place is in a hash, and a patch release of torch
+changes no library. What its headers say is, as of any other headers.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sysconfig
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render.closure import Root, inside
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.toolchain import package_dir
 
 if TYPE_CHECKING:
@@ -35,9 +45,7 @@ def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]
         roots.append(root_of(manifest.root, declared, place, taken))
     asked = manifest.place_of_torch(script)
     if asked is not None:
-        from tilusbuild.plan import torch
-
-        roots += torch.roots(asked)
+        roots += _torch_roots(asked)
     return tuple(dict.fromkeys(roots))
 
 
@@ -83,3 +91,53 @@ def _base(path: str, below: str) -> str:
     for part in os.path.normpath(below).split("/"):
         path = os.path.dirname(path) if part != "." else path
     return path
+
+
+_TORCH = "torch"
+_INCLUDES = ("include", "include/torch/csrc/api/include")
+_ABI = re.compile(r"-D(_GLIBCXX_USE_CXX11_ABI)=(\d)")
+_IMPORTED = ("libtorch_python.so", "libtorch.so")
+"""What `import torch` loads. They name the rest of what is then in the process."""
+
+
+def _torch_roots(place: Place) -> Iterator[Root]:
+    """Yield the directories of torch's headers and of Python's, which they include. Raises
+    `InputError`."""
+    directory = _torch_directory("", place)
+    for path in _INCLUDES:
+        yield inside(_TORCH, directory, path)
+    python = sysconfig.get_path("include")
+    if os.path.isdir(python):
+        yield inside(os.path.basename(python), python)
+
+
+def torch_defines(place: Place) -> dict[str, str]:
+    """Return the macros that torch's own extensions are compiled with: until 2.7 the C++ ABI was
+    not always the compiler's default. Raises `InputError`."""
+    config = os.path.join(_torch_directory("", place), "share/cmake/Torch/TorchConfig.cmake")
+    try:
+        found = _ABI.search(read_text(config))
+    except OSError:
+        return {}
+    return {found[1]: found[2]} if found else {}
+
+
+def torch_needed(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the sonames of torch's libraries, and the files that told them. Raises
+    `InputError`."""
+    directory = _torch_directory("lib", place)
+    paths = tuple(os.path.join(directory, name) for name in _IMPORTED)
+    try:
+        named = [each for path in paths for each in read_needs(read_bytes(path)).libraries]
+    except (OSError, BinaryError) as error:
+        raise input_error(f"torch's libraries cannot be read: {error}", place=place) from None
+    there = {each for each in named if os.path.isfile(os.path.join(directory, each))}
+    return tuple(sorted(there)), paths
+
+
+def _torch_directory(path: str, place: Place) -> str:
+    try:
+        return package_dir(_TORCH, path)
+    except LookupError as error:
+        hint = "pip install torch, in the environment that tilusbuild runs in"
+        raise input_error(str(error), place=place, hint=hint) from None

@@ -4,6 +4,9 @@ One instance of a script has one space for each target. A mistake in a space is 
 place in the manifest. The schedules of a level follow from the space's spec, from what is asked of
 it, and from our own code: `SpaceCache` keeps them under the digest of these, so that a space is
 enumerated only when it changed. Its files only save work (`tilusbuild.state.envelope`).
+
+A hand rule of `dispatch` names some values of a schedule. It is a mistake when no schedule of any
+instance has them, of any target and constants, planned or not.
 """
 
 from __future__ import annotations
@@ -11,22 +14,35 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.expr import Value
+from tilusbuild.expr import Expr, Value
+from tilusbuild.expr.tree import Compare, Const, Name
 from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,
     chosen_pairs,
     instances_of,
     target_constants,
+    targets_of,
 )
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.space import Schedule, Schedules, Space, SpaceError, SpaceSpec, select
+from tilusbuild.space import (
+    SAMPLE_BUDGET,
+    EmptySpaceError,
+    Schedule,
+    Schedules,
+    Space,
+    SpaceError,
+    SpaceSpec,
+    select,
+)
 from tilusbuild.space.model import build
 from tilusbuild.space.space import Size
 from tilusbuild.space.t1 import T1Space, read_t1
@@ -299,3 +315,55 @@ class SpaceCache:
 
     def _path(self, script: str) -> str:
         return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}\0points"))
+
+
+def unmet_rules(
+    manifest: Manifest, planned: Mapping[str, Sequence[Sequence[Schedule]]]
+) -> Iterator[Diagnostic]:
+    """Yield each rule that no schedule can satisfy. `planned` are the schedules of each instance,
+    by script: they are looked at first, and other spaces are asked with the rule's values as one
+    more restriction, so that little is enumerated."""
+    for script, instances in planned.items():
+        dispatch = manifest.scripts[script].dispatch
+        for number, row in enumerate(dispatch.table if dispatch else ()):
+            use = row.use.items()
+            if any(
+                all(schedule.values.get(name) == value for name, value in use)
+                for schedules in instances
+                for schedule in schedules
+            ) or any(_has(spec, row.use) for spec in _specs(manifest, script)):
+                continue
+            values = ", ".join(f"{name} = {toml_text(value)}" for name, value in use)
+            yield Diagnostic(
+                f'the rule "{row.when}" of {script} can never be followed: no schedule has'
+                f" {values}",
+                manifest.place("script", script, "dispatch", "table", number),
+                "give values that one schedule has, or relax what excludes it:"
+                f" `tilusbuild plan {script} --space` shows what each rule of the space removes",
+            )
+
+
+def _specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
+    targets = targets_of(manifest)
+    for target in manifest.targets_of(script):
+        for params in instances_of(manifest, script, target):
+            yield spec_of(manifest, script, targets[target], params)
+
+
+def _has(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
+    """Return whether a space has a schedule with these values, as far as can be told: a space that
+    is wrong in itself is reported where it is planned."""
+    names = {name for parameter in spec.parameters for name in parameter.names}
+    if not use.keys() <= names | {name for name, _ in spec.derived}:
+        return False
+    wanted = tuple(
+        (name, Expr(name, Compare(Name(name), (("==", Const(value)),))))
+        for name, value in use.items()
+    )
+    try:
+        Space(replace(spec, restrict=(*spec.restrict, *wanted)), budget=SAMPLE_BUDGET)
+    except EmptySpaceError:
+        return False
+    except SpaceError:
+        return True
+    return True

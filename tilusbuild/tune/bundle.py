@@ -116,10 +116,10 @@ def _add_work(
 ) -> None:
     home = f"{away.WORKS}/{number}"
     names = []
-    for place, size in enumerate(sizes_of(project, wanted, ready.script_instance)):
+    for place, size in enumerate(sizes_of(project, wanted, ready.instance)):
         case = os.path.join(directory, str(place))
         prepare.prepare_case(
-            case, ready.script_instance.signature, size, check, seed=wanted.seed, cold=wanted.cold
+            case, ready.instance.spec.signature, size, check, seed=wanted.seed, cold=wanted.cold
         )
         names.append(f"{home}/cases/{place}")
         for name in sorted(os.listdir(case)):

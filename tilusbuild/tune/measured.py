@@ -18,9 +18,8 @@ from tilusbuild.dispatch import latency
 from tilusbuild.dispatch.model import work_of
 from tilusbuild.dispatch.overview import DispatchOverview, overviews
 from tilusbuild.errors import InputError
-from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan
-from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import Name
@@ -68,15 +67,13 @@ def measured(project: Project, plan: Plan) -> Iterator[tuple[DispatchOverview, l
             continue
         for look in looks:
             if (number := named.get(look.script.hash)) is not None:
-                of = plan.instances[number], plan.script_instances[number]
-                yield look, list(_lines(project, look, *of))
+                yield look, list(_lines(project, look, plan.instances[number]))
 
 
 def _lines(
     project: Project,
     look: DispatchOverview,
     instance: PlannedInstance,
-    script_instance: ScriptInstance,
 ) -> Iterator[MeasuredLine]:
     script = look.script
     dispatch = project.manifest.scripts[instance.script].dispatch
@@ -88,7 +85,7 @@ def _lines(
     for each in found:
         device = each.fingerprint.get("device", "")
         sizes = dict(zip(script.keys, each.key, strict=True))
-        moved, flops = work_of(script_instance, instance, dispatch, sizes)
+        moved, flops = work_of(instance, dispatch, sizes)
         bandwidth, peak = (instance.target.facts.get(n) for n in ("dram_gbs", "tflops"))
         yield MeasuredLine(
             instance=instance.label,

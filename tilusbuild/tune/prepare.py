@@ -26,7 +26,7 @@ import numpy as np
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import read_bytes
@@ -84,7 +84,7 @@ def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
     return hasher.hexdigest()
 
 
-def work_of(manifest: Manifest, script_instance: ScriptInstance, script: Script) -> Work:
+def work_of(manifest: Manifest, instance: PlannedInstance, script: Script) -> Work:
     """Return the programs of an instance that were built. Raises `InputError` when there is
     none."""
     programs = tuple(
@@ -94,7 +94,7 @@ def work_of(manifest: Manifest, script_instance: ScriptInstance, script: Script)
     )
     if not programs:
         raise input_error(f"none of the programs of {script.label} is built")
-    spec = spec_of(manifest, script_instance.script, script_instance.target, script_instance.params)
+    spec = spec_of(manifest, instance.script, instance.target, instance.params)
     return Work(
         label=script.label,
         script=script.name,

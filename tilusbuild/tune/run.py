@@ -103,10 +103,10 @@ def choose(project: Project, wanted: RunRequest) -> tuple[Plan, PlanSelection, P
     wanted_jobs = list(jobs(plan))
     if name.program is not None:
         return plan, selection, wanted_jobs[0]
-    (instance,), (script_instance,) = plan.instances, plan.script_instances
+    (instance,) = plan.instances
     default = instance.default
     if default is None:
-        default = position(instance.schedules, script_instance.space.complete({}))
+        default = position(instance.schedules, instance.spec.space.complete({}))
     return plan, selection, wanted_jobs[default or 0]
 
 
@@ -135,7 +135,7 @@ def build(
 def sizes_of(project: Project, wanted: RunRequest, job: ProgramJob) -> list[Mapping[str, Value]]:
     """Return the sizes to call with: those asked for, else the manifest's. Raises `InputError`."""
     tune = project.manifest.scripts[job.script].tune
-    signature = job.script_instance.signature
+    signature = job.planned.spec.signature
     sizes = list(wanted.sizes) or [dict(size) for size in (tune.sizes if tune else ())]
     if not sizes and signature.dimensions:
         names = "--size " + ",".join(f"{a.name}=1024" for a in signature.dimensions)
@@ -154,10 +154,10 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
     name = chosen.job.script
     script = project.manifest.scripts[name]
     sizes = sizes_of(project, wanted, chosen.job)
-    signature = chosen.job.script_instance.signature
+    signature = chosen.job.planned.spec.signature
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, name, unchecked=unchecked)
-    if chosen.job.script_instance.target.kind == "cpu":
+    if chosen.job.planned.target.kind == "cpu":
         launch = open_launcher(chosen.library)
         return [_call_here(chosen, launch, check, size, wanted.seed) for size in sizes]
     program = Candidate(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
@@ -199,7 +199,7 @@ def _call_here(
 ) -> CallResult:
     """Call in this process through tvm-ffi, as a deployment does: the launcher's checks of the
     arguments are part of what is tried, and of the time."""
-    signature = chosen.job.script_instance.signature
+    signature = chosen.job.planned.spec.signature
     made = inputs.generate(signature, size, seed=seed)
     largest, mismatch = None, None
     try:

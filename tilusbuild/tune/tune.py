@@ -19,8 +19,8 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, Target, called_script_of, chosen_pairs
-from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
 from tilusbuild.runtime.naming import Name
@@ -62,7 +62,7 @@ class TuneRequest:
 class BuiltInstance:
     """An instance that is built."""
 
-    script_instance: ScriptInstance
+    instance: PlannedInstance
     script: Script
     work: Work
 
@@ -103,21 +103,19 @@ def built(
     stops."""
     selection = PlanSelection((wanted.name(target.name),), (), level)
     plan = project.plan(selection)
-    for script_instance in plan.script_instances:  # a mistake in them need not wait for a build
-        for size in sizes_of(project, wanted, script_instance):
-            inputs.check_sizes(script_instance.signature, size)
+    for instance in plan.instances:  # a mistake in them need not wait for a build
+        for size in sizes_of(project, wanted, instance):
+            inputs.check_sizes(instance.spec.signature, size)
     result = build_planned(project, plan, selection, BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     if result.summary.error is not None:
         raise NotTunedError(f"the build stopped: {result.summary.error}")
     found = []
-    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+    for instance in plan.instances:
         script = read_script(project.cache.script_path(instance.directory, instance.hash))
         found.append(
-            BuiltInstance(
-                script_instance, script, prepare.work_of(project.manifest, script_instance, script)
-            )
+            BuiltInstance(instance, script, prepare.work_of(project.manifest, instance, script))
         )
     return found
 
@@ -162,15 +160,15 @@ def _rank(target: Target, gpu: Device | None) -> tuple[int, int] | None:
 
 
 def sizes_of(
-    project: Project, wanted: TuneRequest, script_instance: ScriptInstance
+    project: Project, wanted: TuneRequest, instance: PlannedInstance
 ) -> list[dict[str, Value]]:
     """Return the sizes to call with. Raises `InputError` when there is none."""
     tune = project.manifest.scripts[wanted.script].tune
     declared: Sequence[Mapping[str, Value]] = tune.sizes if tune else ()
     sizes = [dict(size) for size in (wanted.sizes or declared)]
-    if sizes or not script_instance.signature.dimensions:
+    if sizes or not instance.spec.signature.dimensions:
         return sizes or [{}]
-    names = "--size " + ",".join(f"{a.name}=1024" for a in script_instance.signature.dimensions)
+    names = "--size " + ",".join(f"{a.name}=1024" for a in instance.spec.signature.dimensions)
     raise input_error(
         f"no sizes to tune {wanted.script} for",
         hint=f"give [script.{wanted.script}.tune] sizes, or {names}",
@@ -242,7 +240,7 @@ def _measured(
     directories: dict[str, str],
     facts: Mapping[str, Any],
 ) -> TunedInstance:
-    sizes = sizes_of(project, wanted, ready.script_instance)
+    sizes = sizes_of(project, wanted, ready.instance)
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
     script, work = ready.script, replace(ready.work, judge=check.judge)
     device = _device(facts, wanted.device)
@@ -263,7 +261,7 @@ def _measured(
             directory = os.path.join(private.path, str(number))
             case = prepare.prepare_case(
                 directory,
-                ready.script_instance.signature,
+                ready.instance.spec.signature,
                 sizes[number],
                 check,
                 seed=wanted.seed,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilusbuild.manifest.names import PACKAGE
-from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.plan.instance import Inputs
 from tilusbuild.render.closure import Root
 from tilusbuild.state.patterns import PatternTooWideError, matching
 from tilusbuild.toolchain import Toolchain
@@ -104,25 +104,20 @@ MAX_PATHS = 10_000
 def dependencies_of_part(
     manifest: Manifest,
     script: str,
-    script_instances: Sequence[ScriptInstance],
+    inputs: Inputs,
     roots: Sequence[Root],
 ) -> Dependencies:
     """Return what the programs of a script rest on: templates, headers, and where those are looked
     for."""
     owner = manifest.scripts[script]
-    paths = {path for script_instance in script_instances for path in script_instance.inputs}
+    paths = set(inputs.paths)
     if not owner.template.startswith(PACKAGE):
         paths.add(os.path.join(manifest.root, owner.template))
     if owner.space_file is not None:
         paths.add(os.path.join(manifest.root, owner.space_file))
     paths.update(root.path for root in roots)
     paths.update(_directories_of(manifest.headers_for(script), roots))
-    if any(script_instance.seeks_any for script_instance in script_instances):
-        return Dependencies(frozenset(paths), None)
-    return Dependencies(
-        frozenset(paths),
-        frozenset(n for script_instance in script_instances for n in script_instance.sought),
-    )
+    return Dependencies(frozenset(paths), inputs.names)
 
 
 def _directories_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:

@@ -10,7 +10,7 @@ handed on the moment that it is known.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -19,8 +19,8 @@ from tilusbuild.builder.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.table import ManifestTable
-from tilusbuild.plan.library import is_link
-from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs
+from tilusbuild.plan.instance import Inputs, PlannedInstance, is_link
+from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import (
     Plan,
     Planner,
@@ -29,8 +29,8 @@ from tilusbuild.plan.planner import (
     planned_instance,
     position,
 )
+from tilusbuild.plan.rendering import Reads
 from tilusbuild.plan.roots import roots_of
-from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import chosen
 from tilusbuild.render.headers import Scans
 from tilusbuild.render.renderer import Renderer
@@ -57,7 +57,6 @@ class PlannedPart:
     """A part of the plan as it is now."""
 
     instances: tuple[PlannedInstance, ...]
-    script_instances: tuple[ScriptInstance, ...]
     declared: str
     """Everything that the manifest says about it."""
     dependencies: Dependencies
@@ -112,10 +111,10 @@ class PlanState:
 class _Draft:
     """An instance under way: its schedules are decided, and some programs made."""
 
-    script_instance: ScriptInstance
     before: PlannedInstance
-    """With the schedules of the new one; with its old programs, or none."""
+    """With the schedules and the sources of the new one; with its old programs, or none."""
     programs: dict[int, str] = field(default_factory=dict)
+    reads: Reads = field(default_factory=Reads)
 
     @property
     def first(self) -> int:
@@ -124,7 +123,8 @@ class _Draft:
     def finished(self) -> PlannedInstance:
         old = self.before
         programs = tuple(self.programs[index] for index in range(len(old.schedules)))
-        return planned_instance(self.script_instance, old.schedules, old.default, programs)
+        inputs = self.reads.inputs(old.spec, old.sources)
+        return planned_instance(old.spec, old.sources, old.schedules, old.default, programs, inputs)
 
 
 @dataclass(slots=True)
@@ -224,18 +224,16 @@ class Replanner:
         planner.objects.clear()
         for name in planner.manifest.objects_of(script):
             planned = parts.get((name, target.name))
-            for instance, made in zip(
-                planned.instances if planned else (),
-                planned.script_instances if planned else (),
-                strict=True,
-            ):
-                planner.note_objects(instance, made.space.take(instance.schedules))
-        script_instances = tuple(planner.script_instances(script, target, self.selection))
+            for instance in planned.instances if planned else ():
+                schedules = instance.spec.space.take(instance.schedules)
+                planner.note_objects(instance, schedules)
+        sources = planner.sources_of(script, target)
+        specs = tuple(planner.specs(script, target, self.selection))
+        instances = tuple(planner.instance(each, sources) for each in specs)
         return PlannedPart(
-            tuple(planner.instance(each) for each in script_instances),
-            script_instances,
+            instances,
             self._declared(planner.manifest, part),
-            dependencies_of_part(planner.manifest, script, script_instances, ()),
+            dependencies_of_part(planner.manifest, script, _inputs(instances), ()),
         )
 
     def _pairs(self, manifest: Manifest) -> Iterator[tuple[Part, Target]]:
@@ -247,25 +245,19 @@ class Replanner:
         self, planner: Planner, part: Part, target: Target, old: PlannedPart | None
     ) -> list[_Draft]:
         script = part[0]
+        sources = planner.sources_of(script, target)
         if old is not None and old.declared == self._declared(planner.manifest, part):
-            headers = planner.headers_of(script, target)
-            return [
-                _Draft(script_instance.renewed(planner.renderer, headers), instance)
-                for script_instance, instance in zip(
-                    old.script_instances, old.instances, strict=True
-                )
-            ]
+            return [_Draft(replace(each, sources=sources)) for each in old.instances]
         drafts = []
         selection = self.selection.with_objects(planner.manifest)
-        for script_instance in planner.script_instances(script, target, selection):
+        for spec in planner.specs(script, target, selection):
             self.between_renders()
-            level = 2 if script_instance.is_part else self.selection.level
-            schedules, default = chosen(
-                planner.manifest, script, target, script_instance.space, level
-            )
+            level = 2 if spec.is_part else self.selection.level
+            schedules, default = chosen(planner.manifest, script, target, spec.space, level)
             numbers = tuple(schedule.index for schedule in schedules)
-            before = planned_instance(script_instance, numbers, position(numbers, default), ())
-            drafts.append(_Draft(script_instance, before))
+            place = position(numbers, default)
+            before = planned_instance(spec, sources, numbers, place, (), Inputs())
+            drafts.append(_Draft(before))
         return drafts
 
     def _make(self, draft: _Draft, *, whole: bool) -> None:
@@ -277,27 +269,19 @@ class Replanner:
                 continue
             self.between_renders()
             self._renders += 1
-            program = draft.script_instance.render(
-                draft.script_instance.space[old.schedules[index]]
-            ).hash
+            job = ProgramJob("", index, old)
+            program = draft.reads.of(job.render()).hash
             draft.programs[index] = program
             before = old.programs[index] if old.programs else None
             if program != before:
-                self.found(ProgramJob(program, index, old, draft.script_instance), before)
+                self.found(replace(job, hash=program), before)
 
     def _finished(self, planner: Planner, part: Part, drafts: list[_Draft]) -> PlannedPart:
         manifest = planner.manifest
-        script_instances = tuple(draft.script_instance for draft in drafts)
-        dependencies = dependencies_of_part(
-            manifest,
-            part[0],
-            script_instances,
-            roots_of(manifest, part[0], manifest.scripts[part[0]].template),
-        )
         instances = tuple(draft.finished() for draft in drafts)
-        return PlannedPart(
-            instances, script_instances, self._declared(manifest, part), dependencies
-        )
+        roots = roots_of(manifest, part[0], manifest.scripts[part[0]].template)
+        dependencies = dependencies_of_part(manifest, part[0], _inputs(instances), roots)
+        return PlannedPart(instances, self._declared(manifest, part), dependencies)
 
     def _declared(self, manifest: Manifest, part: Part) -> str:
         """Return everything that the manifest, and a T1 file that it names, say about a part."""
@@ -340,6 +324,13 @@ class _Problems:
             self.diagnostics += [d for d in error.diagnostics if d not in self.diagnostics]
 
 
+def _inputs(instances: Iterable[PlannedInstance]) -> Inputs:
+    found = Inputs()
+    for instance in instances:
+        found |= instance.inputs
+    return found
+
+
 def _renderer(project: Project) -> Renderer:
     directory = os.path.join(project.cache.state_path, "templates")
     return Renderer(project.manifest.root, bytecode_dir=directory)
@@ -347,9 +338,8 @@ def _renderer(project: Project) -> Renderer:
 
 def _whole_plan(project: Project, parts: dict[Part, PlannedPart]) -> Plan:
     instances = tuple(i for planning in parts.values() for i in planning.instances)
-    script_instances = tuple(m for planning in parts.values() for m in planning.script_instances)
     manifest = project.manifest
-    return Plan(manifest.project.name, manifest.root, instances, script_instances)
+    return Plan(manifest.project.name, manifest.root, instances)
 
 
 _NOT_OF_THE_PLAN = {"cache_dir", "jobs", "load_average", "nice", "level", "timeout"}

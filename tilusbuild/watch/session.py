@@ -307,7 +307,7 @@ class Session:
             # The first plan is built as a whole: it knows the defaults and the longest programs,
             # and a program that is started as soon as it is found would start before them.
             return
-        toolchain = job.script_instance.toolchain
+        toolchain = job.planned.spec.toolchain
         if self._build_thread is None:
             self._start(self._project, [toolchain])
         building = self._build_thread

@@ -1,8 +1,8 @@
-"""What is compiled after a template's own text, for messages: each line with its place in the
-manifest, which asks for it.
+"""A compiler's log in the words of whoever wrote the template and the manifest.
 
-A kernel's C++ name, and a struct's layout, are lines at the source's end. What a compiler finds
-wrong with them is wrong in the manifest.
+A line of a rendering is shown as the template's line that wrote it. A kernel's C++ name, and a
+struct's layout, are lines at the source's end: what a compiler finds wrong with them is wrong in
+the manifest. Imported only when a compiler says something.
 """
 
 from __future__ import annotations
@@ -10,14 +10,36 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tilusbuild.compile.kernel_names import VARIABLE
+from tilusbuild.errors import InputError, Place
+from tilusbuild.plan import library
+from tilusbuild.plan.instance import InstanceSpec, Sources, is_source
+from tilusbuild.plan.rendering import context
 from tilusbuild.render.linemap import LineMap, Origin, Piece
 from tilusbuild.render.messages import map_messages
+from tilusbuild.space import Schedule
 
-if TYPE_CHECKING:
-    from tilusbuild.errors import Place
+
+def readable(spec: InstanceSpec, sources: Sources, schedule: Schedule, log: str) -> str:
+    """Return a compiler's log with the template's own places and lines."""
+    if spec.is_link:
+        return library.readable(spec, log)
+    if is_source(spec.owner) or spec.manifest.build.line_directives:
+        return log
+    try:
+        given = context(spec, schedule)
+        renderer = sources.renderer.styled(spec.style)
+        template = spec.owner.template
+        source = renderer.render(template, given).text
+        lines = renderer.line_map(template, given, source)
+        values = spec.values(schedule)
+        symbol = spec.valued.symbol(values)
+        whole = spec.valued.whole(source, symbol, spec.unit(values))
+        return mapped(log, lines, whole, spec.valued.places(), symbol)
+    except InputError:
+        return log
+
 
 _NVRTC = "__nv_name_map"
 """The file in which NVRTC has the name that it was asked for, in line 2."""

@@ -1,0 +1,325 @@
+"""One instance of a script: its constants fixed, for one target; what the manifest says of it.
+
+An `InstanceSpec` is frozen: what is the same for all schedules of the instance (signature, launch,
+flags, limits), worked out once, so that a program costs only what its schedule decides. It names no
+file that was read; `rendering.py` makes texts of it and returns what they were made of. A
+`PlannedInstance` adds the schedules that were chosen and their programs' hashes, and no texts: a
+hundred thousand programs stay small.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from tilusbuild.compile import Pipeline, Recipe, pipeline_for
+from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
+from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.expr import Value
+from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.manifest import LANGUAGES, signature_of, snake_case
+from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
+from tilusbuild.plan.model import Target, target_constants
+from tilusbuild.plan.roots import torch_defines
+from tilusbuild.plan.valued import Grouping, Valued
+from tilusbuild.render.closure import Closure
+from tilusbuild.render.environment import Style
+from tilusbuild.render.headers import Headers
+from tilusbuild.render.renderer import Renderer
+from tilusbuild.runtime.naming import instance_name
+from tilusbuild.signature import Signature, SignatureError, resolve
+from tilusbuild.space import Schedule, Space
+from tilusbuild.toolchain import DigestMemory, Toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.script import ScriptSection
+
+HeadersOf: TypeAlias = Callable[[str], Headers]
+"""The headers that a template of a script can reach, by the template's name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceSpec:
+    """A script with its constants fixed, for one target, as the manifest describes it."""
+
+    manifest: Manifest
+    script: str
+    target: Target
+    params: Mapping[str, Value]
+    space: Space
+    parameters: tuple[str, ...]
+    derived: tuple[str, ...]
+    toolchain: Toolchain
+    recipe: Recipe
+    """What compiles each of its programs, as far as no schedule decides it."""
+    valued: Valued
+    grouping: Grouping | None
+    """How kernels share translation units; None where each has one of its own."""
+    objects: tuple[tuple[str, str], ...] = ()
+    """Of a library: the name and the hash of each program that is linked, in order."""
+
+    @property
+    def owner(self) -> ScriptSection:
+        """What the manifest says of the script."""
+        return self.manifest.scripts[self.script]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.recipe.pipeline
+
+    @property
+    def signature(self) -> Signature:
+        return self.recipe.signature
+
+    @property
+    def label(self) -> str:
+        """What a person calls the instance: `matmul[dtype=f16] h100`."""
+        return instance_name(self.script, self.params, self.target.name)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its programs are of use only together: those of a library."""
+        return self.owner.form not in ("kernel", "entry")
+
+    @property
+    def is_link(self) -> bool:
+        """Whether its program joins those of others, which are planned before it."""
+        return is_link(self.owner)
+
+    @property
+    def style(self) -> Style:
+        """How its templates are read."""
+        return style_of(self.owner)
+
+    def values(self, schedule: Schedule) -> dict[str, Value]:
+        """Return constants, parameters and derived values by name."""
+        return {**self.params, **schedule.values}
+
+    def unit(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Return the kernels that are compiled in one translation unit with a program's, its own
+        among them; () for one that is compiled alone. Raises `InputError`."""
+        if self.grouping is None or not self.pipeline.groups:
+            return ()
+        return self.grouping.kernels(values)
+
+    def shared(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Return those of a program's values that all kernels of its unit have."""
+        if self.grouping is None:
+            return values
+        shared = self.grouping.shared
+        return {n: value for n, value in values.items() if n in shared or n in self.params}
+
+
+class Sources:
+    """What the texts of a script's instances are read with. It reads each file once: the next plan
+    takes another."""
+
+    def __init__(self, renderer: Renderer, headers: HeadersOf, memory: DigestMemory) -> None:
+        self.renderer = renderer
+        self.headers = headers
+        self.memory = memory
+        self._external: dict[tuple[Pipeline, tuple[str, ...] | None], tuple[str, ...]] = {}
+
+    def other_headers(self, spec: InstanceSpec, closure: Closure) -> tuple[str, ...]:
+        """Return the fingerprint's lines for the toolkit's and the system's headers that a source
+        with this closure can reach."""
+        key = spec.pipeline, closure.external
+        if key not in self._external:
+            directories = spec.pipeline.headers(spec.toolchain)
+            self._external[key] = directories.external_header_digests(closure.external, self.memory)
+        return self._external[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What programs were made of: a change of any of it may change them."""
+
+    paths: frozenset[str] = frozenset()
+    """Files that were read, and files and directories in which one was looked for."""
+    templates: frozenset[str] = frozenset()
+    """Those of them that were asked for as templates."""
+    names: frozenset[str] | None = frozenset()
+    """The names that an include asks for, part by part: only a file or directory that is called
+    so can, where it appears, change what an include finds. None: one of any name can."""
+
+    def __or__(self, other: Inputs) -> Inputs:
+        either = self.names is None or other.names is None
+        return Inputs(
+            self.paths | other.paths,
+            self.templates | other.templates,
+            None if either else (self.names or frozenset()) | (other.names or frozenset()),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedInstance:
+    """A script with its constants fixed, for one target: what one script directory describes."""
+
+    spec: InstanceSpec
+    sources: Sources
+    schedules: tuple[int, ...]
+    """Indices into the space's valid points, in plan order."""
+    default: int | None
+    """The position in `schedules` of the default schedule, when there is one."""
+    programs: tuple[str, ...]
+    """Program hashes, one a schedule."""
+    inputs: Inputs
+    script_txt: str
+    hash: str
+    """sha256 of `script_txt`."""
+
+    @property
+    def script(self) -> str:
+        return self.spec.script
+
+    @property
+    def directory(self) -> str:
+        """The script's name in snake case, as its directory is called."""
+        return snake_case(self.spec.script)
+
+    @property
+    def target(self) -> Target:
+        return self.spec.target
+
+    @property
+    def params(self) -> Mapping[str, Value]:
+        return self.spec.params
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return self.spec.parameters
+
+    @property
+    def label(self) -> str:
+        return self.spec.label
+
+
+def language_of(template: str) -> str:
+    """Return what a template's source is compiled as, where the pipeline takes several."""
+    return LANGUAGES.get(os.path.splitext(template.removesuffix(".j2"))[1], "cu")
+
+
+def is_link(script: ScriptSection) -> bool:
+    """Return whether a script's program joins those of others, which are planned before it."""
+    return isinstance(script, LinkMethods)
+
+
+def is_source(script: ScriptSection) -> bool:
+    """Return whether a script's programs are sources of a library, which are not rendered."""
+    return isinstance(script, SourcesMethods)
+
+
+def style_of(script: ScriptSection) -> Style:
+    """Return how a script's templates are read."""
+    jinja = script.jinja
+    return Style(
+        rendered=script.render,
+        trim_blocks=jinja.trim_blocks,
+        lstrip_blocks=jinja.lstrip_blocks,
+        keep_trailing_newline=jinja.keep_trailing_newline,
+        strict=jinja.undefined == "error",
+        cpp_values=jinja.cpp_values,
+    )
+
+
+def instance_spec(
+    manifest: Manifest,
+    script: str,
+    target: Target,
+    params: Mapping[str, Value],
+    space: Space,
+    toolchain: Toolchain,
+    objects: tuple[tuple[str, str], ...] = (),
+) -> InstanceSpec:
+    """Return an instance as the manifest describes it. Raises `InputError`."""
+    owner = manifest.scripts[script]
+    compiler = toolchain.device_compiler.of(manifest.device_compiler_for(script, target.name))
+    pipeline = pipeline_for(target.kind, owner.form, compiler)
+    around = target_constants(target)
+    valued = Valued(manifest, script, target.name, pipeline, around)
+    parameters = tuple(name for each in space.spec.parameters for name in each.names)
+    cuda = toolchain.cuda
+    is_part = owner.form not in ("kernel", "entry")
+    recipe = Recipe(
+        pipeline=pipeline,
+        archs=target.archs,
+        ptx=target.ptx,
+        source="",
+        symbol="",
+        signature=_signature(manifest, script, params, around),
+        launch=valued.launch(),
+        constants={},
+        defines=tuple(_defines(manifest, script, target.name).items()),
+        std=manifest.std_for(script, target.name),
+        host_march=manifest.toolchain_for(script, target.name).host_march,
+        cudart=manifest.cudart_for(script, target.name),
+        assembled=bool(toolchain.fingerprint_assembler),
+        seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
+        rdc=is_part and manifest.libraries[owner.library or script].rdc,
+    )
+    grouping = _grouping(manifest, script, params, space, parameters, valued, pipeline)
+    return InstanceSpec(
+        manifest,
+        script,
+        target,
+        params,
+        space,
+        parameters,
+        tuple(name for name, _ in space.spec.derived),
+        toolchain,
+        recipe,
+        valued,
+        grouping,
+        objects,
+    )
+
+
+def _grouping(
+    manifest: Manifest,
+    script: str,
+    params: Mapping[str, Value],
+    space: Space,
+    parameters: tuple[str, ...],
+    valued: Valued,
+    pipeline: Pipeline,
+) -> Grouping | None:
+    group = manifest.scripts[script].group
+    if group is None and manifest.kernels_with(script):
+        group = parameters
+    if group is None or not pipeline.launcher.starts_kernel:
+        return None
+    place = manifest.place_of_value("script", script, "group")
+
+    def names(values: Mapping[str, Value]) -> tuple[str, ...]:
+        return valued.kernels({**params, **values})
+
+    def fail(problem: Diagnostic) -> InputError:
+        return InputError(replace(problem, place=place))
+
+    return Grouping(group, space.spec, names, fail)
+
+
+def _defines(manifest: Manifest, script: str, target: str) -> Mapping[str, str]:
+    own = manifest.defines_for(script, target)
+    place = manifest.place_of_torch(script)
+    return own if place is None else {**torch_defines(place), **own}
+
+
+def _signature(
+    manifest: Manifest, script: str, params: Mapping[str, Value], around: Mapping[str, Value]
+) -> Signature:
+    try:
+        found = resolve(signature_of(manifest.scripts[script]), params)
+    except SignatureError as error:
+        keys = ("script", script, "args", *([error.argument] if error.argument else []))
+        raise InputError(Diagnostic(error.message, manifest.place(*keys), error.hint)) from None
+    # What surrounds an expression is known here, and what a schedule says is not.
+    bound = (
+        argument if tile is None else replace(argument, tile=tile.substitute(around))
+        for argument in found.arguments
+        for tile in (argument.tile,)
+    )
+    return Signature(tuple(bound))
