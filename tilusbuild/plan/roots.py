@@ -123,7 +123,7 @@ def torch_defines(place: Place) -> dict[str, str]:
 
 
 def torch_needed(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sonames of torch's libraries, and the files that told them. Raises
+    """Return the sonames of torch's libraries, and the files that name them. Raises
     `InputError`."""
     directory = _torch_directory("lib", place)
     paths = tuple(os.path.join(directory, name) for name in _IMPORTED)

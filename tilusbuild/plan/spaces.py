@@ -351,7 +351,7 @@ def _specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
 
 
 def _has(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
-    """Return whether a space has a schedule with these values, as far as can be told: a space that
+    """Return whether a space has a schedule with these values, as far as is known: a space that
     is wrong in itself is reported where it is planned."""
     names = {name for parameter in spec.parameters for name in parameter.names}
     if not use.keys() <= names | {name for name, _ in spec.derived}:

@@ -209,7 +209,7 @@ class Grouping:
         return frozenset(found - self.spec.constants.keys())
 
     def key(self, values: Mapping[str, Value]) -> tuple[Value, ...]:
-        """Return what tells the unit of a schedule from others."""
+        """Return what distinguishes the unit of a schedule from others."""
         return tuple(values[name] for name in self.group if name in values)
 
     def kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
