@@ -11,9 +11,9 @@ import pytest
 from support.cache_sample import Sample
 from support.faulty_disk import FaultyDisk, failing
 from support.trees import published
-from tilusbuild.cache.arrivals import Arrivals
 from tilusbuild.cache.disk import CacheFullError
-from tilusbuild.cache.strangers import litter
+from tilusbuild.cache.entries import Arrivals
+from tilusbuild.cache.garbage import litter
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 

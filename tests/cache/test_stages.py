@@ -10,8 +10,7 @@ import pytest
 
 from support.cache_sample import OPTIONS, Sample
 from support.faulty_disk import FaultyDisk
-from tilusbuild.cache.entries import Stage
-from tilusbuild.cache.stages import Stages
+from tilusbuild.cache.entries import Stage, Stages
 from tilusbuild.cache.tree import Tree
 
 

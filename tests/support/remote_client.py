@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.strangers import litter
+from tilusbuild.cache.garbage import litter
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine import events

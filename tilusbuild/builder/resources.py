@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.timeline import TimedRunner
-from tilusbuild.cache.entries import Entry, Stage, compiler_log, lookup
+from tilusbuild.cache.entries import Entry, Stage, Stages, compiler_log, lookup
 from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.layout import LIBRARY
-from tilusbuild.cache.stages import Stages
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile import (
     StepStore,

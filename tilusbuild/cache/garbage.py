@@ -14,22 +14,23 @@ instant anything points to what was removed.
 from __future__ import annotations
 
 import os
+import stat
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import field, replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError, wrap_oserror
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.strangers import Stranger, litter, script_entries, strangers
-from tilusbuild.cache.strangers import entries as names_of_entries
 from tilusbuild.cache.tree import Tree
 from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.state.directories import is_directory, mounts_below
 from tilusbuild.state.files import sweep
 
 
@@ -53,8 +54,8 @@ class Collected:
     """Bytes of the entries that are left."""
     root_size: int
     """Bytes of those that the roots and running processes keep; `max_size` cannot go below."""
-    left: tuple[Stranger, ...] = ()
-    """What is in the tree and not ours: it stays."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """What is in the tree and not ours: it stays. See `strangers`."""
 
 
 def collect_garbage(
@@ -108,11 +109,11 @@ def _planned(
         stale = [name for name in litter(tree) if not _has_stranger(name, left)]
     decided = _decide(entries, _spread(entries, rooted, [*read, *mounted]), older_than, max_size)
     items = tuple(GarbageItem(name, layout.measured(tree.path(name))[0], 0.0) for name in stale)
-    return replace(decided, removed=(*decided.removed, *items), left=tuple(left)), entries
+    return replace(decided, removed=(*decided.removed, *items), left=left), entries
 
 
-def _has_stranger(name: str, left: Sequence[Stranger]) -> bool:
-    return any(each.name == name or each.name.startswith(f"{name}/") for each in left)
+def _has_stranger(name: str, left: Iterable[str]) -> bool:
+    return any(each == name or each.startswith(f"{name}/") for each in left)
 
 
 def _remove(tree: Tree, name: str) -> bool:
@@ -140,11 +141,11 @@ def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
     return True
 
 
-def clear_cache(tree: Tree, *, wait: bool = False) -> list[Stranger]:
+def clear_cache(tree: Tree, *, wait: bool = False) -> dict[str, str]:
     """Remove everything but the cache itself and what is not ours, which is returned. Raises
     `CacheBusyError`, `CacheError`."""
     if not tree.exists():
-        return []
+        return {}
     with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
         left = strangers(tree)
         tree.remove_entry(tree.path(layout.INDEX))
@@ -155,9 +156,9 @@ def clear_cache(tree: Tree, *, wait: bool = False) -> list[Stranger]:
     return left
 
 
-def _clear(tree: Tree, name: str, left: Sequence[Stranger]) -> None:
+def _clear(tree: Tree, name: str, left: Mapping[str, str]) -> None:
     """Remove something with what is in it, but for what is not ours."""
-    if any(stranger.name == name for stranger in left):
+    if name in left:
         return
     if not _has_stranger(name, left):
         tree.remove_entry(tree.path(name))
@@ -232,10 +233,10 @@ def _survey(tree: Tree) -> _Entries:
         except (FileNotFoundError, CorruptFileError):
             programs = ()
         _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
-    for program in names_of_entries(tree, layout.PROGRAMS):
+    for program in entries_in(tree, layout.PROGRAMS):
         name = f"{layout.PROGRAMS}/{program}"
         _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in headers_used(tree.path(name))])
-    for digest in names_of_entries(tree, layout.INCLUDE):
+    for digest in entries_in(tree, layout.INCLUDE):
         _add(tree, entries, f"{layout.INCLUDE}/{digest}", [])
     for name in entries.sizes:  # scripts come before programs, programs before headers
         for needed in entries.needs[name]:
@@ -293,3 +294,78 @@ def headers_used(path: str) -> list[str]:
         return layout.mentioned_headers(read_bytes(os.path.join(path, layout.COMPILE_SH)))
     except OSError:
         return []
+
+
+def strangers(tree: Tree) -> dict[str, str]:
+    """Return the names, relative to the tree, of what tilusbuild did not put there, and what each
+    is; without what is in the entries, in the order of names. Nothing removes them."""
+    found = dict.fromkeys(_strange_names(tree), "is unknown")
+    found |= dict.fromkeys(mounts_below(tree.root), "is a mount point")
+    return dict(sorted(found.items()))
+
+
+def _strange_names(tree: Tree) -> Iterator[str]:
+    yield from (name for name in tree.names() if name not in layout.TOP)
+    for each in tree.names(layout.STAGING):
+        if not layout.is_staging(each):
+            yield f"{layout.STAGING}/{each}"
+    for each in tree.names(LOCKS):
+        if _is_strange(tree, f"{LOCKS}/{each}", layout.is_lock(each), stat.S_ISREG):
+            yield f"{LOCKS}/{each}"
+    for directory in (layout.PROGRAMS, layout.INCLUDE):
+        yield from _strange_entries(tree, directory)
+    for script in tree.names(layout.SCRIPTS):
+        name = f"{layout.SCRIPTS}/{script}"
+        if _is_strange(tree, name, layout.is_script_directory(script)):
+            yield name
+        else:
+            yield from _strange_entries(tree, layout.SCRIPTS, script)
+
+
+def _strange_entries(tree: Tree, *directory: str) -> Iterator[str]:
+    for each in tree.names(*directory):
+        name = "/".join((*directory, each))
+        if _is_strange(tree, name, layout.is_hash(each)):
+            yield name
+
+
+def _is_strange(
+    tree: Tree, name: str, is_named: bool, is_kind: Callable[[int], bool] = stat.S_ISDIR
+) -> bool:
+    """Return whether it is something else than what we make, which has the right name and kind."""
+    try:
+        mode = os.lstat(tree.path(name)).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False  # another process has removed it since its name was read
+    except OSError:
+        return True
+    return not (is_named and is_kind(mode))
+
+
+def is_entry(tree: Tree, *names: str) -> bool:
+    """Return whether this can be an entry: a directory of its own that is named by a digest."""
+    return layout.is_hash(names[-1]) and is_directory(tree.path(*names))
+
+
+def entries_in(tree: Tree, *directory: str) -> list[str]:
+    """Return the names of the entries in a directory of the tree."""
+    return [name for name in tree.names(*directory) if is_entry(tree, *directory, name)]
+
+
+def script_entries(tree: Tree) -> list[tuple[str, str]]:
+    """Return (directory, hash) of the scripts."""
+    return [
+        (directory, digest)
+        for directory in filter(layout.is_script_directory, tree.names(layout.SCRIPTS))
+        for digest in entries_in(tree, layout.SCRIPTS, directory)
+    ]
+
+
+def litter(tree: Tree) -> list[str]:
+    """Return the private directories without a holder: what killed builds and collections left.
+    Raises `OSError`."""
+    return [
+        f"{layout.STAGING}/{name}"
+        for name in filter(layout.is_staging, tree.names(layout.STAGING))
+        if tree.locks.is_free(LockName("stage", name))
+    ]

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.arrivals import Arrivals
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import ADDED_KEYS, Entry, Stage, find_entry, listed, lookup
+from tilusbuild.cache.entries import ADDED_KEYS, Arrivals, Entry, Stage, find_entry, listed, lookup
 from tilusbuild.cache.includes import include_problems, publish_include
 from tilusbuild.cache.index import programs
 from tilusbuild.cache.locks import LockName

@@ -3,7 +3,7 @@
 Shallow verification compares names, sizes and links, at the cost of one `stat` for each file; deep
 verification reads everything. What is published or removed meanwhile is not reported. No result
 rests on `staging` and `state`, so they are not checked; what killed processes left there is
-`strangers.litter`.
+`garbage.litter`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import partial
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, CacheStrangerError, wrap_oserror
 from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
+from tilusbuild.cache.garbage import entries_in, script_entries, strangers
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.strangers import entries, script_entries, strangers
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -68,7 +68,7 @@ def verify_cache(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
     cache."""
     if not tree.exists():
         return []
-    unknown = [CacheProblem(each.name, each.what, BY_HAND) for each in strangers(tree)]
+    unknown = [CacheProblem(name, what, BY_HAND) for name, what in strangers(tree).items()]
     found = [*unknown, *_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]
     return sorted(found, key=lambda problem: problem.name)
 
@@ -116,7 +116,7 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
 
 
 def _programs(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
-    for program in entries(tree, layout.PROGRAMS):
+    for program in entries_in(tree, layout.PROGRAMS):
         entry, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
         yield from _found(entry, path, partial(program_problems, path, program, deep))
 
@@ -168,7 +168,7 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
 
 
 def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
-    for digest in entries(tree, layout.INCLUDE):
+    for digest in entries_in(tree, layout.INCLUDE):
         entry, path = f"{layout.INCLUDE}/{digest}", tree.include_path(digest)
         yield from _found(entry, path, partial(include_problems, path, digest, deep=deep))
 

@@ -135,7 +135,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
 
 
 def _say_litter(cache: Tree, *, remove: bool) -> None:
-    from tilusbuild.cache.strangers import litter
+    from tilusbuild.cache.garbage import litter
 
     found = litter(cache)
     gone = set(cache.sweep(again=True)) if remove and found else set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +14,6 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.strangers import Stranger
     from tilusbuild.cache.tree import Tree
 
 
@@ -124,12 +123,12 @@ def _known(cache: Tree, manifests: Sequence[str]) -> list[str]:
     return found
 
 
-def _say_left(left: Sequence[Stranger], arguments: Common) -> None:
-    for each in left:
+def _say_left(left: Mapping[str, str], arguments: Common) -> None:
+    for name, what in left.items():
         if arguments.json:
-            emit(LeftLine(each.name, each.what))
+            emit(LeftLine(name, what))
         else:
-            say(f"left alone: {each}\n")
+            say(f"left alone: {name} {what}\n")
 
 
 def clear(arguments: Common) -> int:

@@ -134,11 +134,11 @@ def _roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
 
 
 def _ls_programs(cache: Tree, arguments: Common, word: str) -> int:
-    from tilusbuild.cache import names
+    from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup
 
-    number = names.named(word).program
-    for script in names.instances(cache, word):
+    number = cache_index.parsed_name(word).program
+    for script in cache_index.instances_named(cache, word):
         if not arguments.json:
             _print_programs(cache, script, number)
             continue

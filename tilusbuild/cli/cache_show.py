@@ -81,11 +81,11 @@ class ShownPartLine(JsonLine):
 
 def run(arguments: CacheShowArgs) -> int:
     """Print what is known of a program, or one part of it; 1 when it is damaged."""
-    from tilusbuild.cache import names
+    from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup
 
     cache = options.cache(arguments.cache_dir)
-    program = names.program(cache, " ".join(arguments.program), arguments.target)
+    program = cache_index.program_named(cache, " ".join(arguments.program), arguments.target)
     directory = cache.program_path(program)
     if arguments.part is not None:
         _show(cache, program, directory, arguments)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.arrivals import Arrivals
+from tilusbuild.cache.entries import Arrivals
 from tilusbuild.cache.includes import include_problems, publish_include
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT

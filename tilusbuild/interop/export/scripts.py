@@ -12,10 +12,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilusbuild.cache import layout, names
+from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.garbage import headers_used
-from tilusbuild.cache.index import read_index
+from tilusbuild.cache.index import instances_named, read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
@@ -117,7 +117,7 @@ def exported_scripts(cache: Tree, wanted: Sequence[str] = ()) -> list[ExportedSc
     chosen: dict[tuple[str, str], set[int] | None] = {}
     for word in wanted:
         number = parse_name(word).program
-        for found in names.instances(cache, word):
+        for found in instances_named(cache, word):
             pair = (found.directory, found.hash)
             if number is None:
                 chosen[pair] = None
