@@ -12,7 +12,8 @@ import pytest
 from support import scale
 from support.fake_engine import Listener
 from support.project import needs_cxx
-from tilusbuild.builder import build as builder
+from tilusbuild.builder import publish
+from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import index
 from tilusbuild.cache.disk import CacheBusyError
@@ -37,11 +38,11 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
 
     def built() -> None:
         with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
-            builder.build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+            build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
 
     built()
     (cache / "state/published").unlink(missing_ok=True)
-    after = builder._Dispatch.after
+    after = publish._Dispatch.after
     looks: list[str] = []
 
     def removed_first(self: Any, path: str, instance: Any) -> None:
@@ -55,7 +56,7 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
                 clear_cache(Tree(str(cache)))
         after(self, path, instance)
 
-    monkeypatch.setattr(builder._Dispatch, "after", removed_first)
+    monkeypatch.setattr(publish._Dispatch, "after", removed_first)
     if who == "somebody":
         with pytest.raises(TilusbuildError, match="build the project again"):
             built()
@@ -76,7 +77,7 @@ def test_a_script_that_is_collected_before_the_index_names_it(
     def built(schedules: int) -> None:
         (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=schedules)))
         with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
-            builder.build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+            build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
 
     built(1)
     built(2)
@@ -87,7 +88,7 @@ def test_a_script_that_is_collected_before_the_index_names_it(
         removed.extend(each.name for each in collect_garbage(cache).removed)
         record(*words, **more)
 
-    monkeypatch.setattr(builder, "record_build", collected_first)
+    monkeypatch.setattr(publish, "record_build", collected_first)
     built(1)
     assert any(name.startswith("scripts/") for name in removed)
     collect_garbage(cache)  # which refuses while the index names what is not there
@@ -105,11 +106,11 @@ def test_programs_that_are_cleared_after_they_were_found(
 
     def built() -> None:
         with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
-            builder.build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+            build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
 
     built()
     shutil.rmtree(tmp_path / ".cache/scripts/scale")
-    record = builder.script_record
+    record = publish.script_record
     looks: list[object] = []
 
     def cleared_after_it(*words: Any, **more: Any) -> Any:
@@ -119,7 +120,7 @@ def test_programs_that_are_cleared_after_they_were_found(
             clear_cache(cache)
         return found
 
-    monkeypatch.setattr(builder, "script_record", cleared_after_it)
+    monkeypatch.setattr(publish, "script_record", cleared_after_it)
     built()
     assert looks
     assert verify_cache(cache) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support import scale
 from support.project import NewProject
-from tilusbuild.builder.dot import MAX_NODES
+from tilusbuild.builder.graph import MAX_NODES
 
 MACROS = "{% macro product() %}a * x[i]{% endmacro %}"
 

@@ -8,8 +8,15 @@ import subprocess
 
 import pytest
 
-from tilusbuild.builder.dot import MAX_NAMES, MAX_NODES, dot
-from tilusbuild.builder.graph import FileNode, Graph, ProgramNode, ScriptNode
+from tilusbuild.builder.graph import (
+    MAX_NAMES,
+    MAX_NODES,
+    FileNode,
+    Graph,
+    ProgramNode,
+    ScriptNode,
+    dot,
+)
 from tilusbuild.status import Status
 
 

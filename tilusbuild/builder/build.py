@@ -1,49 +1,54 @@
-"""A whole build: plan, compile what is missing, publish the scripts' directories and the index.
+"""A whole build, from top to bottom: plan, compile what is missing, publish what it is for.
 
 Nothing is written when everything is there already. What a build could not do is in its result; a
-mistake in the input is raised before anything is compiled. A script's directory lists every
-schedule with its program, and what a deployment must know.
+mistake in the input is raised before anything is compiled. `check` finds out whether a build would
+have anything to do, without writing a byte.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import field, replace
 
-from tilusbuild.builder import outputs
 from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.resources import ProgramCompiler, open_builder
-from tilusbuild.builder.shards import Shard, ShardPart, part_of
+from tilusbuild.builder.publish import (
+    Everything,
+    OneShard,
+    Publish,
+    mend_needed,
+    metas_of,
+    script_record,
+    statuses_of,
+)
+from tilusbuild.builder.resources import open_builder
+from tilusbuild.builder.shards import Shard, part_of
 from tilusbuild.builder.timeline import kept
-from tilusbuild.cache.disk import CacheReadOnlyError
 from tilusbuild.cache.entries import lookup
-from tilusbuild.cache.index import record_build
-from tilusbuild.cache.layout import SCRIPT_JSON
-from tilusbuild.cache.scripts import publish_script
-from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.index import read_index
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
-from tilusbuild.errors import TilusbuildError
-from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.runtime.table_keys import measured_keys
-from tilusbuild.state.clock import FileClock
-from tilusbuild.state.files import sha256_text
-from tilusbuild.state.log import StateFile
-from tilusbuild.state.stamp import Stamp, is_settled, sighting
+from tilusbuild.plan.planner import Plan, jobs
+from tilusbuild.report.text import counted
+from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.state.stamp import Stamp
 from tilusbuild.status import Status
 
-if TYPE_CHECKING:
-    from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.manifest import Manifest
-    from tilusbuild.runtime.refused import Refusal
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What is built, and what for."""
+
+    plan: Plan
+    selection: PlanSelection
+    publishes: Publish = field(default_factory=Everything)
+    dump_ir: bool = False
+    seen: Mapping[str, tuple[Stamp, ...]] = field(default_factory=dict)
+    """The programs that an earlier build found whole, with the stamps of `resources.WATCHED`."""
 
 
 def build(
@@ -59,360 +64,89 @@ def build(
 ) -> Result:
     """Build the selected part of a project, or one shard of it; `times` is a history to split by.
 
-    Raises `InputError` and `CacheError`.
+    With an `invocation` the next such command may be answered from the record of this one. Raises
+    `InputError` and `CacheError`.
     """
     config = replace(config, started_at=config.clock())
     plan = project.plan(selection)
-    read = None if invocation is None else PlanRead.of(project, plan, invocation)
+    request = BuildRequest(plan, selection, dump_ir=dump_ir)
     if shard is not None:
-        part = part_of(plan, shard, times)
-        config = replace(config, part=True)
-        return build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, part=part)
-    known = {} if invocation is None else last_entries(project, invocation)
-    result = build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known)
-    if read is not None and not config.dry_run and not plan.wanted:
+        request = replace(request, publishes=OneShard(part_of(plan, shard, times)))
+        return build_planned(project, request, replace(config, part=True), reporter)
+    if invocation is None:
+        return build_planned(project, request, config, reporter)
+    read = PlanRead.of(project, plan, invocation)
+    request = replace(request, seen=last_entries(project, invocation))
+    result = build_planned(project, request, config, reporter)
+    if not config.dry_run and not plan.wanted:
         write_record(project, plan, result, project.settings.jobs.value, read)
     return result
 
 
 def build_planned(
-    project: Project,
-    plan: Plan,
-    selection: PlanSelection,
-    config: BuildConfig,
-    reporter: Reporter,
-    *,
-    dump_ir: bool = False,
-    only: Sequence[ProgramJob] | None = None,
-    part: ShardPart | None = None,
-    seen: Mapping[str, tuple[Stamp, ...]] | None = None,
-    root: str | None = None,
+    project: Project, request: BuildRequest, config: BuildConfig, reporter: Reporter
 ) -> Result:
-    """Build what was planned; with `only`, just those of its programs, and nothing else is written;
-    with `part`, one shard. `seen` is for the store. `root` is who keeps what was made, in the place
-    of the project: its scripts get no dispatcher then. `headers` is given what the headers of
-    the programs cost. Raises `InputError` and `CacheError`."""
-    wanted: Iterable[ProgramJob] = jobs(plan) if only is None else only
-    if part is not None:
-        wanted = part.jobs(reporter)
-    if only is None and root is None:
-        outputs.check(project, plan)
-    if only is None and part is None and root is None:
-        config = replace(config, notices=dropped_measurements(project, plan))
-    with open_builder(project, config, seen=seen) as builder:
+    """Build what was planned, and publish what it is for. Raises `InputError` and `CacheError`."""
+    plan, publishes = request.plan, request.publishes
+    config = replace(config, notices=publishes.notices(project, plan))
+    with open_builder(project, config, seen=request.seen) as builder:
         with closing(reporter), closing(builder.compiler), kept(project, builder.config):
+            wanted = publishes.jobs(plan, reporter)
             result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
-            if _publishes(result, config) and only is None and part is None:
-                _mend_needed(project, plan, builder.compiler)
+            came_to_its_end = not (config.dry_run or result.was_stopped)
+            if came_to_its_end and publishes.mends:
+                mend_needed(project.cache, plan, builder.compiler.lay_out)
         if Status.CHANGED in result.statuses.values():
             project.memo.forget()
-        if not _publishes(result, config):
+        if not came_to_its_end:
             return result
         if project.cache.exists():
             project.cache.sweep()
-        if part is not None:
-            publish(project, plan, selection, dispatchers=False)
-        elif only is None:
-            with project.timeline.step("publish scripts"):
-                _publish_changed(project, plan, selection, result, root)
-        if dump_ir:
+        publishes.publish(project, plan, request.selection, result)
+        if request.dump_ir:
             from tilusbuild.builder.dump_ir import dump
 
             dump(project, plan)
     return result
 
 
-def _publishes(result: Result, config: BuildConfig) -> bool:
-    """Return whether a build came to its end, so that it says what it made."""
-    stopped = result.summary.signal is not None or result.summary.error is not None
-    return not (config.dry_run or stopped)
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a build would have to do."""
+
+    programs: int
+    """How many there are."""
+    missing: int
+    """How many of them are not in the cache."""
+    what: str | None
+    """The first thing that is out of date, in words; None when nothing is."""
 
 
-def _mend_needed(project: Project, plan: Plan, compiler: ProgramCompiler) -> None:
-    from tilusbuild.builder.needed import mend_needed
-
-    def jobs_of(instance: PlannedInstance) -> Iterable[ProgramJob]:
-        for index, program in enumerate(instance.programs):
-            yield ProgramJob(program, index, instance)
-
-    mend_needed(project.cache, plan.instances, jobs_of, compiler)
-
-
-def _publish_changed(
-    project: Project, plan: Plan, selection: PlanSelection, result: Result, root: str | None
-) -> None:
-    """Publish the scripts that are not known to be current, and remember those that are now."""
-    published = PublishedScripts(project.cache, project.manifest, project.memo.code, project.clock)
-    known = {
-        instance.hash
-        for instance in plan.instances
-        if published.is_current(instance, result.statuses)
-    }
-    unknown = [instance for instance in plan.instances if instance.hash not in known]
-    before = [published.look(instance) for instance in unknown]
-    publish(project, plan, selection, known=known, root=root)
-    if root is None:
-        for instance, look in zip(unknown, before, strict=True):
-            published.note(instance, result.statuses, look)
-        published.save()
-
-
-_PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
-
-
-def publish(
-    project: Project,
-    plan: Plan,
-    selection: PlanSelection,
-    *,
-    known: Container[str] = (),
-    dispatchers: bool = True,
-    root: str | None = None,
-) -> None:
-    """Publish the scripts' directories, the index and the libraries' outputs, as far as they are
-    not what they should be.
-
-    Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
-    one that is made from a part of its programs is of no use to anybody. `root` as for
-    `build_planned`. Raises `CacheError` and `InputError`.
-    """
-    dispatch = _Dispatch(project) if dispatchers and root is None else None
-
-    def ready() -> None:
-        # A build that compiles nothing excludes no other process: a collection may have taken a
-        # directory that no index named, after it was found to be right.
-        for instance in plan.instances:
-            if not os.path.isdir(_path(project, instance)):
-                _publish_script(project, instance, None)
-
-    if root is None:
-        outputs.write(project, plan)
-    try:
-        for instance in plan.instances:
-            if instance.hash not in known:
-                _publish_script(project, instance, dispatch)
-        record_build(
-            project.cache,
-            project.manifest.path if root is None else root,
-            plan.project,
-            [(instance.directory, instance.hash) for instance in plan.instances],
-            replace=root is not None or selection.is_whole,
-            ready=ready,
-        )
-    except CacheReadOnlyError:
-        # Everything that a reader needs is there: a cache that cannot be written only misses the
-        # names under which this project finds its programs again.
-        return
-
-
-class _Dispatch:
-    """What keeps dispatch current in the directories that a build publishes."""
-
-    def __init__(self, project: Project) -> None:
-        self._project = project
-        self._refused: dict[str, Mapping[str, Refusal]] = {}
-
-    def after(self, path: str, instance: PlannedInstance) -> None:
-        """Raises as `dispatcher.after_build`."""
-        # Imported only here: after most edits no directory changes, and the start should be quick.
-        from tilusbuild.dispatch import dispatcher, refusals
-
-        siblings = os.path.dirname(path)
-        if siblings not in self._refused:
-            self._refused[siblings] = refusals.gathered(siblings)
-        project = self._project
-        dispatcher.after_build(
-            project.cache,
-            path,
-            project.manifest,
-            instance,
-            project.runner,
-            self._refused[siblings],
-        )
-
-
-def _publish_script(
-    project: Project,
-    instance: PlannedInstance,
-    dispatch: _Dispatch | None,
-) -> None:
+def check(project: Project, selection: PlanSelection) -> Checked:
+    """Return what a build of the selection would have to do; what the plan learns is not kept where
+    the project was opened with `Project.keeps_nothing`. Raises `InputError`."""
     from tilusbuild.cache.scripts import is_published
 
-    def content() -> tuple[ScriptRecord, Mapping[str, str]]:
-        metas = metas_of(project, instance)
-        inherits = dispatch is not None
-        record = script_record(project, instance, metas, inherits=inherits)
-        return record, statuses_of(metas)
-
-    tree = project.cache
-    record, statuses = content()
-    if is_published(tree, record, statuses):
-        path = tree.script_path(record.directory, record.hash)
-    else:
-        # A build that compiles nothing holds no lock: what it has just seen may be gone by now.
-        with project.cache.in_use():
-            path = publish_script(project.cache, *content())
-    if dispatch is None:
-        from tilusbuild.dispatch.dispatcher import keep_tables
-
-        keep_tables(path)
-        return
-    try:
-        dispatch.after(path, instance)
-    except TilusbuildError:
-        if os.path.exists(os.path.join(path, SCRIPT_JSON)):
-            raise
-        # A build that compiles nothing holds no lock, and does not wait: a `cache clear` took
-        # away what was just found to be right. Now it is kept out.
-        with project.cache.in_use():
-            dispatch.after(publish_script(project.cache, record), instance)
-
-
-def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
-    """Return the meta.json of each program of an instance; None for one that is not there."""
-    entries = ((program, lookup(project.cache, program)) for program in instance.programs)
-    return {program: entry.meta if entry else None for program, entry in entries}
-
-
-def statuses_of(metas: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
-    """Return the statuses of those that are there."""
-    return {program: meta["status"] for program, meta in metas.items() if meta is not None}
-
-
-def script_record(
-    project: Project,
-    instance: PlannedInstance,
-    known: Mapping[str, Mapping[str, Any] | None],
-    *,
-    inherits: bool = False,
-) -> ScriptRecord:
-    """Return the content of a script's directory: every schedule, and its program's resources, as
-    `metas_of` knows them. With `inherits` a new one takes over what was measured of the same
-    programs before."""
-    from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.dispatch.describe import script_json
-    from tilusbuild.dispatch.inherited import begins
-    from tilusbuild.dispatch.tables import columns_of, rows_of
-
-    metas = [known[program] for program in instance.programs]
-    schedules = (schedule.values for schedule in instance.spec.space.take(instance.schedules))
-    described = script_json(project.manifest, instance, metas)
-    return ScriptRecord(
-        instance.directory,
-        instance.script_txt,
-        columns_of(instance.parameters),
-        rows_of(instance.parameters, schedules, instance.programs, metas),
-        described,
-        partial(begins, _path(project, instance), described, inherits=inherits),
-    )
-
-
-def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
-    """Return what the plan's new script directories will not take over of what was measured, in
-    words. Raises `InputError`."""
-    found = []
+    plan = project.plan(selection)
+    missing = {job.hash: job for job in jobs(plan) if lookup(project.cache, job.hash) is None}
+    if missing:
+        first = next(iter(missing.values())).label
+        what = f"{counted(len(missing), 'program')} of {plan.size} to build, first {first}"
+        return Checked(plan.size, len(missing), what)
     for instance in plan.instances:
-        path = _path(project, instance)
-        if os.path.isdir(path):
-            found.append(_other_keys(project, instance, path))
-        elif os.path.isdir(os.path.dirname(path)):
-            from tilusbuild.dispatch.describe import script_json
-            from tilusbuild.dispatch.inherited import dropped
-
-            metas = [None] * len(instance.programs)
-            described = partial(script_json, project.manifest, instance, metas)
-            found.append(dropped(path, described))
-    return tuple(filter(None, found))
-
-
-def _other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
-    """Return in words that what was measured in a script's directory is for other keys."""
-    measured = measured_keys(path)
-    if measured is None:
-        return None
-    # Imported only here: most scripts were not tuned, and the start should be quick.
-    from tilusbuild.dispatch.describe import keys_of
-    from tilusbuild.dispatch.inherited import of_other_keys
-
-    keys = keys_of(project.manifest.scripts[instance.script].dispatch, instance)
-    return None if measured == keys else of_other_keys(instance.label, measured, keys)
-
-
-def _path(project: Project, instance: PlannedInstance) -> str:
-    return project.cache.script_path(instance.directory, instance.hash)
-
-
-class DirectoryLook(NamedTuple):
-    """The stamps of a script directory's parts, when the last of them changed, and a moment before
-    they were looked at; in ns since 1970, by the clock that stamps them."""
-
-    stamps: list[list[int]]
-    newest: int
-    at: int
-
-
-class PublishedScripts:
-    """The script directories that are known to be right, so that they are not made again.
-
-    A script directory follows from its instance, from what the manifest says of the script, from
-    the statuses of its programs, and from `code`, the digest of our own. When all of these are what
-    they were when it was last checked, and the directory, its files and its two directories of
-    links have their stamps, it is right. Whatever is not known is worked out.
-    """
-
-    def __init__(self, tree: Tree, manifest: Manifest, code: str, clock: FileClock) -> None:
-        self._tree = tree
-        self._manifest = manifest
-        self._code = code
-        self._clock = clock
-        self._file = StateFile(os.path.join(tree.root, "state", "published"), "published")
-
-    def is_current(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> bool:
-        """Return whether the directory of an instance is known to be right."""
-        if self._manifest.scripts[instance.script].dispatch is not None:
-            return False  # its dispatcher follows from the results of tuning, too
-        known = self._file.get(instance.hash)
-        if not isinstance(known, list) or len(known) != 3 or not isinstance(known[2], int):
-            return False
-        now = self.look(instance)
-        right = known[:2] == [self._says(instance, statuses), now.stamps]
-        return right and is_settled(now.newest, known[2])
-
-    def look(self, instance: PlannedInstance) -> DirectoryLook:
-        """Return the directory as it is."""
-        moment = self._clock.moment()
-        directory = self._tree.script_path(instance.directory, instance.hash)
-        seen = [sighting(os.path.join(directory, part)) for part in _PARTS]
-        return DirectoryLook(
-            [list(each.stamp) for each in seen],
-            max(each.stamp.newest for each in seen),
-            min(moment.on(each.device) for each in seen),
-        )
-
-    def note(
-        self, instance: PlannedInstance, statuses: Mapping[str, str], before: DirectoryLook
-    ) -> None:
-        """Remember that the directory was right as it was before it was published: if publishing
-        changed it, the next build finds out."""
-        if self.look(instance).stamps == before.stamps:
-            row = [self._says(instance, statuses), before.stamps, before.at]
-            self._file.put(instance.hash, row)
-
-    def save(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
-        self._file.save(keep=self._is_there)
-
-    def _is_there(self, digest: str) -> bool:
-        scripts = self._tree.path("scripts")
-        directories = os.listdir(scripts)
-        return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in directories)
-
-    def _says(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> str:
-        manifest = self._manifest
-        parts = (
-            self._code,
-            repr(manifest.scripts[instance.script]),
-            repr(manifest.targets[instance.target.name]),
-            *(statuses.get(program, "") for program in instance.programs),
-        )
-        return sha256_text("\n".join(parts))
+        metas = metas_of(project, instance)
+        record = script_record(project, instance, metas)
+        if not is_published(project.cache, record, statuses_of(metas)):
+            return Checked(plan.size, 0, f"the directory of {instance.label} is not current")
+    try:
+        known = read_index(project.cache).get(project.manifest.path)
+    except CorruptFileError as error:
+        return Checked(plan.size, 0, str(error))
+    listed = set() if known is None else set(known.scripts)
+    # A part of it, as of another level, may be listed with more than was asked for.
+    if (
+        selection.is_whole
+        and not {(each.directory, each.hash) for each in plan.instances} <= listed
+    ):
+        return Checked(plan.size, 0, "index.json does not list this build")
+    return Checked(plan.size, 0, None)

@@ -2,12 +2,21 @@
 
 A script for one target is one node, whatever its constants; its programs are nodes of their own
 only on request. Nothing is written and no compiler runs.
+
+The build graph in Graphviz' language, as a picture that a person can read at any size.
+
+What there is much of is counted and not drawn: files with the same readers are one node, a script
+is a cluster with a node for each target that has its numbers, and the programs of a script, when
+they are asked for, are a node each only while they are few. Equal graphs give equal texts.
 """
 
 from __future__ import annotations
 
+import html
+import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -17,7 +26,10 @@ from tilusbuild.cache.entries import Entry, listed, lookup
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.render import templates_directory
+from tilusbuild.report.text import amount, counted, one_line
 from tilusbuild.status import KNOWN_IN_CACHE, Status
+from tilusbuild.table import cell_text
 
 Kind = Literal["manifest", "template", "header"]
 
@@ -146,3 +158,151 @@ def _inputs(instances: Collection[PlannedInstance], root: str) -> list[FileNode]
 def _shown(path: str, root: str) -> str:
     relative = os.path.relpath(path, root)
     return path if relative.startswith("../") else relative
+
+
+MAX_NODES = 40
+"""Programs of a script that are drawn as nodes; more are drawn as one table."""
+MAX_NAMES = 8
+"""Files that a node names; the rest are counted."""
+
+_SHAPES = {"manifest": "folder", "template": "note", "header": "note"}
+_COLOURS = {
+    Status.BUILT: "palegreen",
+    Status.FAILED: "lightcoral",
+    Status.PRUNED: "khaki",
+    Status.MISSING: "white",
+}
+
+
+def dot(graph: Graph) -> str:
+    """Return the graph for Graphviz."""
+    return "".join(f"{line}\n" for line in _lines(graph))
+
+
+def _lines(graph: Graph) -> Iterator[str]:
+    yield f"digraph {_quoted(graph.project)} {{"
+    yield "  rankdir=LR; ranksep=1; compound=true;"
+    yield '  node [shape=box, fontname="Helvetica,sans-serif", fontsize=12];'
+    clusters: dict[str, list[ScriptNode]] = {}
+    for script in graph.scripts:
+        clusters.setdefault(script.script, []).append(script)
+    yield from _files(graph, clusters)
+    for name, targets in clusters.items():
+        yield f"  subgraph {_quoted(f'cluster {name}')} {{"
+        label = _quoted(name)
+        yield f'    label={label}; style=rounded; color=gray; fontname="Helvetica,sans-serif";'
+        for target in targets:
+            yield f"    {_script_id(target.name)} [shape=plain, label=<{_numbers(target)}>];"
+        yield "  }"
+    yield from _drawn_programs(graph)
+    yield "}"
+
+
+def _files(graph: Graph, clusters: dict[str, list[ScriptNode]]) -> Iterator[str]:
+    """Yield a node for the files of one kind that the same scripts read, and its edges."""
+    ours = os.path.join(templates_directory(), "")
+    readers: dict[str, list[str]] = {file.path: [] for file in graph.files}
+    for script in graph.scripts:
+        for path in script.inputs:
+            readers[path].append(script.name)
+    groups: dict[tuple[str, tuple[str, ...]], list[FileNode]] = {}
+    for file in graph.files:
+        groups.setdefault((file.kind, tuple(readers[file.path])), []).append(file)
+    for (kind, names), files in groups.items():
+        # Our own templates are named as templates include them, wherever we are installed.
+        shown = [file.path.removeprefix(ours) for file in files[:MAX_NAMES]]
+        if len(files) > MAX_NAMES:
+            shown.append(f"… and {len(files) - MAX_NAMES} more")
+        node = _quoted(f"file {files[0].path}")
+        yield f"  {node} [label={_quoted(*shown)}, shape={_SHAPES[kind]}];"
+        for cluster, targets in clusters.items():
+            read = [target.name for target in targets if target.name in names]
+            if len(read) == len(targets) > 1:
+                middle = _script_id(read[len(read) // 2])
+                yield f"  {node} -> {middle} [lhead={_quoted(f'cluster {cluster}')}];"
+            else:
+                yield from (f"  {node} -> {_script_id(name)};" for name in read)
+
+
+def _numbers(script: ScriptNode) -> str:
+    """Return what is known of a script for a target, as a table."""
+    known = [(Status(name), number) for name, number in script.statuses.items() if number]
+    arch = "" if script.target == script.arch else f" ({_text(script.arch)})"
+    wide = f'<TD COLSPAN="{max(1, len(known))}">'
+    rows = [f"{wide}<B>{_text(script.target)}</B>{arch}<BR/>{counted(script.programs, 'program')}"]
+    cells = (
+        f'<TD BGCOLOR="{_COLOURS[status]}">{number:,}<BR/>'
+        f"{'to compile' if status == Status.MISSING else status}"
+        for status, number in known
+    )
+    rows += ["</TD>".join(cells)] if known else []
+    rows += [f"{wide}{amount(script.library)} of libraries"] if script.library else []
+    body = "".join(f"<TR>{row}</TD></TR>" for row in rows)
+    head = '<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="0" CELLPADDING="6" COLOR="gray40"'
+    return f'{head} BGCOLOR="white">{body}</TABLE>'
+
+
+def _drawn_programs(graph: Graph) -> Iterator[str]:
+    crowded = [script.name for script in graph.scripts if script.programs > MAX_NODES]
+    for name in crowded:
+        if cells := [each for each in graph.programs if name in each.scripts]:
+            yield from _grid(name, cells)
+    for program in graph.programs:
+        if set(crowded).issuperset(program.scripts):
+            continue
+        node = _quoted(f"program {program.hash}")
+        label = _quoted(program.label, program.status)
+        look = f"style=filled, fillcolor={_COLOURS[program.status]}"
+        yield f"  {node} [label={label}, tooltip={_quoted(_values(program))}, {look}];"
+        for name in program.scripts:
+            if name not in crowded:
+                yield f"  {_script_id(name)} -> {node};"
+
+
+def _grid(name: str, programs: Sequence[ProgramNode]) -> Iterator[str]:
+    """Yield one node with a cell for each program, about twice as wide as high: as nodes, hundreds
+    would be one column of no use to a reader."""
+    columns = math.ceil(math.sqrt(len(programs) * 2))
+    instances: dict[str, list[ProgramNode]] = {}
+    for program in programs:
+        instances.setdefault(program.label.rpartition("/")[0], []).append(program)
+    yield f"  {_quoted(f'programs {name}')} [shape=plain, label=<"
+    yield '    <TABLE BORDER="0" CELLBORDER="1" COLOR="gray" CELLSPACING="1">'
+    for instance, members in instances.items():
+        if len(instances) > 1:
+            yield f'    <TR><TD COLSPAN="{columns}" ALIGN="LEFT">{_text(instance)}</TD></TR>'
+        for start in range(0, len(members), columns):
+            yield "    <TR>" + "".join(map(_cell, members[start : start + columns])) + "</TR>"
+    yield "    </TABLE>>];"
+    yield f"  {_script_id(name)} -> {_quoted(f'programs {name}')};"
+
+
+def _cell(program: ProgramNode) -> str:
+    number = re.search(r"/(\d+)", program.label)
+    tooltip = _text(f"{program.label}: {program.status}; {_values(program)}")
+    colour = _COLOURS[program.status]
+    # Graphviz shows the tooltip of a cell only where the cell is a link.
+    return (
+        f'<TD HREF="#" TOOLTIP="{tooltip}" BGCOLOR="{colour}">{number[1] if number else "-"}</TD>'
+    )
+
+
+def _values(program: ProgramNode) -> str:
+    return ", ".join(f"{name}={cell_text(value)}" for name, value in program.values.items())
+
+
+def _script_id(name: str) -> str:
+    return _quoted(f"script {name}")
+
+
+def _text(text: str) -> str:
+    """Return a text for a label that is like HTML."""
+    return html.escape(one_line(text))
+
+
+def _quoted(*lines: str) -> str:
+    """Return a string of DOT. In one only the quote and, in labels, the backslash have a
+    meaning."""
+    escaped = (one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
+    text = "\\n".join(escaped)
+    return '"' + text.encode("utf-8", "backslashreplace").decode("utf-8") + '"'

@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 from tilusbuild._version import __version__
 from tilusbuild.builder import outputs
-from tilusbuild.builder.needed import NeededDirectories
 from tilusbuild.builder.project import Project
+from tilusbuild.builder.publish import NeededDirectories
 from tilusbuild.builder.resources import WATCHED
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup

@@ -95,7 +95,7 @@ class CheckLine(JsonLine):
 
 def _check(arguments: BuildArgs) -> int:
     """Print in one line what is out of date; 1 when something is."""
-    from tilusbuild.builder.check import check
+    from tilusbuild.builder.build import check
 
     with options.project(arguments) as project:
         project.keeps_nothing = True

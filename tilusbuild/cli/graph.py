@@ -82,8 +82,7 @@ class GraphSummary(JsonLine):
 
 def run(arguments: GraphArgs) -> int:
     """Print the graph. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.builder.dot import dot
-    from tilusbuild.builder.graph import graph
+    from tilusbuild.builder.graph import dot, graph
 
     with options.project(arguments) as project:
         plan = project.plan(options.selected(arguments, project))

@@ -51,8 +51,7 @@ def traced(arguments: TraceArgs, project: Project) -> Iterator[None]:
     if path is None:
         yield
         return
-    from tilusbuild.builder.timeline import built
-    from tilusbuild.builder.trace import trace
+    from tilusbuild.builder.timeline import built, trace
     from tilusbuild.errors import input_error
     from tilusbuild.state.outputs import write_output
 

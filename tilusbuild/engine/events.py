@@ -316,6 +316,11 @@ class Result:
     statuses: Mapping[str, str] = field(repr=False)
     """As in `Finished.status`, or "skipped"."""
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal or an error ended the build before its end."""
+        return self.summary.signal is not None or self.summary.error is not None
+
 
 class Reporter(Protocol):
     """Shows what happens. Called only on the thread that called `build`."""

@@ -1,9 +1,10 @@
 """What the engine asks of others: jobs, a compiler, a store, and how the build is to run.
 
 The engine knows nothing of manifests, templates, nvcc or the cache tree's layout. In a build these
-are `plan.planner.ProgramJob`, `build.builder.ProgramCompiler` and `build.builder.BuildStore`; tests
-have doubles of each. The store and the compiler are called from several threads at once, a job from
-one at a time. The reporter is in `events`, the token source and admission are in `resources`.
+are `plan.planner.ProgramJob`, `builder.compiler.ProgramCompiler` and
+`builder.resources.BuildStore`; tests have doubles of each. The store and the compiler are called
+from several threads at once, a job from one at a time. The reporter is in `events`, the token
+source and admission are in `resources`.
 """
 
 from __future__ import annotations

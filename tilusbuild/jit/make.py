@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tilusbuild.builder.build import build_planned
+from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
+from tilusbuild.builder.publish import Under
 from tilusbuild.cache.garbage import exclusive_use, remove_unread
 from tilusbuild.cache.index import forget_projects, read_index, script_listings
 from tilusbuild.cache.tree import Tree
@@ -100,15 +101,11 @@ def build(
     plan, selection = planned_for(project, script, target)
     (instance,) = plan.instances
     inputs = Inputs(project, plan.inputs, since)
-    result = build_planned(
-        project,
-        plan,
-        selection,
-        BuildConfig(jobs=project.settings.jobs.value),
-        _reporter(wanted),
-        dump_ir=wanted.config("dump_ir") or project.settings.dump_ir.value,
-        root=JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16],
-    )
+    root = JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16]
+    dump_ir = wanted.config("dump_ir") or project.settings.dump_ir.value
+    request = BuildRequest(plan, selection, Under(root), dump_ir=dump_ir)
+    config = BuildConfig(jobs=project.settings.jobs.value)
+    result = build_planned(project, request, config, _reporter(wanted))
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     (program,) = instance.programs

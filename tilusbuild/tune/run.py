@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tilusbuild.builder.build import build_planned
+from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
+from tilusbuild.builder.publish import Nothing
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
@@ -122,7 +123,8 @@ def build(
 ) -> ChosenProgram:
     """Have the program. Raises `NotBuiltError` when there can be none."""
     options = BuildConfig(jobs=1)
-    result = build_planned(project, plan, selection, options, reporter, only=[job])
+    request = BuildRequest(plan, selection, Nothing((job,)))
+    result = build_planned(project, request, options, reporter)
     status = result.statuses.get(job.hash, "missing")
     directory = project.cache.program_path(job.hash)
     if status != "built":

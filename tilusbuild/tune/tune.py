@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from tilusbuild.builder.build import build_planned
+from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.engine.events import Reporter
@@ -106,7 +106,7 @@ def built(
     for instance in plan.instances:  # a mistake in them need not wait for a build
         for size in sizes_of(project, wanted, instance):
             inputs.check_sizes(instance.spec.signature, size)
-    result = build_planned(project, plan, selection, BuildConfig(jobs=jobs), reporter)
+    result = build_planned(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     if result.summary.error is not None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from tilusbuild.builder.build import dropped_measurements, publish
 from tilusbuild.builder.project import Project
+from tilusbuild.builder.publish import dropped_measurements, publish
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import kept
 from tilusbuild.engine import events

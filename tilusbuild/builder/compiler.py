@@ -1,0 +1,289 @@
+"""The engine's compiler: lays out headers, fills the module directory, runs the pipeline's steps.
+
+It is called from several threads. A directory of headers, or of a launcher, is published before the
+first program that needs it is compiled. What runs a program's commands is a stack of runners, made
+for each program by `Ways.runner_for`, from the innermost outwards.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from tilusbuild.builder.timeline import TimedRunner
+from tilusbuild.cache.entries import Stage
+from tilusbuild.cache.includes import publish_include
+from tilusbuild.cache.tree import Tree
+from tilusbuild.compile import (
+    StepStore,
+    UnitSteps,
+    launcher_directory,
+    module_files,
+    unit_store,
+)
+from tilusbuild.compile.model import OBJECT
+from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
+from tilusbuild.engine.interfaces import Job, ProgramStage
+from tilusbuild.engine.timeline import LAUNCHER, Timeline
+from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.plan.rendering import RenderedProgram
+from tilusbuild.process.base import PrefixRunner, Runner
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.render.closure import Closure, layout
+from tilusbuild.status import Cause, Compiled
+from tilusbuild.toolchain import Toolchain, ToolsChangedError
+
+if TYPE_CHECKING:
+    from tilusbuild.process.resident import ResidentPool
+    from tilusbuild.toolchain.nvrtc import NvrtcLibrary
+
+
+_SEVERAL = 3
+"""Programs of one script that are worth preparing for: their headers are precompiled."""
+
+Shared: TypeAlias = Callable[[Runner, Job, Toolchain], Runner]
+"""Returns a runner of a job that also runs elsewhere, where the same tools are."""
+
+
+def alone(runner: Runner, job: Job, toolchain: Toolchain) -> Runner:
+    """The `Shared` of a build that only this machine compiles for."""
+    return runner
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a build runs commands."""
+
+    local: LocalRunner
+    timeline: Timeline
+    prefix: tuple[str, ...] = ()
+    environment: Mapping[str, str] | None = None
+    """The prefix's."""
+    nice: int = 0
+    makeflags: str = ""
+    """For compilers with threads of their own."""
+    shared: Shared = alone
+
+    def runner_for(self, job: Job, toolchain: Toolchain, residents: Residents) -> Runner:
+        """Return a runner for one program, whose commands can be cancelled alone: a process that
+        has NVRTC loaded or a new one, the prefix, tokens for nvcc's threads, other machines."""
+        scope = self.local.scope()
+        runner: Runner = scope
+        if toolchain.nvrtc is not None and not self.prefix:
+            from tilusbuild.toolchain.nvrtc_command import MORE
+
+            more = MORE if residents.more_to_come(job.script) else ()
+            runner = residents.pool(toolchain.nvrtc).runner(scope, more)
+        if self.prefix or self.nice:
+            runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
+        cuda = toolchain.cuda
+        if self.makeflags and not self.prefix and cuda and cuda.release >= FIRST_RELEASE:
+            runner = ThreadsRunner(cuda.nvcc, self.makeflags, runner)
+        return self.shared(runner, job, toolchain)
+
+    def timed(
+        self, toolchain: Toolchain, runner: Runner, ran: list[str], before: str = ""
+    ) -> Runner:
+        """Return the runner with each command recorded, and its line added to `ran`."""
+        nvrtc = toolchain.nvrtc
+        names = {} if nvrtc is None else {nvrtc.command: "NVRTC"}
+        return TimedRunner(runner, self.timeline, names, before, ran)
+
+
+class Residents:
+    """The processes that have NVRTC loaded, by its library, and how much they have to expect."""
+
+    def __init__(self, runner: LocalRunner) -> None:
+        self._runner = runner
+        self._guard = threading.Lock()
+        self._pools: dict[NvrtcLibrary, ResidentPool] = {}
+        self._expected: Counter[str] = Counter()
+        self.running: list[tuple[Job, Runner]] = []
+        """What is compiled now, and by whom."""
+
+    def expect(self, jobs: Iterable[Job]) -> None:
+        """Take note of what is still to be compiled."""
+        self._expected = Counter(job.script for job in jobs)
+
+    def more_to_come(self, script: str) -> bool:
+        """Return whether each compiler that runs will probably get several more of a script, when
+        one of it begins."""
+        self._expected[script] -= 1
+        return self._expected[script] >= _SEVERAL * (len(self.running) + 1)
+
+    def pool(self, nvrtc: NvrtcLibrary) -> ResidentPool:
+        """Return the processes of one library."""
+        from tilusbuild.process.resident import ResidentPool
+
+        with self._guard:
+            if nvrtc not in self._pools:
+                self._pools[nvrtc] = ResidentPool(self._runner, nvrtc.command)
+            return self._pools[nvrtc]
+
+    def drain(self) -> None:
+        """End the idle processes."""
+        for pool in list(self._pools.values()):
+            pool.drain()
+
+    def close(self) -> None:
+        """End the idle processes, and keep none from now on."""
+        for pool in self._pools.values():
+            pool.close()
+
+
+class Layout:
+    """The directories of headers and launchers that a build's programs are compiled with."""
+
+    def __init__(self, cache: Tree, ways: Ways, timeout: float | None) -> None:
+        self._cache = cache
+        self._ways = ways
+        self._timeout = timeout
+        self._directories: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self.launchers = StepStore(os.path.join(cache.state_path, "launchers"))
+
+    def of(
+        self, work: RenderedProgram, stage: str, runner: Runner, ran: list[str]
+    ) -> tuple[str, str | None] | Compiled:
+        """Return the launcher's digest ("" without one) and the directory of headers, both laid
+        out; or the end of a launcher that was not made."""
+        recipe = work.recipe
+        if not recipe.pipeline.launcher.is_there:
+            return "", self._headers(work.closure)
+        made: bytes | None = None
+        if recipe.pipeline.script.ships_launcher:
+            from tilusbuild.compile.program import launcher_object
+
+            timed = self._ways.timed(work.toolchain, runner, ran, f"{LAUNCHER}: ")
+            answer = launcher_object(
+                recipe, work.toolchain, stage, timed, self.launchers, self._timeout
+            )
+            if isinstance(answer, Compiled):
+                return answer
+            made = answer
+        launcher, files = launcher_directory(recipe, made)
+        self._lay_out(launcher, lambda: files)
+        return launcher, self._headers(work.closure)
+
+    def _headers(self, headers: Closure) -> str | None:
+        """Return the directory of a closure's headers, laid out; None when there are none."""
+        if not headers.headers:
+            return None
+        return self._lay_out(headers.digest, lambda: layout(headers))
+
+    def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
+        """Return the directory of a launcher or of headers, checked by content once a build."""
+        with self._guard:
+            if digest not in self._directories:
+                self._directories[digest] = publish_include(self._cache, digest, files())
+            return self._directories[digest]
+
+
+class ProgramCompiler:
+    """Compiles the programs of one plan, each with its own toolchain."""
+
+    def __init__(self, cache: Tree, ways: Ways, timeout: float | None) -> None:
+        """`timeout` is in seconds, for each process."""
+        self._cache = cache
+        self._ways = ways
+        self._timeout = timeout
+        self._units = unit_store(os.path.join(cache.state_path, "units"))
+        self._residents = Residents(ways.local)
+        self._layout = Layout(cache, ways, timeout)
+
+    def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
+        """Fill `stage`. Raises `CancelledError` and `OSError`."""
+        runner = self._ways.runner_for(job, work.toolchain, self._residents)
+        ran: list[str] = []
+        units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
+        self._residents.running.append(running := (job, runner))
+        try:
+            compiled = self._compile(work, stage.path, runner, ran, units)
+        finally:
+            self._residents.running.remove(running)
+        try:
+            _check_tools(work.toolchain, compiled)
+        except ToolsChangedError:
+            units.drop()
+            raise
+        from tilusbuild.compile.described import described
+
+        return replace(compiled, meta=described(work.recipe, compiled), commands=tuple(ran))
+
+    def _compile(
+        self,
+        work: RenderedProgram,
+        stage: str,
+        runner: Runner,
+        ran: list[str],
+        units: UnitSteps,
+    ) -> Compiled:
+        from tilusbuild.compile.program import compile_program
+
+        module = os.path.join(stage, "module")
+        os.makedirs(module)
+        laid_out = self._layout.of(work, stage, runner, ran)
+        if isinstance(laid_out, Compiled):
+            return laid_out
+        launcher, include = laid_out
+        for name, data in module_files(work.recipe, work.toolchain, launcher).items():
+            with open(os.path.join(module, name), "wb") as file:
+                file.write(data)
+        objects = [
+            os.path.join(self._cache.program_path(program), "module", OBJECT)
+            for program in work.recipe.objects
+        ]
+        return compile_program(
+            work.recipe,
+            work.toolchain,
+            stage,
+            include,
+            self._ways.timed(work.toolchain, runner, ran),
+            self._layout.launchers,
+            self._timeout,
+            work.closure.notes,
+            objects,
+            units,
+        )
+
+    def lay_out(self, work: RenderedProgram) -> None:
+        """Lay out a program's headers and its launcher, as compiling it does. Raises `CacheError`
+        and `CancelledError`."""
+        stage = Stage(self._cache)
+        try:
+            self._layout.of(work, stage.path, self._ways.local.scope(), [])
+        finally:
+            stage.discard()
+
+    def expect(self, jobs: Iterable[Job], /) -> None:
+        self._residents.expect(jobs)
+
+    def cancel(self) -> None:
+        self._residents.drain()
+        for _, runner in list(self._residents.running):
+            runner.cancel()
+        self._ways.local.cancel()
+
+    def cancel_job(self, job: Job) -> None:
+        """Kill the compile that has this very object."""
+        for each, runner in list(self._residents.running):
+            if each is job:
+                runner.cancel()
+
+    def close(self) -> None:
+        """End the processes that were kept for the next program."""
+        self._residents.close()
+
+
+def _check_tools(toolchain: Toolchain, outcome: Compiled) -> None:
+    """Raise `ToolsChangedError` when a compile may have seen other tools than its hash names.
+
+    What a tool reported may come from a file that was half written; so may its crash.
+    """
+    whole = outcome.cause not in (None, Cause.CHECK, Cause.LIMIT)
+    if (path := toolchain.changed(whole=whole)) is not None:
+        raise ToolsChangedError(f"{path} changed while it was used; build again")

@@ -1,0 +1,478 @@
+"""What a build writes beside programs: directories of scripts, the index, outputs of libraries.
+
+Which of these a build writes is a `Publish` value of its request: `Everything` of a project, one
+`OneShard`, what is kept `Under` another root than the project, or `Nothing`. A script's directory
+lists every schedule with its program, and what a deployment must know. Nothing is written that is
+there already as it should be.
+
+The directories below `include/` are named by a program's `compile.sh`. What an instance's programs
+name is remembered by its hash, in the log `needed` of the cache's state; one that is not whole is
+laid out again, and no program is compiled for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from tilusbuild.builder import outputs
+from tilusbuild.builder.project import Project
+from tilusbuild.builder.shards import ShardPart
+from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.index import record_build
+from tilusbuild.cache.layout import SCRIPT_JSON, is_hash
+from tilusbuild.cache.scripts import publish_script
+from tilusbuild.cache.tree import Tree
+from tilusbuild.engine.events import Reporter, Result
+from tilusbuild.errors import InputError, TilusbuildError
+from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.model import PlanSelection
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.rendering import RenderedProgram
+from tilusbuild.runtime.table_keys import measured_keys
+from tilusbuild.state.clock import FileClock
+from tilusbuild.state.files import sha256_text
+from tilusbuild.state.log import StateFile
+from tilusbuild.state.stamp import is_settled, sighting
+
+if TYPE_CHECKING:
+    from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.manifest import Manifest
+    from tilusbuild.runtime.refused import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """What a build is for: the programs that it has, and what it publishes of them."""
+
+    mends: ClassVar[bool] = False
+    """Whether what is missing of what its programs were compiled with is laid out again."""
+
+    def jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
+        """Return the programs to have; asked for when the build has begun."""
+        return jobs(plan)
+
+    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+        """Return warnings of what publishing would lose. Raises `InputError` for what could not be
+        published, before anything is compiled."""
+        return ()
+
+    def publish(
+        self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
+    ) -> None:
+        """Publish, at the end of a build that was not stopped. Raises `CacheError` and
+        `InputError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Publish):
+    """Some programs of a plan."""
+
+    programs: tuple[ProgramJob, ...]
+
+    def jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
+        return self.programs
+
+
+@dataclass(frozen=True, slots=True)
+class OneShard(Publish):
+    """A shard: dispatchers and measurements are for who merges the shards."""
+
+    part: ShardPart
+
+    def jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
+        return self.part.jobs(reporter)
+
+    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+        outputs.check(project, plan)
+        return ()
+
+    def publish(
+        self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
+    ) -> None:
+        publish(project, plan, selection, dispatchers=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Everything(Publish):
+    """What a project has: scripts, dispatchers, outputs of libraries, its place in the index."""
+
+    mends = True
+    root: str | None = None
+    """Who keeps the scripts, where that is not the project."""
+
+    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+        outputs.check(project, plan)
+        return dropped_measurements(project, plan)
+
+    def publish(
+        self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
+    ) -> None:
+        with project.timeline.step("publish scripts"):
+            _publish_changed(project, plan, selection, result, self.root)
+
+
+@dataclass(frozen=True, slots=True)
+class Under(Everything):
+    """The scripts alone: `root` keeps them in the index, and they get no dispatcher."""
+
+    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+        return ()
+
+
+def _publish_changed(
+    project: Project, plan: Plan, selection: PlanSelection, result: Result, root: str | None
+) -> None:
+    """Publish the scripts that are not known to be current, and remember those that are now."""
+    published = PublishedScripts(project.cache, project.manifest, project.memo.code, project.clock)
+    known = {
+        instance.hash
+        for instance in plan.instances
+        if published.is_current(instance, result.statuses)
+    }
+    unknown = [instance for instance in plan.instances if instance.hash not in known]
+    before = [published.look(instance) for instance in unknown]
+    publish(project, plan, selection, known=known, root=root)
+    if root is None:
+        for instance, look in zip(unknown, before, strict=True):
+            published.note(instance, result.statuses, look)
+        published.save()
+
+
+_PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
+
+
+def publish(
+    project: Project,
+    plan: Plan,
+    selection: PlanSelection,
+    *,
+    known: Container[str] = (),
+    dispatchers: bool = True,
+    root: str | None = None,
+) -> None:
+    """Publish the scripts' directories, the index and the libraries' outputs, as far as they are
+    not what they should be.
+
+    Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
+    one that is made from a part of its programs is of no use to anybody. `root` is who keeps the
+    scripts, in the place of the project. Raises `CacheError` and `InputError`.
+    """
+    dispatch = _Dispatch(project) if dispatchers and root is None else None
+
+    def ready() -> None:
+        # A build that compiles nothing excludes no other process: a collection may have taken a
+        # directory that no index named, after it was found to be right.
+        for instance in plan.instances:
+            if not os.path.isdir(_path(project, instance)):
+                _publish_script(project, instance, None)
+
+    if root is None:
+        outputs.write(project, plan)
+    try:
+        for instance in plan.instances:
+            if instance.hash not in known:
+                _publish_script(project, instance, dispatch)
+        record_build(
+            project.cache,
+            project.manifest.path if root is None else root,
+            plan.project,
+            [(instance.directory, instance.hash) for instance in plan.instances],
+            replace=root is not None or selection.is_whole,
+            ready=ready,
+        )
+    except CacheReadOnlyError:
+        # Everything that a reader needs is there: a cache that cannot be written only misses the
+        # names under which this project finds its programs again.
+        return
+
+
+class _Dispatch:
+    """What keeps dispatch current in the directories that a build publishes."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._refused: dict[str, Mapping[str, Refusal]] = {}
+
+    def after(self, path: str, instance: PlannedInstance) -> None:
+        """Raises as `dispatcher.after_build`."""
+        # Imported only here: after most edits no directory changes, and the start should be quick.
+        from tilusbuild.dispatch import dispatcher, refusals
+
+        siblings = os.path.dirname(path)
+        if siblings not in self._refused:
+            self._refused[siblings] = refusals.gathered(siblings)
+        project = self._project
+        dispatcher.after_build(
+            project.cache,
+            path,
+            project.manifest,
+            instance,
+            project.runner,
+            self._refused[siblings],
+        )
+
+
+def _publish_script(
+    project: Project,
+    instance: PlannedInstance,
+    dispatch: _Dispatch | None,
+) -> None:
+    from tilusbuild.cache.scripts import is_published
+
+    def content() -> tuple[ScriptRecord, Mapping[str, str]]:
+        metas = metas_of(project, instance)
+        inherits = dispatch is not None
+        record = script_record(project, instance, metas, inherits=inherits)
+        return record, statuses_of(metas)
+
+    tree = project.cache
+    record, statuses = content()
+    if is_published(tree, record, statuses):
+        path = tree.script_path(record.directory, record.hash)
+    else:
+        # A build that compiles nothing holds no lock: what it has just seen may be gone by now.
+        with project.cache.in_use():
+            path = publish_script(project.cache, *content())
+    if dispatch is None:
+        from tilusbuild.dispatch.dispatcher import keep_tables
+
+        keep_tables(path)
+        return
+    try:
+        dispatch.after(path, instance)
+    except TilusbuildError:
+        if os.path.exists(os.path.join(path, SCRIPT_JSON)):
+            raise
+        # A build that compiles nothing holds no lock, and does not wait: a `cache clear` took
+        # away what was just found to be right. Now it is kept out.
+        with project.cache.in_use():
+            dispatch.after(publish_script(project.cache, record), instance)
+
+
+def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
+    """Return the meta.json of each program of an instance; None for one that is not there."""
+    entries = ((program, lookup(project.cache, program)) for program in instance.programs)
+    return {program: entry.meta if entry else None for program, entry in entries}
+
+
+def statuses_of(metas: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+    """Return the statuses of those that are there."""
+    return {program: meta["status"] for program, meta in metas.items() if meta is not None}
+
+
+def script_record(
+    project: Project,
+    instance: PlannedInstance,
+    known: Mapping[str, Mapping[str, Any] | None],
+    *,
+    inherits: bool = False,
+) -> ScriptRecord:
+    """Return the content of a script's directory: every schedule, and its program's resources, as
+    `metas_of` knows them. With `inherits` a new one takes over what was measured of the same
+    programs before."""
+    from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.dispatch.describe import script_json
+    from tilusbuild.dispatch.inherited import begins
+    from tilusbuild.dispatch.tables import columns_of, rows_of
+
+    metas = [known[program] for program in instance.programs]
+    schedules = (schedule.values for schedule in instance.spec.space.take(instance.schedules))
+    described = script_json(project.manifest, instance, metas)
+    return ScriptRecord(
+        instance.directory,
+        instance.script_txt,
+        columns_of(instance.parameters),
+        rows_of(instance.parameters, schedules, instance.programs, metas),
+        described,
+        partial(begins, _path(project, instance), described, inherits=inherits),
+    )
+
+
+def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
+    """Return what the plan's new script directories will not take over of what was measured, in
+    words. Raises `InputError`."""
+    found = []
+    for instance in plan.instances:
+        path = _path(project, instance)
+        if os.path.isdir(path):
+            found.append(_other_keys(project, instance, path))
+        elif os.path.isdir(os.path.dirname(path)):
+            from tilusbuild.dispatch.describe import script_json
+            from tilusbuild.dispatch.inherited import dropped
+
+            metas = [None] * len(instance.programs)
+            described = partial(script_json, project.manifest, instance, metas)
+            found.append(dropped(path, described))
+    return tuple(filter(None, found))
+
+
+def _other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
+    """Return in words that what was measured in a script's directory is for other keys."""
+    measured = measured_keys(path)
+    if measured is None:
+        return None
+    # Imported only here: most scripts were not tuned, and the start should be quick.
+    from tilusbuild.dispatch.describe import keys_of
+    from tilusbuild.dispatch.inherited import of_other_keys
+
+    keys = keys_of(project.manifest.scripts[instance.script].dispatch, instance)
+    return None if measured == keys else of_other_keys(instance.label, measured, keys)
+
+
+def _path(project: Project, instance: PlannedInstance) -> str:
+    return project.cache.script_path(instance.directory, instance.hash)
+
+
+class DirectoryLook(NamedTuple):
+    """The stamps of a script directory's parts, when the last of them changed, and a moment before
+    they were looked at; in ns since 1970, by the clock that stamps them."""
+
+    stamps: list[list[int]]
+    newest: int
+    at: int
+
+
+class PublishedScripts:
+    """The script directories that are known to be right, so that they are not made again.
+
+    A script directory follows from its instance, from what the manifest says of the script, from
+    the statuses of its programs, and from `code`, the digest of our own. When all of these are what
+    they were when it was last checked, and the directory, its files and its two directories of
+    links have their stamps, it is right. Whatever is not known is worked out.
+    """
+
+    def __init__(self, tree: Tree, manifest: Manifest, code: str, clock: FileClock) -> None:
+        self._tree = tree
+        self._manifest = manifest
+        self._code = code
+        self._clock = clock
+        self._file = StateFile(os.path.join(tree.root, "state", "published"), "published")
+
+    def is_current(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> bool:
+        """Return whether the directory of an instance is known to be right."""
+        if self._manifest.scripts[instance.script].dispatch is not None:
+            return False  # its dispatcher follows from the results of tuning, too
+        known = self._file.get(instance.hash)
+        if not isinstance(known, list) or len(known) != 3 or not isinstance(known[2], int):
+            return False
+        now = self.look(instance)
+        right = known[:2] == [self._says(instance, statuses), now.stamps]
+        return right and is_settled(now.newest, known[2])
+
+    def look(self, instance: PlannedInstance) -> DirectoryLook:
+        """Return the directory as it is."""
+        moment = self._clock.moment()
+        directory = self._tree.script_path(instance.directory, instance.hash)
+        seen = [sighting(os.path.join(directory, part)) for part in _PARTS]
+        return DirectoryLook(
+            [list(each.stamp) for each in seen],
+            max(each.stamp.newest for each in seen),
+            min(moment.on(each.device) for each in seen),
+        )
+
+    def note(
+        self, instance: PlannedInstance, statuses: Mapping[str, str], before: DirectoryLook
+    ) -> None:
+        """Remember that the directory was right as it was before it was published: if publishing
+        changed it, the next build finds out."""
+        if self.look(instance).stamps == before.stamps:
+            row = [self._says(instance, statuses), before.stamps, before.at]
+            self._file.put(instance.hash, row)
+
+    def save(self) -> None:
+        """Write what is new; do nothing where that is not possible."""
+        self._file.save(keep=self._is_there)
+
+    def _is_there(self, digest: str) -> bool:
+        scripts = self._tree.path("scripts")
+        directories = os.listdir(scripts)
+        return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in directories)
+
+    def _says(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> str:
+        manifest = self._manifest
+        parts = (
+            self._code,
+            repr(manifest.scripts[instance.script]),
+            repr(manifest.targets[instance.target.name]),
+            *(statuses.get(program, "") for program in instance.programs),
+        )
+        return sha256_text("\n".join(parts))
+
+
+class NeededDirectories:
+    """The digests of the directories that each instance's programs were compiled with."""
+
+    def __init__(self, cache: Tree) -> None:
+        self._cache = cache
+        self._file = StateFile(os.path.join(cache.state_path, "needed"), "needed")
+
+    def of(self, instance: PlannedInstance) -> list[str]:
+        """Return the digests, sorted."""
+        known = self._file.get(instance.hash)
+        if isinstance(known, list) and all(isinstance(d, str) and is_hash(d) for d in known):
+            return known
+        found = self.read(instance)
+        if all(lookup(self._cache, program) for program in instance.programs[:1]):
+            self._file.put(instance.hash, found)
+        return found
+
+    def read(self, instance: PlannedInstance) -> list[str]:
+        """Return the digests as the programs name them now."""
+        return sorted({d for program in instance.programs for d in self._named(program)})
+
+    def mend(
+        self,
+        jobs: Iterable[ProgramJob],
+        missing: set[str],
+        lay_out: Callable[[RenderedProgram], None],
+    ) -> None:
+        """Lay out what is missing, each for the first of the jobs that names it. Raises
+        `CacheError` and `CancelledError`."""
+        for job in jobs:
+            if not missing:
+                return
+            if named := missing.intersection(self._named(job.hash)):
+                # What no longer renders so is not needed by the next build either.
+                with suppress(InputError, InputChangedError, CacheReadOnlyError):
+                    lay_out(job.render())
+                missing -= named
+
+    def save(self) -> None:
+        """Write what is new; do nothing where that is not possible."""
+        self._file.save()
+
+    def _named(self, program: str) -> list[str]:
+        from tilusbuild.cache.garbage import headers_used
+
+        return headers_used(self._cache.program_path(program))
+
+
+def mend_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], None]) -> None:
+    """Lay out again what is missing of what a plan's programs were compiled with. Raises
+    `CacheError` and `CancelledError`."""
+    needed = NeededDirectories(cache)
+    whole: dict[str, bool] = {}
+    for instance in plan.instances:
+        for digest in needed.of(instance):
+            if digest not in whole:
+                whole[digest] = _is_whole(cache, digest)
+        if missing := {digest for digest in needed.of(instance) if not whole[digest]}:
+            programs = enumerate(instance.programs)
+            every = (ProgramJob(program, index, instance) for index, program in programs)
+            needed.mend(every, missing.intersection(needed.read(instance)), lay_out)
+    needed.save()
+
+
+def _is_whole(cache: Tree, digest: str) -> bool:
+    """Return whether every file is there; contents are compared before a compile may use them."""
+    try:
+        return not include_problems(cache.include_path(digest), digest, deep=False)
+    except OSError:
+        return False
