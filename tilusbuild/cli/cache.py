@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
     optional,
     positionals,
 )
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
@@ -100,15 +100,6 @@ class CacheProblemLine(JsonLine):
     advice: str
 
 
-@dataclass(frozen=True, slots=True)
-class CacheVerifySummary(JsonLine):
-    """How many problems, and how many entries were removed for them."""
-
-    event: ClassVar[str] = "summary"
-    problems: int
-    removed: int
-
-
 def _verify(arguments: CacheVerifyArgs) -> int:
     from tilusbuild.cache.verify import repair_cache, verify_cache
 
@@ -125,7 +116,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
     left = [problem for problem in problems if problem.entry not in removed]
     _say_litter(cache, remove=arguments.repair)
     if arguments.json:
-        emit(CacheVerifySummary(len(problems), len(removed)))
+        emit(CountsLine({"problems": len(problems), "removed": len(removed)}))
     elif not problems:
         print("no problems found")
     else:
@@ -172,19 +163,6 @@ class IncompleteLine(JsonLine):
     missing: int
 
 
-@dataclass(frozen=True, slots=True)
-class MergeSummary(JsonLine):
-    """What was taken over; `known` are programs that were there before."""
-
-    event: ClassVar[str] = "summary"
-    sources: int
-    programs: int
-    known: int
-    includes: int
-    scripts: int
-    refused: int
-
-
 def _merge(arguments: CacheMergeArgs) -> int:
     from tilusbuild.builder.merge import merge
     from tilusbuild.errors import InputError
@@ -211,9 +189,9 @@ def _emit_merged(merged: Merged) -> None:
         emit(RefusedLine(each.source, each.name, each.what))
     for script, missing in merged.incomplete.items():
         emit(IncompleteLine(script, missing))
-    programs = (merged.programs, merged.known)
-    rest = (merged.includes, merged.scripts, len(merged.refused))
-    emit(MergeSummary(merged.sources, *programs, *rest))
+    names = ("sources", "programs", "known", "includes", "scripts")
+    counts = {name: getattr(merged, name) for name in names}
+    emit(CountsLine({**counts, "refused": len(merged.refused)}))
 
 
 def _print_merged(cache: Tree, merged: Merged, *, quiet: bool) -> None:
@@ -249,7 +227,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     "verify": Verb(
         CacheVerifyArgs,
         _verify,
-        (CacheProblemLine, CacheVerifySummary),
+        (CacheProblemLine, CountsLine),
         "verify every file against its digest",
     ),
     "gc": Verb(
@@ -258,7 +236,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         (
             cache_gc.RemovedLine,
             cache_gc.LeftLine,
-            cache_gc.CacheGcSummary,
+            CountsLine,
         ),
         "remove what no project's last build made",
     ),
@@ -266,7 +244,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     "merge": Verb(
         CacheMergeArgs,
         _merge,
-        (RefusedLine, IncompleteLine, MergeSummary),
+        (RefusedLine, IncompleteLine, CountsLine),
         "merge the caches of several machines into this one",
     ),
     "push": Verb(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, flag, option, optional, repeated
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
@@ -56,16 +56,6 @@ class LeftLine(JsonLine):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class CacheGcSummary(JsonLine):
-    """How many entries were removed, and the bytes that these and the others take."""
-
-    event: ClassVar[str] = "summary"
-    removed: int
-    freed: int
-    kept: int
-
-
 def gc(arguments: CacheGcArgs) -> int:
     """Remove what no project's last build made; returns the exit status."""
     from tilusbuild.cache.garbage import collect_garbage
@@ -92,7 +82,8 @@ def gc(arguments: CacheGcArgs) -> int:
         for item in result.removed:
             emit(RemovedLine(item.name, item.size, item.age))
         _say_left(result.left, arguments)
-        emit(CacheGcSummary(len(result.removed), freed, result.kept_size))
+        counts = {"removed": len(result.removed), "freed": freed, "kept": result.kept_size}
+        emit(CountsLine(counts))
         return 0
     if arguments.verbose or arguments.dry_run:
         for item in result.removed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine, dumps
 from tilusbuild.report.text import counted
 
@@ -39,15 +39,6 @@ class CommandLine(JsonLine):
     arguments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CompdbSummary(JsonLine):
-    """How many commands, and how many programs have no source yet."""
-
-    event: ClassVar[str] = "summary"
-    commands: int
-    missing: int
-
-
 def run(arguments: CompdbArgs) -> int:
     """Print or write the database. Writes nothing to the tree."""
     from tilusbuild.builder.compdb import database
@@ -62,7 +53,7 @@ def run(arguments: CompdbArgs) -> int:
     if arguments.json:
         for each in found.commands:
             emit(CommandLine(each.label, each.program, each.directory, each.file, each.arguments))
-        emit(CompdbSummary(len(found.commands), found.missing))
+        emit(CountsLine({"commands": len(found.commands), "missing": found.missing}))
     elif arguments.output is None:
         sys.stdout.write(_text(found))
     if found.missing and not arguments.quiet:
@@ -75,4 +66,4 @@ def _text(found: Database) -> str:
     return dumps([command.entry for command in found.commands], indent=2) + "\n"
 
 
-VERB = Verb(CompdbArgs, run, (CommandLine, CompdbSummary))
+VERB = Verb(CompdbArgs, run, (CommandLine, CountsLine))

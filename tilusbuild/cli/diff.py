@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine
 
 _SHOWN = 3
@@ -35,14 +35,6 @@ class ChangeLine(JsonLine):
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiffSummary(JsonLine):
-    """How many differences."""
-
-    event: ClassVar[str] = "summary"
-    changes: int
-
-
 def run(arguments: DiffArgs) -> int:
     """Print what changed from A to B."""
     from tilusbuild.package.diff import changes, grouped, side
@@ -53,7 +45,7 @@ def run(arguments: DiffArgs) -> int:
     if arguments.json:
         for each in found:
             emit(ChangeLine(each.what, each.kind, each.label, each.reasons))
-        emit(DiffSummary(len(found)))
+        emit(CountsLine({"changes": len(found)}))
     else:
         for change, labels in grouped(found):
             shown = labels if arguments.verbose else labels[:_SHOWN]
@@ -66,4 +58,4 @@ def run(arguments: DiffArgs) -> int:
     return 1 if found and arguments.exit_code else 0
 
 
-VERB = Verb(DiffArgs, run, (ChangeLine, DiffSummary))
+VERB = Verb(DiffArgs, run, (ChangeLine, CountsLine))

@@ -17,7 +17,7 @@ from tilusbuild.cli.arguments import (
     positional,
     positionals,
 )
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.report.text import counted
 
@@ -127,23 +127,6 @@ class PruneLine(JsonLine):
     mean: float
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchSummary(JsonLine):
-    """How many instances."""
-
-    event: ClassVar[str] = "summary"
-    instances: int
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchCheckSummary(JsonLine):
-    """How many instances and problems, of `check`."""
-
-    event: ClassVar[str] = "summary"
-    instances: int
-    problems: int
-
-
 def run(arguments: DispatchArgs) -> int:
     """Print to stdout; 1 when `check` finds a problem."""
     from tilusbuild.errors import input_error
@@ -216,7 +199,7 @@ def _check(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
         else:
             print(f"{label}: {problem}")
     if arguments.json:
-        emit(DispatchCheckSummary(len(looks), len(found)))
+        emit(CountsLine({"instances": len(looks), "problems": len(found)}))
     elif not found:
         print(f"{counted(len(looks), 'instance')}: no problems found")
     return 1 if found else 0
@@ -285,7 +268,7 @@ def _build(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOv
 
 def _summary(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> None:
     if arguments.json:
-        emit(DispatchSummary(len(looks)))
+        emit(CountsLine({"instances": len(looks)}))
 
 
 VERB = Verb(
@@ -293,6 +276,6 @@ VERB = Verb(
     run,
     (
         *(DispatchLine, DispatchProblem, CoverageLine, PruneLine),
-        *(DispatchSummary, DispatchCheckSummary),
+        CountsLine,
     ),
 )

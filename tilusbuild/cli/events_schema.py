@@ -105,12 +105,15 @@ def _line(kind: Any, classes: dict[str, Any]) -> None:
     """Add the schema of a line to `classes`, and those of the dataclasses that it holds."""
     found = _object(kind, classes)
     properties: dict[str, Any] = {"event": {"const": kind.event}}
+    others: dict[str, Any] = {}
     for name, rule in found["properties"].items():
         if name != getattr(kind, "inlined", None):
             properties[name] = rule
         elif is_dataclass(inner := get_type_hints(kind)[name]):
             properties |= _object(inner, classes)["properties"]
-    classes[kind.__name__] = _required({**found, "properties": properties})
+        else:
+            others = {"additionalProperties": rule["additionalProperties"]}
+    classes[kind.__name__] = {**_required({**found, "properties": properties}), **others}
 
 
 def _object(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:

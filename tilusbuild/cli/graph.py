@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.status import Status
 
@@ -68,16 +68,6 @@ class GraphProgramLine(JsonLine):
     values: Mapping[str, Scalar]
     """Constants, parameters and derived values."""
     scripts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GraphSummary(JsonLine):
-    """The size of the graph."""
-
-    event: ClassVar[str] = "summary"
-    files: int
-    scripts: int
-    programs: int
 
 
 def run(arguments: GraphArgs) -> int:
@@ -142,7 +132,8 @@ def _emit(found: Graph, programs: int) -> None:
     for program in found.programs:
         values, scripts = program.values, program.scripts
         emit(GraphProgramLine(program.hash, program.label, program.status, values, scripts))
-    emit(GraphSummary(len(found.files), len(found.scripts), programs))
+    counts = {"files": len(found.files), "scripts": len(found.scripts), "programs": programs}
+    emit(CountsLine(counts))
 
 
-VERB = Verb(GraphArgs, run, (GraphFileLine, GraphScriptLine, GraphProgramLine, GraphSummary))
+VERB = Verb(GraphArgs, run, (GraphFileLine, GraphScriptLine, GraphProgramLine, CountsLine))

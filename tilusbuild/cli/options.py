@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from tilusbuild.cli.arguments import Common, settings_of
 from tilusbuild.report.jsonl import JsonLine, json_line
@@ -232,6 +233,15 @@ def say(text: str) -> None:
     """Write to stderr what a command says beside its result. Never raises: a message without a
     reader changes no exit status."""
     Stream(sys.stderr).write(text)
+
+
+@dataclass(frozen=True, slots=True)
+class CountsLine(JsonLine):
+    """The end of a command's lines: how many of each it found or made; sizes are in bytes."""
+
+    event: ClassVar[str] = "summary"
+    inlined: ClassVar[str] = "counts"
+    counts: Mapping[str, int]
 
 
 def emit(line: JsonLine, *, flush: bool = False) -> None:

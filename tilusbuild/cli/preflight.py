@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
@@ -98,15 +98,6 @@ class PreflightProblemLine(JsonLine):
     event: ClassVar[str] = "problem"
     device: str
     what: str
-
-
-@dataclass(frozen=True, slots=True)
-class PreflightSummary(JsonLine):
-    """How many devices, and how many things are missing on them."""
-
-    event: ClassVar[str] = "summary"
-    devices: int
-    missing: int
 
 
 def run(arguments: PreflightArgs) -> int:
@@ -201,7 +192,7 @@ def _emit(results: Sequence[PreflightReport]) -> None:
         for problem in result.problems:
             emit(PreflightProblemLine(device, problem))
     missing = sum(len(_problems(result)) for result in results)
-    emit(PreflightSummary(len(results), missing))
+    emit(CountsLine({"devices": len(results), "missing": missing}))
 
 
 def _line(device: str, answer: InstanceReport) -> PreflightLine:
@@ -225,4 +216,4 @@ def _line(device: str, answer: InstanceReport) -> PreflightLine:
     )
 
 
-VERB = Verb(PreflightArgs, run, (PreflightLine, PreflightProblemLine, PreflightSummary))
+VERB = Verb(PreflightArgs, run, (PreflightLine, PreflightProblemLine, CountsLine))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
@@ -39,14 +39,6 @@ class RenderedLine(JsonLine):
     source: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RenderSummary(JsonLine):
-    """How many sources there were."""
-
-    event: ClassVar[str] = "summary"
-    programs: int
-
-
 def run(arguments: RenderArgs) -> int:
     """Print or write the sources. Runs no compiler and writes nothing to the tree."""
     from tilusbuild.plan.planner import jobs
@@ -60,7 +52,7 @@ def run(arguments: RenderArgs) -> int:
             programs += 1
             _write(arguments, job)
     if arguments.json:
-        emit(RenderSummary(programs))
+        emit(CountsLine({"programs": programs}))
     elif arguments.output is not None and not arguments.quiet:
         print(f"{counted(programs, 'source')} in {arguments.output}")
     return 0
@@ -96,4 +88,4 @@ def _file_name(job: ProgramJob, suffix: str) -> str:
     return os.path.join(job.planned.target.name, name.replace("/", "%2F"), index + suffix)
 
 
-VERB = Verb(RenderArgs, run, (RenderedLine, RenderSummary))
+VERB = Verb(RenderArgs, run, (RenderedLine, CountsLine))

@@ -15,7 +15,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     repeated,
 )
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
@@ -77,15 +77,6 @@ class CallLine(JsonLine):
     mismatch: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary(JsonLine):
-    """How many sizes, and how many with a wrong result."""
-
-    event: ClassVar[str] = "summary"
-    calls: int
-    wrong: int
-
-
 def run(arguments: RunArgs) -> int:
     """Print a line for each size; 1 when a result is wrong."""
     from tilusbuild.errors import input_error
@@ -113,7 +104,7 @@ def run(arguments: RunArgs) -> int:
     if arguments.json:
         for each in results:
             emit(_line(job.hash, each))
-        emit(RunSummary(len(results), len(wrong)))
+        emit(CountsLine({"calls": len(results), "wrong": len(wrong)}))
         return 1 if wrong else 0
     schedule = ", ".join(f"{name}={value}" for name, value in chosen.schedule.items())
     print(f"{job.label}: {schedule or 'no parameters'}")
@@ -170,4 +161,4 @@ def _line(program: str, each: CallResult) -> CallLine:
     )
 
 
-VERB = Verb(RunArgs, run, (CallLine, RunSummary))
+VERB = Verb(RunArgs, run, (CallLine, CountsLine))

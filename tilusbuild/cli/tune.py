@@ -20,11 +20,10 @@ from tilusbuild.cli.arguments import (
     positionals,
     repeated,
 )
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.cli.tune_results import (
     ModelRowLine,
     TunedLine,
-    TuneSummary,
     show,
     tuned_line,
 )
@@ -334,4 +333,4 @@ class _Listener:
             )
 
 
-VERB = Verb(TuneArgs, run, (TunedLine, ModelRowLine, TuneSummary))
+VERB = Verb(TuneArgs, run, (TunedLine, ModelRowLine, CountsLine))

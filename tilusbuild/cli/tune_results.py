@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
@@ -51,15 +51,6 @@ class ModelRowLine(JsonLine):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class TuneSummary(JsonLine):
-    """How many choices, and how many of them without a usable program."""
-
-    event: ClassVar[str] = "summary"
-    tuned: int
-    without: int
-
-
 def tuned_line(label: str, decision: Decision) -> TunedLine:
     """Return the line of a decision for the sizes of a case."""
     winner = decision.winner
@@ -89,7 +80,7 @@ def show(tuned: Sequence[TunedInstance], *, json: bool, replayed: bool) -> int:
             for each in tuned:
                 for decision in each.decisions:
                     emit(tuned_line(each.script.label, decision))
-        emit(TuneSummary(len(decisions), without))
+        emit(CountsLine({"tuned": len(decisions), "without": without}))
     else:
         for each in tuned:
             _print(each)

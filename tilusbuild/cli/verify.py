@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
@@ -47,24 +47,6 @@ class RebuiltProgramLine(JsonLine):
     """Why it does not compile here."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifySummary(JsonLine):
-    """How many problems."""
-
-    event: ClassVar[str] = "summary"
-    problems: int
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildSummary(JsonLine):
-    """With `--rebuild`: also how many programs were compiled again, and gave other bytes."""
-
-    event: ClassVar[str] = "summary"
-    problems: int
-    rebuilt: int
-    not_reproduced: int
-
-
 def run(arguments: VerifyArgs) -> int:
     """Print what is wrong; 1 when anything is."""
     from tilusbuild.errors import input_error
@@ -86,14 +68,14 @@ def run(arguments: VerifyArgs) -> int:
             emit(VerifyProblemLine(kind, what))
         else:
             print(f"{kind}: {what}")
-    summary: JsonLine = VerifySummary(len(problems))
+    summary = {"problems": len(problems)}
     failed = 0
     if share is not None and not problems:
         made, failed = _rebuild(path, arguments, share)
-        summary = RebuildSummary(0, made, failed)
+        summary |= {"rebuilt": made, "not_reproduced": failed}
         words += f"; {counted(made, 'program')} compiled again, {failed} not reproduced"
     if arguments.json:
-        emit(summary)
+        emit(CountsLine(summary))
     elif not problems:
         print(words)
     else:
@@ -171,4 +153,4 @@ def _rebuild(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
     return made, failed
 
 
-VERB = Verb(VerifyArgs, run, (VerifyProblemLine, RebuiltProgramLine, VerifySummary, RebuildSummary))
+VERB = Verb(VerifyArgs, run, (VerifyProblemLine, RebuiltProgramLine, CountsLine))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, flag, option, positional, repeated
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.cli.package import PackageFileLine, show_files
-from tilusbuild.cli.preflight import PreflightProblemLine, PreflightSummary
+from tilusbuild.cli.preflight import PreflightProblemLine
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
@@ -238,7 +238,8 @@ def _emit_foreign(results: Sequence[CachePreflight]) -> None:
             emit(PreflightEntryLine(device, *entry, each.runs, each.why))
         for problem in result.problems:
             emit(PreflightProblemLine(device, problem))
-    emit(PreflightSummary(len(results), sum(len(result.missing) for result in results)))
+    missing = sum(len(result.missing) for result in results)
+    emit(CountsLine({"devices": len(results), "missing": missing}))
 
 
 PACKAGE = Verb(

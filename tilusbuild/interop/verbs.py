@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional, positionals
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
@@ -52,15 +52,6 @@ class StaleFileLine(JsonLine):
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignVerifySummary(JsonLine):
-    """How many entries and problems a foreign cache has."""
-
-    event: ClassVar[str] = "summary"
-    entries: int
-    problems: int
-
-
-@dataclass(frozen=True, slots=True)
 class RemovedFileLine(JsonLine):
     """Something that was removed from a foreign cache, and why."""
 
@@ -78,16 +69,6 @@ class InUseLine(JsonLine):
     name: str
     why: str
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignGcSummary(JsonLine):
-    """How much was removed, the bytes that this freed, and how much was in use."""
-
-    event: ClassVar[str] = "summary"
-    removed: int
-    freed: int
-    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +90,8 @@ class EntryLine(JsonLine):
 
 
 LS_LINES, STATS_LINES = (EntryLine,), (StatsLine,)
-VERIFY_LINES = (BrokenEntryLine, StaleFileLine, ForeignVerifySummary)
-GC_LINES = (RemovedFileLine, InUseLine, ForeignGcSummary)
+VERIFY_LINES = (BrokenEntryLine, StaleFileLine, CountsLine)
+GC_LINES = (RemovedFileLine, InUseLine, CountsLine)
 
 
 def is_one(path: str) -> bool:
@@ -215,7 +196,7 @@ def verify(path: str, arguments: Common) -> int:
         else:
             print(f"{file.path}: {file.what}, {amount(file.size)}")
     if arguments.json:
-        emit(ForeignVerifySummary(len(cache.entries), len(cache.broken)))
+        emit(CountsLine({"entries": len(cache.entries), "problems": len(cache.broken)}))
     elif not cache.broken:
         entries = counted(len(cache.entries), "entry", "entries")
         print(f"{entries} of {title(cache)}, no problems found")
@@ -251,7 +232,8 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         elif arguments.verbose or arguments.dry_run or not went:
             print(f"{amount(each.size):>10}  {each.path}: {each.why if went else 'in use, kept'}")
     if arguments.json:
-        emit(ForeignGcSummary(len(removed) - len(left), freed, len(left)))
+        gone = len(removed) - len(left)
+        emit(CountsLine({"removed": gone, "freed": freed, "left": len(left)}))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
         entries = counted(len(cache.entries), "entry", "entries")
