@@ -11,7 +11,7 @@ import pytest
 
 from tilusbuild.state import digests
 from tilusbuild.state.clock import Moment
-from tilusbuild.state.digests import DigestMemory, Record
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import COARSE_TICK
 
@@ -31,8 +31,8 @@ def memory_of(path: Path, *, after_change: int) -> DigestMemory:
 
 def poison(memory: DigestMemory) -> None:
     """Let the memory be wrong, so that a test sees whether it was asked."""
-    ((key, row),) = memory._log.items()
-    memory._log.put(key, [*row[:3], "remembered"])
+    for key, (stamp, _) in list(memory._log.items()):
+        memory._log.put(key, [stamp, "remembered"])
 
 
 @pytest.fixture
@@ -170,12 +170,6 @@ def test_a_tree_of_nothing_is_an_empty_text(tmp_path: Path) -> None:
     assert DigestMemory().tree(str(tmp_path / "none"), "all", everything) == sha256_bytes(b"")
 
 
-def test_a_record_holds_only_for_its_own_evidence() -> None:
-    record = Record("10 1 1 7", newest=0, at=COARSE_TICK + 1, digest="d")
-    assert record.holds("10 1 1 7")
-    assert not record.holds("10 1 1 8")
-
-
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were read."""
@@ -188,7 +182,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(digests, "sha256_file", counted)
     # As if everything were old enough to trust its stamp: the rule itself is tested beside it.
-    monkeypatch.setattr(digests, "is_settled", lambda newest, at: True)
+    monkeypatch.setattr(digests, "all_settled", lambda seen, at: True)
     return found
 
 

@@ -12,14 +12,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.directories import is_trouble
 from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
 from tilusbuild.state.log import StateFile
-from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, is_settled, sighting, stamp
+from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, all_settled, sighting, stamp
 
 
 class Digests(Protocol):
@@ -27,27 +27,6 @@ class Digests(Protocol):
 
     def digest(self, path: str) -> str: ...
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
-
-
-class Record(NamedTuple):
-    """A digest and the evidence that it still holds. `at` and `newest` are in ns since 1970, by the
-    clock that stamps the files."""
-
-    stamp: str
-    newest: int
-    at: int
-    digest: str
-
-    @classmethod
-    def of(cls, row: Any) -> Record | None:
-        """Return a row of the log, or None when it has another shape."""
-        if isinstance(row, list) and [type(value) for value in row] == [str, int, int, str]:
-            return cls(*row)
-        return None
-
-    def holds(self, stamp: str) -> bool:
-        """Return whether the digest is that of the files that have this stamp now."""
-        return self.stamp == stamp and is_settled(self.newest, self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +133,14 @@ class DigestMemory:
         seen = _sighted(files)
         self._note(seen)
         found = _stamp_of(files, seen)
-        known = Record.of(self._log.get(key))
-        if known is not None and known.holds(found):
-            return known.digest, found
+        known = self._log.get(key)
+        if isinstance(known, list) and len(known) == 2 and known[0] == found:
+            return str(known[1]), found
         moment = self._now()
         digest = digest_now()
-        if _stamp_of(files, _sighted(files)) == found:  # otherwise it changed while it was read
-            newest = max((each.stamp.newest for each in seen.values()), default=0)
-            at = min((moment.on(each.device) for each in seen.values()), default=moment.local)
-            self._log.put(key, list(Record(found, newest, at, digest)))
+        # Otherwise it changed while it was read, or may change and keep its stamp.
+        if _stamp_of(files, _sighted(files)) == found and all_settled(seen.values(), moment):
+            self._log.put(key, [found, digest])
         return digest, found
 
     def _note(self, seen: Mapping[str, Sighting]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tilusbuild.lazy_dataclass import dataclass
@@ -99,6 +99,11 @@ def sighting(path: str | os.PathLike[str]) -> Sighting:
     except (OSError, ValueError):  # ValueError: a name with a zero byte
         return Sighting(ABSENT, -1)
     return Sighting(stamp(status), status.st_dev)
+
+
+def all_settled(seen: Iterable[Sighting], at: Moment) -> bool:
+    """Return whether all that was seen was old enough at a moment for what is kept for good."""
+    return all(is_settled(each.stamp.newest, at.on(each.device)) for each in seen)
 
 
 @dataclass(frozen=True, slots=True)
