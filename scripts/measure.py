@@ -199,14 +199,11 @@ class Walk:
         return name if name in self._functions else None
 
     @property
-    def rooms(self) -> int:
-        return len({module for module, _ in self.visited})
-
-    @property
     def climbs(self) -> int:
-        """How often the next function stands on a higher floor than the one before it."""
+        """How often in 1,000 calls the next function stands on a higher floor than the last."""
         floors = [self._tree.floors.get(_package(module), 0) for module, _ in self.visited]
-        return sum(after > before for before, after in pairwise(floors))
+        climbs = sum(after > before for before, after in pairwise(floors))
+        return 1000 * climbs // max(len(floors), 1)
 
 
 def measure(tree: Tree) -> dict[str, int]:
@@ -229,8 +226,7 @@ def measure(tree: Tree) -> dict[str, int]:
         "circles of imports": len(circles),
         "files in circles": sum(map(len, circles)),
         "largest class, attributes": max((len(_attributes(node)) for node in classes), default=0),
-        "walk of a build: files": walk.rooms,
-        "walk of a build: climbs": walk.climbs,
+        "climbs in 1,000 calls of a build": walk.climbs,
         "lines of tests": tree.test_lines,
     }
 

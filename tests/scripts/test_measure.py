@@ -75,8 +75,7 @@ COUNTED = {
     "circles of imports": 1,
     "files in circles": 2,
     "largest class, attributes": 2,
-    "walk of a build: files": 2,
-    "walk of a build: climbs": 1,
+    "climbs in 1,000 calls of a build": 250,
     "lines of tests": 2,
 }
 
