@@ -13,9 +13,9 @@ from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, buil
 from support.processes import no_thread_left
 from tilusbuild.engine import attempt
 from tilusbuild.engine.build import build
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import input_error
 from tilusbuild.status import Cause, Compiled
 

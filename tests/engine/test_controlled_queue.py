@@ -10,8 +10,9 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build_changing
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Result
-from tilusbuild.engine.interfaces import BuildConfig, Job
+from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.process.base import CancelledError
 from tilusbuild.status import Compiled

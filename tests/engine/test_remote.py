@@ -9,8 +9,9 @@ from typing import Any
 from support.fake_engine import FakeCompiler, FakeEntry, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.build import build
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import RemoteSummary, Warned
-from tilusbuild.engine.interfaces import BuildConfig, Job
+from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
 from tilusbuild.status import Compiled, Status
 

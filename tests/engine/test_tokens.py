@@ -9,7 +9,7 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
 from tilusbuild.engine.build import build
-from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.process.base import CancelledError
 from tilusbuild.status import Compiled
 

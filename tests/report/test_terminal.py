@@ -18,7 +18,7 @@ from support.paths import ROOT, TESTS
 
 _BUILDER = """
 import os, sys, time
-from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from tilusbuild.report.choose import choose

@@ -16,8 +16,9 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import Entry, Stage, Stages, compiler_log, lookup
 from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.tree import Tree
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig, Job
+from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.resources import (
     Admission,
     AllOf,

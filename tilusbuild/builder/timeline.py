@@ -42,7 +42,7 @@ from tilusbuild.state.envelope import Envelope
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
-    from tilusbuild.engine.interfaces import BuildConfig
+    from tilusbuild.engine.config import BuildConfig
 
 
 _ENVELOPE = Envelope("timeline 2")

@@ -10,10 +10,10 @@ states of a program are in `states`; the queue decides which programs are wanted
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from queue import Empty
 from typing import Any
@@ -32,9 +32,10 @@ from tilusbuild.engine.attempt import (
     Workers,
     found,
 )
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig, Compiler, Job, Store
+from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.queue import (
     ControlledQueue,
     FixedQueue,
@@ -45,8 +46,7 @@ from tilusbuild.engine.queue import (
     WantProgram,
 )
 from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered, RemoteWithdrawn
-from tilusbuild.engine.retries import Retries
-from tilusbuild.engine.running import RunningTickets
+from tilusbuild.engine.running import Retries, RunningTickets
 from tilusbuild.engine.states import BuildState, HeldTickets, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import LOCK, Timeline
 from tilusbuild.process.stopping import catch_signals
@@ -70,8 +70,9 @@ def build(
     Returns also when the build was interrupted or could not go on: see `summary.exit_status`.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
-    loop = BuildLoop(FixedQueue(jobs), store, compiler, reporter, config or BuildConfig())
-    with catch_signals(loop.inbox.put):
+    queue = FixedQueue(jobs)
+    loop = BuildLoop(queue, store, compiler, reporter, config or BuildConfig())
+    with catch_signals(queue.inbox.put):
         return loop.run()
 
 
@@ -106,55 +107,46 @@ class BuildLoop:
         self.compiler = compiler
         self.reporter = reporter
         self.config = config
-        self.clock = config.clock
-        self.started_at = self.clock() if config.started_at is None else config.started_at
+        self.started_at = config.clock() if config.started_at is None else config.started_at
         self.history = config.history or History(None)
         self.timeline = config.timeline or Timeline()
         self.remote = config.remote or NoRemote()
-        self.warnings = config.warnings
-        self.notices = config.notices
-        self.inbox = queue.inbox
-        self.stopped = threading.Event()
-        self.workers = Workers(store, compiler, queue.inbox, self.stopped.is_set, self.timeline)
+        self.end = results.Ending()
+        self.workers = Workers(store, compiler, queue.inbox, self.end.stopped.is_set, self.timeline)
         self.planned: Iterable[Job] = ()
         """The jobs of the plan; where a remote may be wrong, to be looked up again."""
         self.tickets: dict[str, Ticket] = {}
         """Of every program that is wanted now and has no answer, by hash."""
         self.ready = ReadyQueue()
         """Those of `tickets` that wait."""
-        self.asked = AskedTickets(self.remote, queue.inbox.put, self.clock)
+        self.asked = AskedTickets(self.remote, queue.inbox.put, config.clock)
         """Those of `tickets` that a remote may have."""
         self.held = HeldTickets()
         """Those of `tickets` that are READY but for programs that they need."""
         self.running = RunningTickets(
-            config, self.history, self.timeline, partial(self.inbox.put, TokenAvailable())
+            config, self.history, self.timeline, partial(queue.inbox.put, TokenAvailable())
         )
         self.retries = Retries()
         self.results = results.Results(store)
-        self.finished = 0
-        self.to_compile = 0
-        self.signal: int | None = None
-        self.error: str | None = None
-        self.internal_error: BaseException | None = None
 
     def run(self) -> Result:
         self.reporter.emit(events.BuildStarted(self.config.places, __version__))
         try:
             self._loop()
-            stopped = self.stopped.is_set()
+            stopped = self.end.stopped.is_set()
         finally:
             self._end_workers()
             self.running.close()
             self.history.save()
-        if self.internal_error is not None:
-            raise self.internal_error
+        if self.end.internal is not None:
+            raise self.end.internal
         summary = self.results.summary(
-            self.clock() - self.started_at,
+            self.config.clock() - self.started_at,
             strict=self.config.strict,
             part=self.config.part,
             stopped=stopped,
-            error=self.error,
-            signal=self.signal,
+            error=self.end.error,
+            signal=self.end.signal,
             remote=self.remote.summary(),
         )
         self.reporter.emit(summary)
@@ -163,17 +155,17 @@ class BuildLoop:
     def _loop(self) -> None:
         while True:
             # All that has come, before anything starts: a signal during a long plan starts nothing.
-            while not self.inbox.empty():
-                self._take(self.inbox.get())
+            while not self.queue.inbox.empty():
+                self._take(self.queue.inbox.get())
             self._dispatch()
-            if not self._waits() and self.queue.end(now=self.stopped.is_set()):
+            if not self._waits() and self.queue.end(now=self.end.stopped.is_set()):
                 return
             self._take(self._next_message())
 
     def _waits(self) -> bool:
         """Return whether something is still to be done, under way, or to be taken note of."""
         busy = self.running or self.ready or self.asked or self.remote.busy()
-        return bool(busy or not self.inbox.empty())
+        return bool(busy or not self.queue.inbox.empty())
 
     # Which programs are wanted.
 
@@ -182,7 +174,6 @@ class BuildLoop:
         self._drain()
         before, self.tickets = self.tickets, {}
         self.results = results.Results(self.store, self.results.attempts)
-        self.finished = 0
         statuses = self.results.statuses
         for number, job in enumerate(jobs):
             if (shared := self.tickets.get(job.hash)) is not None:
@@ -216,7 +207,7 @@ class BuildLoop:
             self._hold_back(instance)
         if self.config.dry_run:
             self._pretend()
-        if self.stopped.is_set():
+        if self.end.stopped.is_set():
             self._skip_waiting()
 
     def _announce_plan(self) -> None:
@@ -225,23 +216,25 @@ class BuildLoop:
         for ticket in self.tickets.values():
             ticket.estimate = self.history.estimate(ticket.job)
             expected += ticket.estimate.seconds or 0.0
-        self.to_compile = len(self.tickets)
+        self.results.to_compile = len(self.tickets)
         self.reporter.emit(
-            self.results.planned(self.to_compile, expected, dry_run=self.config.dry_run)
+            self.results.planned(self.results.to_compile, expected, dry_run=self.config.dry_run)
         )
-        told = self.notices
-        if self.to_compile > 1 and not self.config.dry_run:
-            told, self.warnings = (*told, *self.warnings), ()
-        for message in told:
+        config = self.config
+        said, self.config = config.notices, replace(config, notices=())
+        if self.results.to_compile > 1 and not config.dry_run:
+            said, self.config = (*said, *config.warnings), replace(self.config, warnings=())
+        for message in said:
             self.reporter.emit(events.Warned(message))
-        self.notices = ()
 
     def _want(self, job: Job, instead: str | None) -> None:
         """Want one program more, ahead of the plan that it is in, and another one no more."""
-        if not (job.hash in self.tickets or self.stopped.is_set() or self._known(job) is not None):
-            ticket = self.tickets[job.hash] = Ticket(job, self.to_compile)
+        if not (
+            job.hash in self.tickets or self.end.stopped.is_set() or self._known(job) is not None
+        ):
+            ticket = self.tickets[job.hash] = Ticket(job, self.results.to_compile)
             ticket.estimate = self.history.estimate(job)
-            self.to_compile += 1
+            self.results.to_compile += 1
             self.held.add(ticket)
             self._release()
         dropped = self.tickets.pop(instead, None) if instead is not None else None
@@ -275,7 +268,7 @@ class BuildLoop:
         built is skipped, and so is what needs that."""
         free, hopeless = self.held.released(self.tickets, self.results.statuses)
         for ticket in hopeless:
-            self.to_compile -= 1
+            self.results.to_compile -= 1
             self._skip(ticket)
         # Not before: the store never has a program without those that it was made of.
         made_of_others = [each for each in free if each.job.needs and not each.asked]
@@ -290,10 +283,10 @@ class BuildLoop:
         return [*self.ready.drain(), *self.held.drain()]
 
     def _dispatch(self) -> None:
-        while not self.stopped.is_set() and self.running.has_room():
+        while not self.end.stopped.is_set() and self.running.has_room():
             if self.running.is_alone():
                 return
-            ticket = self.ready.next(self.clock(), self.running.fits, not self.running)
+            ticket = self.ready.next(self.config.clock(), self.running.fits, not self.running)
             if ticket is None:
                 return
             self._start(ticket)
@@ -315,9 +308,9 @@ class BuildLoop:
         while True:
             timeout = TICK
             if (wake := self.ready.wake()) is not None and self.running.has_room():
-                timeout = min(TICK, max(_SHORTEST_WAIT, wake - self.clock()))
+                timeout = min(TICK, max(_SHORTEST_WAIT, wake - self.config.clock()))
             try:
-                return self.inbox.get(timeout=timeout)
+                return self.queue.inbox.get(timeout=timeout)
             except Empty:
                 self.reporter.tick()
                 self.timeline.sample()
@@ -332,7 +325,7 @@ class BuildLoop:
     def _take(self, message: Any) -> None:
         match message:
             case int():
-                self.signal = message
+                self.end.signal = message
                 self._stop("interrupted", signal.Signals(message).name)
                 self.compiler.cancel()
             case NewPlan(jobs):
@@ -365,7 +358,7 @@ class BuildLoop:
 
     def _cancel_again(self) -> None:
         """Cancel once more: a compile that began just before it was to be killed missed that."""
-        if self.signal is not None:
+        if self.end.signal is not None:
             self.compiler.cancel()
         self.running.cancel_unwanted(self.compiler)
 
@@ -402,20 +395,20 @@ class BuildLoop:
         self._release()
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
-        if self.stopped.is_set():
+        if self.end.stopped.is_set():
             self._skip(ticket)
             return
         if not ticket.not_before:
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
         self.timeline.wait(ticket.job.hash, LOCK, ticket.job.label)
         ticket.move(BuildState.LOCKED)
-        self.ready.add_locked(ticket, self.clock())
+        self.ready.add_locked(ticket, self.config.clock())
 
     def _answered(self, ticket: Ticket, compiled: Compiled, *, cached: bool) -> None:
         job = ticket.job
         if compiled.status == Status.KILLED:
             self.history.killed_at(job, compiled.peak_rss)
-        if self.retries.wants(ticket, compiled) and not self.stopped.is_set():
+        if self.retries.wants(ticket, compiled) and not self.end.stopped.is_set():
             self.reporter.emit(events.Retried(job.hash, job.label, compiled.reason))
             ticket.accident = compiled
             ticket.move(BuildState.ISOLATED)
@@ -432,14 +425,12 @@ class BuildLoop:
         job, compiled = ticket.job, answer.compiled
         ticket.move(BuildState.DONE)
         del self.tickets[job.hash]
-        self.finished += 1
+        self.results.finished += 1
         self.queue.answered(job, answer)
         self.results.settle(ticket.jobs, answer)
         self._release()
         self.reporter.emit(
-            results.finished_event(
-                ticket, answer, self.finished, self.to_compile, verbose=self.config.verbose
-            )
+            results.finished_event(ticket, answer, self.results, verbose=self.config.verbose)
         )
         if compiled.status == Status.FAILED:
             self._hold_back(job.instance)
@@ -458,7 +449,7 @@ class BuildLoop:
         for ticket in held:
             self._skip(ticket)
         if held:
-            self.to_compile -= len(held)
+            self.results.to_compile -= len(held)
             self.reporter.emit(events.HeldBack(default.label, instance, len(held), error))
 
     # Stopping.
@@ -466,15 +457,15 @@ class BuildLoop:
     def _fail(self, error: BaseException) -> None:
         """Something other than a program is wrong; what runs may end, nothing more is started."""
         if (told := results.in_words(error)) is not None:
-            self.error = self.error or told
-        elif self.internal_error is None:
-            self.internal_error = error
+            self.end.error = self.end.error or told
+        elif self.end.internal is None:
+            self.end.internal = error
             self.compiler.cancel()
-        self._stop("error", (self.error or repr(error)).splitlines()[0])
+        self._stop("error", (self.end.error or repr(error)).splitlines()[0])
 
     def _stop(self, why: str, message: str) -> None:
-        if not self.stopped.is_set():
-            self.stopped.set()
+        if not self.end.stopped.is_set():
+            self.end.stopped.set()
             self.reporter.emit(events.Stopping(why, message, len(self.running)))
             self._skip_waiting()
 
@@ -491,7 +482,7 @@ class BuildLoop:
 
     def _end_workers(self) -> None:
         """End the workers: mostly they are idle; after an exception their compilers are killed."""
-        self.stopped.set()
+        self.end.stopped.set()
         self.remote.stop()
         if self.running:
             with suppress(Exception):

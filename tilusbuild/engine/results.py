@@ -13,6 +13,7 @@ whether any of it builds is for whoever has the rest.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import field
 
@@ -48,6 +49,18 @@ _COLUMN = re.compile(r"(:\d+):\d+:")
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"|`[^`]*`")
 
 
+@dataclass(slots=True)
+class Ending:
+    """Whether nothing more is started, and why."""
+
+    stopped: threading.Event = field(default_factory=threading.Event)
+    signal: int | None = None
+    error: str | None = None
+    """What is wrong other than a program, in words."""
+    internal: BaseException | None = None
+    """An error that is our own: raised when the workers have ended."""
+
+
 class Results:
     """The results of one plan of a build."""
 
@@ -57,6 +70,9 @@ class Results:
         self.counts = dict.fromkeys(COLUMNS, 0)
         self.attempts = attempts
         """How many programs the build compiled, for plans before this one, too."""
+        self.finished = 0
+        """How many of `to_compile` have an answer."""
+        self.to_compile = 0
         self.unbuilt = 0
         """Programs that this run tried and did not get; pruned ones are not meant to be had."""
         self._tallies: dict[tuple[str, ...], Tally] = {}
@@ -364,10 +380,8 @@ def started_event(ticket: Ticket) -> Started:
     return Started(job.hash, job.label, job.script, job.index, ticket.estimate.seconds)
 
 
-def finished_event(
-    ticket: Ticket, answer: ProgramAnswer, done: int, to_compile: int, *, verbose: int
-) -> Finished:
-    """Return the event of a program's end: the `done`-th of `to_compile`."""
+def finished_event(ticket: Ticket, answer: ProgramAnswer, of: Results, *, verbose: int) -> Finished:
+    """Return the event of a program's end, the last one so far `of` a plan."""
     job, compiled = ticket.job, answer.compiled
     return Finished(
         hash=job.hash,
@@ -381,8 +395,8 @@ def finished_event(
         seconds=compiled.seconds,
         peak_rss=compiled.peak_rss,
         expected_seconds=ticket.estimate.seconds,
-        done=done,
-        to_compile=to_compile,
+        done=of.finished,
+        to_compile=of.to_compile,
         remote=answer.remote,
         worker=compiled.elsewhere.name if compiled.elsewhere else "",
         commands=compiled.commands if verbose else (),

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig, Compiler
+from tilusbuild.engine.interfaces import Compiler
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
-from tilusbuild.engine.states import BuildState, Ticket
+from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import MEMORY, TOKEN, Timeline
+from tilusbuild.status import Compiled, Status
 
 _PUBLISHING = 3
 """How many may be on their way into the store, for each that may compile: they wait for the disk,
@@ -117,3 +119,33 @@ class RunningTickets:
     def _compiling(self) -> list[Ticket]:
         """Return those whose compiler has not ended, as far as is known."""
         return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]
+
+
+_RETRIED = (Status.KILLED, Status.CRASHED, Status.NO_OUTPUT)
+"""Not `TIMED_OUT`, which would take as long again."""
+_MAX_IN_VAIN = 8
+"""After so many retries in a row that were accidents again, those that wait for theirs are reported
+as they are, but for those killed for want of memory: one at a time, hundreds of crashes would take
+hours."""
+
+
+class Retries:
+    """Counts what retries came to. Used by the build's thread."""
+
+    def __init__(self) -> None:
+        self._in_vain = 0
+
+    def wants(self, ticket: Ticket, compiled: Compiled) -> bool:
+        """Return whether a compile that ended so is tried once more. Called once for each end."""
+        accident = compiled.status in _RETRIED
+        if ticket.alone:
+            self._in_vain = self._in_vain + 1 if accident else 0
+            return False
+        return accident and (compiled.status == Status.KILLED or not self._are_useless())
+
+    def given_up(self, ready: ReadyQueue) -> list[tuple[Ticket, Compiled]]:
+        """Take out those that are not tried once more after all, with how they ended."""
+        return ready.take_isolated(_RETRIED[1:]) if self._are_useless() else []
+
+    def _are_useless(self) -> bool:
+        return self._in_vain >= _MAX_IN_VAIN

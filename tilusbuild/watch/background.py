@@ -21,8 +21,8 @@ from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import kept
 from tilusbuild.engine import events
 from tilusbuild.engine.build import build_changing
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result
-from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from tilusbuild.builder.project import Project
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
