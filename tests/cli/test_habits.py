@@ -12,7 +12,7 @@ from support.command_line import run
 from support.scale import TEMPLATE, manifest
 from tilusbuild.cli.arguments import variables
 from tilusbuild.cli.parser import EXAMPLES, GROUPS, VERBS, actions_of, parse, verbs
-from tilusbuild.report import colour
+from tilusbuild.report import terminal
 from tilusbuild.report.choose import can_redraw
 from tilusbuild.rooms import brought
 
@@ -68,8 +68,8 @@ class Terminal(io.StringIO):
 def test_who_decides_on_colour(
     env: dict[str, str], choice: str, on_terminal: bool, in_file: bool
 ) -> None:
-    assert colour.wanted(Terminal(), env, choice) == on_terminal
-    assert colour.wanted(io.StringIO(), env, choice) == in_file
+    assert terminal.wanted(Terminal(), env, choice) == on_terminal
+    assert terminal.wanted(io.StringIO(), env, choice) == in_file
 
 
 def test_errors_are_coloured_and_what_they_quote_is_not(tmp_path: Path) -> None:

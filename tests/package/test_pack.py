@@ -138,13 +138,6 @@ def test_what_is_too_large_is_not_written_and_says_why(project: Any) -> None:
     assert not list((project.directory / "dist").iterdir())
 
 
-def test_sizes_by_script_target_and_schedule(project: Any) -> None:
-    done = project.run("package", "--size")
-    assert re.search(r"all +6 +\d+ +\d+", done.out)
-    assert re.search(r"DoubleIt +host +\d+ +[0-9a-f]{12} +bias=1", done.out)
-    assert not (project.directory / "dist").exists()
-
-
 def test_an_edit_since_the_build_is_refused(project: Any) -> None:
     template = project.directory / "mark.cu.j2"
     template.write_text(template.read_text().replace("10 *", "11 *"))

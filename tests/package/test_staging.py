@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.package.staging import private_directory
+from tilusbuild.package.formats.directory import private_directory
 
 _DIE = """
 import os, signal, sys
-from tilusbuild.package.staging import private_directory
+from tilusbuild.package.formats.directory import private_directory
 with private_directory(sys.argv[1]) as path:
     open(os.path.join(path, "half"), "w").close()
     os.kill(os.getpid(), signal.SIGKILL)

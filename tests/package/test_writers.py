@@ -19,8 +19,7 @@ from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import CannotPackError
-from tilusbuild.package.formats.archive import write_frame
-from tilusbuild.package.formats.streams import Unpacked, entries
+from tilusbuild.package.formats.archive import Unpacked, entries, write_frame
 from tilusbuild.package.names import BESIDE
 from tilusbuild.package.read import opened
 from tilusbuild.state.files import sha256_file

@@ -78,7 +78,7 @@ def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Hand) -> None:
     reader = MemoryReader(hand.listed(), parts)
     found = members(reader, hand.listing, refuse=told.append)
     assert {a.path for a in found} == hand.files.keys() - {gone[0]}
-    assert [error.kind for error in told] == ["FileUnlisted", "UnsafeName", "FileMissing"]
+    assert [error.kind for error in told] == ["UnlistedFile", "UnsafeName", "MissingFile"]
 
 
 def test_nothing_at_all(hand: Hand) -> None:

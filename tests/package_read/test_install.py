@@ -116,7 +116,7 @@ def test_a_new_version_brings_its_new_programs_only(
 
 def spoil_layer(path: Path, number: int) -> None:
     """Turn the middle of a layer's frame, so that whoever unpacks it fails."""
-    from tilusbuild.package.formats.streams import frames
+    from tilusbuild.package.formats.archive import frames
 
     with path.open("r+b") as file:
         found = frames(file.fileno(), path.stat().st_size, 10)[number + 1]

@@ -88,7 +88,7 @@ def test_the_command_tells_what_is_wrong_and_how_many(
         name = path / hand.path(end)
         name.write_bytes(name.read_bytes()[:-1] + b"?")
     done = project.run("verify", os.fspath(path), status=1)
-    assert [line.split(":")[0] for line in done.out.splitlines()] == ["FileChanged"] * 2
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["ChangedFile"] * 2
     assert done.err == "2 problems\n"
     lines = project.run("verify", os.fspath(path), "--json", status=1).out.splitlines()
     assert json.loads(lines[-1]) == {"event": "summary", "problems": 2}

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from tilusbuild.report import counting
+from tilusbuild.report import tuning
 
 
 @pytest.mark.parametrize("redraws", [False, True])
@@ -14,9 +14,9 @@ def test_the_end_of_a_count_is_told_once_and_only_where_it_was_spoken_of(
     monkeypatch: pytest.MonkeyPatch, redraws: bool
 ) -> None:
     clock = iter([0.0, 2.0, 2.0, 10.0, 10.0, 12.0, 12.1, 12.2])
-    monkeypatch.setattr("tilusbuild.report.counting.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("tilusbuild.report.tuning.time.monotonic", lambda: next(clock))
     out = io.StringIO()
-    display = counting.CountDisplay(out, redraws=redraws)
+    display = tuning.CountDisplay(out, redraws=redraws)
     short = display("short")
     for _ in range(2):
         short(1.0)

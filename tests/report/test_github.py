@@ -15,7 +15,7 @@ from tilusbuild.errors import Place, input_error
 from tilusbuild.report.choose import with_files
 from tilusbuild.report.ci import GithubReporter, annotate, command, inside
 from tilusbuild.report.plain import PlainReporter
-from tilusbuild.report.spots import Spot, first_spot
+from tilusbuild.report.summary import Spot, first_spot
 
 LOG = "kernels/matmul.cu.j2(12): error: tile too wide\n    static_assert(false);\n"
 

@@ -203,11 +203,11 @@ class _Dispatch:
     def after(self, path: str, instance: PlannedInstance) -> None:
         """Raises as `dispatcher.after_build`."""
         # Imported only here: after most edits no directory changes, and the start should be quick.
-        from tilusbuild.dispatch import dispatcher, refusals
+        from tilusbuild.dispatch import dispatcher, latency
 
         siblings = os.path.dirname(path)
         if siblings not in self._refused:
-            self._refused[siblings] = refusals.gathered(siblings)
+            self._refused[siblings] = latency.gathered(siblings)
         project = self._project
         dispatcher.after_build(
             project.cache,

@@ -231,7 +231,7 @@ def _page(text: str, lexer: str | None) -> None:
 
 
 def _coloured(text: str, lexer: str | None) -> str:
-    from tilusbuild.report.colour import wanted
+    from tilusbuild.report.terminal import wanted
 
     if lexer is None or not wanted(sys.stdout, os.environ):
         return text

@@ -18,7 +18,7 @@ from tilusbuild.cli.arguments import (
     positionals,
 )
 from tilusbuild.cli.options import CountsLine, emit
-from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -89,15 +89,6 @@ class DispatchLine(JsonLine):
     model: str | None
     default: int | None
     tables: tuple[DispatchTable, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchProblem(JsonLine):
-    """Something that a call would fail at."""
-
-    event: ClassVar[str] = "problem"
-    instance: str
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +186,7 @@ def _check(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     found = [(look.script.label, problem) for look in looks for problem in look.problems()]
     for label, problem in found:
         if arguments.json:
-            emit(DispatchProblem(label, problem))
+            emit(ProblemLine(problem, of=label))
         else:
             print(f"{label}: {problem}")
     if arguments.json:
@@ -271,11 +262,4 @@ def _summary(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> None
         emit(CountsLine({"instances": len(looks)}))
 
 
-VERB = Verb(
-    DispatchArgs,
-    run,
-    (
-        *(DispatchLine, DispatchProblem, CoverageLine, PruneLine),
-        CountsLine,
-    ),
-)
+VERB = Verb(DispatchArgs, run, (DispatchLine, CoverageLine, PruneLine, ProblemLine, CountsLine))

@@ -167,15 +167,15 @@ def _report(error: TilusbuildError, json: bool, color: str) -> None:
     """Print an error, and with `json` its line, too."""
     from tilusbuild.cli.boundary import error_line
     from tilusbuild.cli.options import emit
-    from tilusbuild.report import colour
+    from tilusbuild.report import terminal
     from tilusbuild.report.text import visible
 
     if json:
         emit(error_line(error), flush=True)
-    if not colour.wanted(sys.stderr, os.environ, color):
+    if not terminal.wanted(sys.stderr, os.environ, color):
         _say(error.render() + "\n")
         return
-    text = colour.coloured(visible(error.render())) + "\n"
+    text = terminal.coloured(visible(error.render())) + "\n"
     getattr(sys.stderr, "write_styled", sys.stderr.write)(text)
     _say("")
 

@@ -39,7 +39,7 @@ def project(arguments: Common, *, remembered: bool = False) -> Project:
 
 def _counting(name: str) -> Callable[[float | None], None]:
     from tilusbuild.report.choose import can_redraw
-    from tilusbuild.report.counting import CountDisplay
+    from tilusbuild.report.tuning import CountDisplay
 
     return CountDisplay(sys.stderr, redraws=can_redraw(sys.stderr, os.environ))(name)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
     repeated,
 )
 from tilusbuild.cli.options import emit, say
-from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -59,9 +59,6 @@ class PackageArgs(DeviceCompilerArgs, TraceArgs):
         metavar="KEY",
         help="attest and sign it with the private key in this PEM file, or `keyless`",
     )
-    size: bool = flag(
-        "--size", help="write nothing; show what takes space, by script, target and schedule"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +85,6 @@ class PackageLine(JsonLine):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSizeLine(JsonLine):
-    """With `--size`: the size of a script's programs for a target, also when compressed."""
-
-    event: ClassVar[str] = "layer"
-    script: str | None
-    target: str | None
-    programs: int
-    size: int
-    packed: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramSizeLine(JsonLine):
-    """With `--size`: the size of a program."""
-
-    event: ClassVar[str] = "program"
-    hash: str
-    script: str
-    target: str
-    size: int
-    schedule: Mapping[str, Scalar]
-
-
 def run(arguments: PackageArgs) -> int:
     """Write the packages, and print the path of each file or directory."""
     from tilusbuild.package import pack
@@ -128,9 +101,6 @@ def run(arguments: PackageArgs) -> int:
                     contents = pack.gather(
                         project, order, level=level, unchecked=arguments.as_built
                     )
-                if arguments.size:
-                    _show_sizes(arguments, order, contents)
-                    continue
                 chosen = formats or order.package.formats
                 with step(f"write {order.name}"):
                     made = pack.write(order, contents, chosen, arguments.output, attest=attest)
@@ -185,22 +155,4 @@ def _show_made(
         emit(PackageLine(order.name, order.version, contents.digest, *counts))
 
 
-def _show_sizes(arguments: PackageArgs, order: PackageOrder, contents: Contents) -> None:
-    from tilusbuild.package.pack import layer_sizes, layer_table, program_sizes, program_table
-
-    layers, programs = layer_sizes(contents), program_sizes(contents)
-    if not arguments.json:
-        most = None if arguments.verbose else 10
-        shown = f"the largest {most} of {len(programs)}" if most else "all"
-        print(f"{order.title} {order.version}\n\n{layer_table(layers)}")
-        print(f"programs, {shown}\n\n{program_table(programs, most)}", end="")
-        return
-    for layer in layers:
-        of = (layer.layer.script, layer.layer.target)
-        emit(LayerSizeLine(*of, layer.programs, layer.files, layer.packed))
-    for program in programs:
-        of = (program.script, program.target)
-        emit(ProgramSizeLine(program.hash, *of, program.files, dict(program.schedule)))
-
-
-VERB = Verb(PackageArgs, run, (PackageFileLine, PackageLine, LayerSizeLine, ProgramSizeLine))
+VERB = Verb(PackageArgs, run, (PackageFileLine, PackageLine))

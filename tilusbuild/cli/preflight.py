@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
 from tilusbuild.cli.options import CountsLine, emit
-from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.report.jsonl import JsonLine, ProblemLine
 
 if TYPE_CHECKING:
     from tilusbuild.package.preflight import DescribedHost, InstanceReport, PreflightReport
@@ -66,16 +66,6 @@ class PreflightCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightSizes:
-    """How the sizes of a script would be served: by which sources, in the range of each key."""
-
-    range: Mapping[str, tuple[Scalar, ...] | None]
-    buckets: int
-    judged: int
-    sources: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class PreflightLine(JsonLine):
     """What would be chosen for a script on a device."""
 
@@ -87,17 +77,7 @@ class PreflightLine(JsonLine):
     why: str
     candidates: tuple[PreflightCandidate, ...]
     tables: tuple[str, ...]
-    sizes: PreflightSizes | None
     problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PreflightProblemLine(JsonLine):
-    """Something that the machine is missing."""
-
-    event: ClassVar[str] = "problem"
-    device: str
-    what: str
 
 
 def run(arguments: PreflightArgs) -> int:
@@ -162,12 +142,11 @@ def _print(results: Sequence[PreflightReport], *, verbose: bool) -> None:
             answer.label,
             answer.chosen.target if answer.chosen else "nothing",
             answer.why,
-            str(answer.coverage or ""),
         )
         for result in results
         for answer in result.instances
     ]
-    print(table(("device", "script", "target", "why", "sizes"), rows), end="")
+    print(table(("device", "script", "target", "why"), rows), end="")
     for result in results:
         arch = result.host.device.arch
         for answer in result.instances:
@@ -190,16 +169,12 @@ def _emit(results: Sequence[PreflightReport]) -> None:
         for answer in result.instances:
             emit(_line(device, answer))
         for problem in result.problems:
-            emit(PreflightProblemLine(device, problem))
+            emit(ProblemLine(problem, of=device))
     missing = sum(len(_problems(result)) for result in results)
     emit(CountsLine({"devices": len(results), "missing": missing}))
 
 
 def _line(device: str, answer: InstanceReport) -> PreflightLine:
-    sizes = None
-    if (covered := answer.coverage) is not None:
-        ranges = {key: tuple(found) if found else None for key, found in covered.sizes.items()}
-        sizes = PreflightSizes(ranges, covered.buckets, covered.evaluated, dict(covered.sources))
     return PreflightLine(
         device=device,
         script=answer.label,
@@ -211,9 +186,8 @@ def _line(device: str, answer: InstanceReport) -> PreflightLine:
             for each in answer.evaluations
         ),
         tables=tuple(answer.tables),
-        sizes=sizes,
         problems=tuple(answer.problems),
     )
 
 
-VERB = Verb(PreflightArgs, run, (PreflightLine, PreflightProblemLine, CountsLine))
+VERB = Verb(PreflightArgs, run, (PreflightLine, ProblemLine, CountsLine))

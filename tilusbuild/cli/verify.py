@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import counted
 
 
@@ -23,15 +23,6 @@ class VerifyArgs(SignedArgs):
         const="100%",
         help="compile all programs, or a sample, with their compile.sh and compare the bytes",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyProblemLine(JsonLine):
-    """Something that is wrong; `kind` is the name of an error."""
-
-    event: ClassVar[str] = "problem"
-    kind: str
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +56,17 @@ def run(arguments: VerifyArgs) -> int:
     problems, words = _cache(path) if is_cache(path) else _package(path, arguments)
     for kind, what in problems:
         if arguments.json:
-            emit(VerifyProblemLine(kind, what))
+            emit(ProblemLine(what, kind=kind))
         else:
             print(f"{kind}: {what}")
-    summary = {"problems": len(problems)}
+    counts = {"problems": len(problems)}
     failed = 0
     if share is not None and not problems:
         made, failed = _rebuild(path, arguments, share)
-        summary |= {"rebuilt": made, "not_reproduced": failed}
+        counts |= {"rebuilt": made, "not_reproduced": failed}
         words += f"; {counted(made, 'program')} compiled again, {failed} not reproduced"
     if arguments.json:
-        emit(CountsLine(summary))
+        emit(CountsLine(counts))
     elif not problems:
         print(words)
     else:
@@ -153,4 +144,4 @@ def _rebuild(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
     return made, failed
 
 
-VERB = Verb(VerifyArgs, run, (VerifyProblemLine, RebuiltProgramLine, CountsLine))
+VERB = Verb(VerifyArgs, run, (ProblemLine, RebuiltProgramLine, CountsLine))

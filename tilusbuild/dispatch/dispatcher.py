@@ -16,7 +16,7 @@ from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
-from tilusbuild.dispatch.refusals import adopt
+from tilusbuild.dispatch.latency import adopt
 from tilusbuild.dispatch.tables import forget_other_keys, is_measured, keep_current
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.instance import PlannedInstance

@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from tilusbuild.cache import layout
 from tilusbuild.dispatch import latency, tables
-from tilusbuild.dispatch.latency import Measured
-from tilusbuild.dispatch.refusals import below
+from tilusbuild.dispatch.latency import Measured, below
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script, read_script, script_of

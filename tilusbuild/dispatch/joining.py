@@ -21,7 +21,7 @@ from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.merging import RefusedEntry
 from tilusbuild.cache.scripts import ScriptRecord, publish_script, read_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch import latency, refusals, tables
+from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.inherited import begins
 from tilusbuild.dispatch.tables import columns_of, rows_of
 from tilusbuild.runtime import script as scripts
@@ -187,7 +187,7 @@ def _join_measured(script: Script, path: str) -> None:
     # Last, so that rows find who else was measured. A refusal of any side holds for all.
     known_refused = {each.program for each in read_dispatch(script).refused}
     adopted = {each.program: each for each in found.refused if each.program not in known_refused}
-    refusals.refuse(script, adopted.values())
+    latency.refuse(script, adopted.values())
     tables.keep_current(script)
 
 

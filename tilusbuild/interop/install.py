@@ -18,11 +18,10 @@ from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import CannotInstallError
 from tilusbuild.package.extract import Limits, check_limits, members
-from tilusbuild.package.formats.directory import sync_all
+from tilusbuild.package.formats.directory import private_directory, sync_all
 from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
-from tilusbuild.package.staging import private_directory
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.directories import below, make_below
 from tilusbuild.state.files import publish_new, sync_directory, write_atomic

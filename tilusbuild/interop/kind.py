@@ -25,10 +25,8 @@ from tilusbuild.package.errors import (
     MalformedListError,
     OverLimitError,
 )
-from tilusbuild.package.extract import PackageMember
-from tilusbuild.package.listing import ANY_MACHINE, FileList
+from tilusbuild.package.listing import ANY_MACHINE, FileList, Kind
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, Field, code_of, decode
-from tilusbuild.package.names import Kind
 from tilusbuild.package.preflight import DescribedHost, host_problems
 from tilusbuild.runtime.device import can_run
 from tilusbuild.runtime.regular import read_text
@@ -45,13 +43,13 @@ class EntryChecker:
         self._system = cache.system
         self._libraries = cache.libraries()
 
-    def wants(self, member: PackageMember) -> bool:
+    def wants(self, path: str, size: int) -> bool:
         """Return whether the content counts, not the digest alone. Raises `OverLimitError`."""
-        path, group = member.path, is_group(self._system, member.path)
+        group = is_group(self._system, path)
         if path not in self._libraries and not group:
             return False
         limit = MAX_GROUP_BYTES if group else MAX_LIBRARY_SIZE
-        if member.entry.size > limit:
+        if size > limit:
             raise OverLimitError(f"{path} has more than {limit} bytes")
         return True
 
@@ -125,7 +123,7 @@ def group_with_place(data: bytes, directory: str) -> bytes:
 
 
 class ForeignCacheKind:
-    """The checks and the list of such a package; see `package.names.Kind`."""
+    """The checks and the list of such a package; see `package.listing.Kind`."""
 
     def path_problem(self, below: Sequence[str]) -> str | None:
         if len(below) > 1 and below[0] in SYSTEMS:

@@ -11,8 +11,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, flag, option, positional, repeated
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.cli.package import PackageFileLine, show_files
-from tilusbuild.cli.preflight import PreflightProblemLine
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ def _emit_foreign(results: Sequence[CachePreflight]) -> None:
             entry = (each.entry.path, each.entry.kind, each.entry.name)
             emit(PreflightEntryLine(device, *entry, each.runs, each.why))
         for problem in result.problems:
-            emit(PreflightProblemLine(device, problem))
+            emit(ProblemLine(problem, of=device))
     missing = sum(len(result.missing) for result in results)
     emit(CountsLine({"devices": len(results), "missing": missing}))
 

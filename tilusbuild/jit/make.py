@@ -25,7 +25,7 @@ from tilusbuild.jit.request import SOURCES, Request
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.stopping import StoppedError
-from tilusbuild.report.spots import first_spot
+from tilusbuild.report.summary import first_spot
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script

@@ -39,6 +39,7 @@ from tilusbuild.package.extract import (
 )
 from tilusbuild.package.formats.wheel import WheelReader, check_wheel
 from tilusbuild.package.listing import (
+    ContentChecker,
     FileEntry,
     FileList,
     HostNeeds,
@@ -52,11 +53,9 @@ from tilusbuild.package.model import (
     PROGRAM_FILES,
     Reader,
     images_text,
-    is_hollow,
     numbers_of,
     purpose_of_script,
 )
-from tilusbuild.package.names import ContentChecker, kind_with_key
 from tilusbuild.plan.identity import section_of, value_text
 from tilusbuild.runtime import candidates, direct
 from tilusbuild.runtime.errors import LoadError
@@ -72,8 +71,6 @@ _MAX_TEXT_SIZE = 64 << 20
 _MAX_WAITING = 512 << 20
 """Bytes of programs that have not arrived whole."""
 _MAX_PROBLEMS = 100
-_MIN_BYTES_EACH = 6
-"""Bytes of text for each array or object; the densest that is written is `["name","m"]`."""
 
 Files = Mapping[str, FileEntry]
 """What is packed of a program or a header directory, by the name within it."""
@@ -138,7 +135,7 @@ class Checker:
 
     def __post_init__(self) -> None:
         if self.listing.part is not None:
-            self._content = kind_with_key(self.listing.part.key).checker(self.listing)
+            self._content = names.kind_with_key(self.listing.part.key).checker(self.listing)
         for path, entry in self.listing.files.items():
             kind, _, digest = names.root_of(path)
             if kind == layout.SCRIPTS:
@@ -180,7 +177,7 @@ class Checker:
                 self._report(check_script, self.listing, script, self.directory)
 
     def _take_part(self, checker: ContentChecker, member: PackageMember, *, keep: bool) -> None:
-        wanted = checker.wants(member)
+        wanted = checker.wants(member.path, member.entry.size)
         pieces = write_member(member, self.directory) if keep else member.pieces()
         data = b"".join(piece if wanted else b"" for piece in pieces)
         if wanted:
@@ -308,10 +305,6 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     for name in layout.files_below(path):
         if purpose_of_script(name) is None:
             raise InconsistentError(f"{where}/{name} is not a file that a script has")
-        if name.endswith(".json") and is_hollow(
-            read_bytes(os.path.join(path, name)), _MIN_BYTES_EACH
-        ):
-            raise InconsistentError(f"{where}/{name} is made of nothing but brackets")
     try:
         script = read_script(path)
         tables = read_tables(script)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 import rfc8785
 
@@ -29,7 +29,6 @@ from tilusbuild.package.model import (
     plain,
     read_images,
 )
-from tilusbuild.package.names import ListPart
 from tilusbuild.report.text import counted
 from tilusbuild.runtime.naming import snake_case
 from tilusbuild.state.files import sha256_bytes, sha256_text
@@ -170,6 +169,43 @@ class FileList:
     def size(self) -> int:
         """Bytes of all files, the list not counted."""
         return sum(file.size for file in self.files.values())
+
+
+# Other kinds of packages.
+
+
+class ContentChecker(Protocol):
+    """Check the content of files as they arrive, one by one."""
+
+    def wants(self, path: str, size: int) -> bool:
+        """Return whether a file's content is checked, not its digest alone."""
+
+    def check(self, path: str, data: bytes) -> None:
+        """Raise a `PackageError` for content that is not what the list says."""
+
+
+class ListPart(Protocol):
+    """What the list says under the kind's key; `key` is that key and `summary` a few words."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    def value(self) -> dict[str, Any]: ...
+    def check(self, listing: FileList) -> None: ...
+
+    def inputs(self) -> Iterable[str]:
+        """Return the names that the digest of the package's inputs covers."""
+
+    def unit_digests(self, listing: FileList) -> Mapping[str, str]:
+        """Return a digest of each thing that `diff` compares as one."""
+
+
+class Kind(names.PathRule, Protocol):
+    """A kind of package: the paths that its files may have, its part of the list, its checks."""
+
+    def read(self, field: Field) -> ListPart: ...
+    def checker(self, listing: FileList) -> ContentChecker: ...
 
 
 def title_of(project: str, name: str) -> str:

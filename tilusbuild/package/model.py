@@ -186,7 +186,8 @@ _Word = TypeVar("_Word", bound=str)
 
 def decode(data: bytes) -> Any:
     """Return the JSON value. Raises `MalformedListError`, whatever the bytes are."""
-    if is_hollow(data, _MIN_BYTES_EACH):
+    # An empty array is two bytes of text and sixty of memory.
+    if data.count(b"{") + data.count(b"[") > 1000 + len(data) // _MIN_BYTES_EACH:
         raise MalformedListError("it is nested too deeply, or is made of nothing but brackets")
     try:
         return json.loads(
@@ -202,13 +203,6 @@ def decode(data: bytes) -> Any:
         raise MalformedListError(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
     except ValueError as error:
         raise MalformedListError(f"it is not JSON: {error}") from None
-
-
-def is_hollow(data: bytes, min_bytes_each: int) -> bool:
-    """Return whether a text is mostly brackets, and parsing it would take many times its size in
-    memory: an empty array is two bytes of text and sixty of memory. `min_bytes_each` is the least
-    text per object or array, on average, that is accepted."""
-    return data.count(b"{") + data.count(b"[") > 1000 + len(data) // min_bytes_each
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,19 +13,12 @@ is met: packages of programs pay nothing for the others.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import UnsafeNameError
 from tilusbuild.rooms import brought, load
-
-if TYPE_CHECKING:
-    from tilusbuild.package.extract import PackageMember
-    from tilusbuild.package.listing import FileList
-    from tilusbuild.package.model import Field, Reader
-    from tilusbuild.package.preflight import DescribedHost
-
 
 LIST = "tilus-package.json"
 ATTESTATIONS = "attestations"
@@ -129,48 +122,18 @@ def _root_problem(parts: list[str]) -> str | None:
 # The kinds.
 
 
-class ContentChecker(Protocol):
-    """Check the content of files as they arrive, one by one."""
-
-    def wants(self, member: PackageMember) -> bool:
-        """Return whether a file's content is checked, not its digest alone."""
-
-    def check(self, path: str, data: bytes) -> None:
-        """Raise a `PackageError` for content that is not what the list says."""
-
-
-class ListPart(Protocol):
-    """What the list says under the kind's key; `key` is that key and `summary` a few words."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
-    def value(self) -> dict[str, Any]: ...
-    def check(self, listing: FileList) -> None: ...
-
-    def inputs(self) -> Iterable[str]:
-        """Return the names that the digest of the package's inputs covers."""
-
-    def unit_digests(self, listing: FileList) -> Mapping[str, str]:
-        """Return a digest of each thing that `diff` compares as one."""
-
-
-class Kind(Protocol):
-    """A kind of package: the paths that its files may have, its part of the list, its checks."""
+class PathRule(Protocol):
+    """What a kind says of paths; `listing.Kind` is all of it."""
 
     def path_problem(self, below: Sequence[str]) -> str | None:
         """Say why no file can have this path below the root; None if one can."""
-
-    def read(self, field: Field) -> ListPart: ...
-    def checker(self, listing: FileList) -> ContentChecker: ...
 
 
 class KindCommand(Protocol):
     """What verbs do with a package of a kind. Each returns the exit status."""
 
-    def install(self, reader: Reader, arguments: Any) -> int: ...
-    def preflight(self, reader: Reader, arguments: Any, hosts: Sequence[DescribedHost]) -> int: ...
+    def install(self, reader: Any, arguments: Any) -> int: ...
+    def preflight(self, reader: Any, arguments: Any, hosts: Sequence[Any]) -> int: ...
 
 
 def kind_keys() -> Iterable[str]:
@@ -187,15 +150,15 @@ def command_of(encoded: bytes) -> KindCommand | None:
     return None
 
 
-def kind_with_key(key: str) -> Kind:
-    """Return the kind whose lists have a key."""
-    kind: Kind = load(brought("package kind")[key][1])
-    return kind
+def kind_with_key(key: str) -> Any:
+    """Return the kind, a `listing.Kind`, whose lists have a key."""
+    return load(brought("package kind")[key][1])
 
 
-def kind_at(root: str) -> Kind | None:
+def kind_at(root: str) -> PathRule | None:
     """Return the kind whose files are below a root directory; None if there is none."""
     for key, (of, _, _) in brought("package kind").items():
         if of == root:
-            return kind_with_key(key)
+            rule: PathRule = kind_with_key(key)
+            return rule
     return None

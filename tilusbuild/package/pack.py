@@ -16,32 +16,25 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from tilusbuild.builder.project import Project
-from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import names
 from tilusbuild.package.collect import PackageOrder, as_built, collect, current
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import CannotPackError, TooLargeError
-from tilusbuild.package.formats.archive import write_archive, write_layer
-from tilusbuild.package.formats.directory import write_directory
+from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.formats.archive import MAGIC as ZSTD_MAGIC
+from tilusbuild.package.formats.archive import write_archive
+from tilusbuild.package.formats.directory import private_directory, write_directory
 from tilusbuild.package.formats.oci import ARTIFACT, INDEX, write_oci
-from tilusbuild.package.formats.streams import MAGIC as ZSTD_MAGIC
-from tilusbuild.package.formats.wheel_code import INSIDE, RUNTIME
-from tilusbuild.package.formats.wheels import write_wheels
-from tilusbuild.package.listing import Layer, named_layers
-from tilusbuild.package.staging import private_directory
-from tilusbuild.plan.identity import sections
+from tilusbuild.package.formats.wheels import INSIDE, RUNTIME, write_wheels
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import publish, sync_directory
-from tilusbuild.table import Cell, table
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
 """A function from a package to its attestations, by their names."""
 FORMATS = ("dir", "tar.zst", "wheel", "oci")
-_MAX_SHOWN = 10
 _MAX_TIME = 4354819199
 """The end of 2107, the last that a zip can say."""
 
@@ -99,7 +92,7 @@ def write(
     time: int | None = None,
 ) -> list[PackageFile]:
     """Write a package in each format into a directory: in all of them, or none. Raises
-    `TooLargeError`, `CannotPackError` and `InputError`."""
+    `CannotPackError` and `InputError`."""
     time = source_date() if time is None else time
     with _staging(directory) as staged:
         made = []
@@ -107,7 +100,7 @@ def write(
             for name, digest in _write(form, order, contents, staged, attest, time):
                 size = _size(os.path.join(staged, name))
                 made.append(PackageFile(form, os.path.join(directory, name), size, digest))
-        _check_size(order, contents, made)
+        _check_size(order, made)
         _publish(staged, directory, [os.path.basename(each.path) for each in made])
     return made
 
@@ -131,16 +124,15 @@ def _write(
     yield name, contents.digest
 
 
-def _check_size(order: PackageOrder, contents: Contents, made: Sequence[PackageFile]) -> None:
+def _check_size(order: PackageOrder, made: Sequence[PackageFile]) -> None:
     limit = order.package.max_size
     for form in dict.fromkeys(each.format for each in made):
         size = sum(each.size for each in made if each.format == form)
         if limit is not None and size > limit:
-            raise TooLargeError(
+            raise CannotPackError(
                 f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
-                hint=f"{layer_table(layer_sizes(contents))}\nthe largest programs:\n"
-                f"{program_table(program_sizes(contents), _MAX_SHOWN)}\n"
-                'less is packed with `scripts`, `targets`, `programs = "dispatched"`, `exclude`',
+                hint="less is packed with `scripts`, `targets`, `programs` and `exclude`;"
+                " `tilusbuild report` lists the largest programs",
             )
 
 
@@ -243,92 +235,3 @@ def _begins_with_list(start: bytes) -> bool:
         return stream.read(len(names.LIST) + 1) == names.LIST.encode() + b"\0"
     except zstandard.ZstdError:
         return False
-
-
-# Sizes: by script and target, and by program with its schedule. A layer is packed as a whole, so
-# what a program takes of it, packed, cannot be said; its files' own sizes can.
-
-
-@dataclass(frozen=True, slots=True)
-class LayerSize:
-    """A layer: how many programs it has, its files' bytes, and what it takes as a zstd frame."""
-
-    layer: Layer
-    programs: int
-    files: int
-    packed: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramSize:
-    """A program: its files' bytes, and its constants and schedule as program.txt has them."""
-
-    hash: str
-    script: str
-    target: str
-    files: int
-    schedule: Mapping[str, str]
-
-
-def layer_sizes(contents: Contents) -> list[LayerSize]:
-    """Return every layer, the largest first; packs them to know. Raises `CannotPackError`."""
-    found = []
-    for layer in named_layers(contents.listed):
-        counter = _Counter()
-        write_layer(contents, layer, counter, time=0, end=False)
-        files = sum(contents.listed.files[path].size for path in layer.paths)
-        programs = {path.split("/")[1] for path in layer.paths if path.startswith(layout.PROGRAMS)}
-        found.append(LayerSize(layer, len(programs), files, counter.size))
-    return sorted(found, key=lambda each: (-each.packed, each.layer.label))
-
-
-def program_sizes(contents: Contents) -> list[ProgramSize]:
-    """Return every program, the largest first. Raises `CannotPackError`."""
-    listed = contents.listed
-    sizes = dict.fromkeys(listed.programs, 0)
-    for path, file in listed.files.items():
-        if path.startswith(f"{layout.PROGRAMS}/"):
-            sizes[path.split("/")[1]] += file.size
-    found = []
-    for digest, program in listed.programs.items():
-        text = contents.read(f"{layout.PROGRAMS}/{digest}/{layout.PROGRAM_TXT}")
-        parts = sections(text.decode("utf-8", "replace"))
-        schedule = {**parts.get("params", {}), **parts.get("schedule", {})}
-        found.append(ProgramSize(digest, program.script, program.target, sizes[digest], schedule))
-    return sorted(found, key=lambda each: (-each.files, each.script, each.target, each.hash))
-
-
-def layer_table(sizes: list[LayerSize]) -> str:
-    """Return the layers as a table."""
-    rows: list[tuple[Cell, ...]] = [
-        (each.layer.script or "headers", each.layer.target, each.programs, each.files, each.packed)
-        for each in sizes
-    ]
-    counts = [(each.programs, each.files, each.packed) for each in sizes]
-    rows.append(("all", "", *map(sum, zip(*counts, strict=True))))
-    return table(("script", "target", "programs", "bytes", "packed"), rows)
-
-
-def program_table(sizes: list[ProgramSize], limit: int | None = None) -> str:
-    """Return the programs as a table, or the first `limit` of them."""
-    rows: list[tuple[Cell, ...]] = [
-        (
-            each.script,
-            each.target,
-            each.files,
-            each.hash[:12],
-            " ".join(f"{name}={value}" for name, value in each.schedule.items()),
-        )
-        for each in sizes[:limit]
-    ]
-    return table(("script", "target", "bytes", "program", "schedule"), rows)
-
-
-class _Counter:
-    """Counts what is written to it."""
-
-    size = 0
-
-    def write(self, data: bytes, /) -> int:
-        self.size += len(data)
-        return len(data)

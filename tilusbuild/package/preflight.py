@@ -6,8 +6,6 @@ is run and no driver is called. What is not known of the machine is not compared
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,25 +13,20 @@ from dataclasses import dataclass
 
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import numbers_of
-from tilusbuild.plan.identity import sections
 from tilusbuild.runtime import candidates, library
 from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.refused import by_number
-from tilusbuild.runtime.regular import read_text
-from tilusbuild.runtime.script import SHARED, TEXT, Script, buckets_between, read_script
-from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch, read_tables
+from tilusbuild.runtime.script import SHARED, Script, read_script
+from tilusbuild.runtime.tables import Table, read_dispatch, read_tables
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
 NEWEST_DRIVER = 99_990
 """A driver that supports every CUDA version: the one of a machine whose driver is not named."""
-_MAX_CHOICES = 4096
-_RANGE = re.compile(r"\brange (-?\d*)\.\.(-?\d*)", re.ASCII)
 _LEVEL = re.compile(r"x86-64(?:-v([234]))?", re.ASCII)
 
 
@@ -50,31 +43,6 @@ class DescribedHost:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketCoverage:
-    """Who serves the buckets of the declared size range: how many, by the source of the choice.
-
-    `buckets` is how many there are, `evaluated` how many of them were tried. `sizes` is the range
-    by key, inclusive; None for a key without a known greatest size.
-    """
-
-    sizes: Mapping[str, tuple[int, int] | None]
-    buckets: int
-    evaluated: int
-    sources: Mapping[str, int]
-
-    def __str__(self) -> str:
-        if not self.sizes:
-            return "no dispatch keys"
-        if not self.evaluated:
-            return "no size range is declared, and nothing is measured"
-        shares = ", ".join(
-            f"{source} {100 * count / self.evaluated:.0f} %"
-            for source, count in self.sources.items()
-        )
-        return f"{shares} of {self.buckets} buckets"
-
-
-@dataclass(frozen=True, slots=True)
 class InstanceReport:
     """An instance of a script on the machine. `chosen` is None when nothing of it runs there."""
 
@@ -82,7 +50,6 @@ class InstanceReport:
     params: Mapping[str, object]
     chosen: Script | None
     evaluations: tuple[Evaluation, ...]
-    coverage: BucketCoverage | None
     tables: tuple[str, ...]
     """The GPUs that the dispatch tables in use were measured on."""
     problems: tuple[str, ...]
@@ -139,22 +106,20 @@ def _instance(
     except (ProgramNotFoundError, AmbiguousScriptError) as error:
         evaluations = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
         reason = str(error).splitlines()[0]
-        return InstanceReport(label, scripts[0].params, None, evaluations, None, (), (reason,))
+        return InstanceReport(label, scripts[0].params, None, evaluations, (), (reason,))
     packed_indices = frozenset(i for i, p in enumerate(chosen.programs) if p in packed[chosen.hash])
     problems = [*_code_problems(listing, chosen, packed_indices, host)]
     tables = _tables(chosen, host)
     entries = tables[0].entries if tables else ()
-    coverage = None
     try:
         refused = by_number(chosen.programs, read_dispatch(chosen).refused)
         chooser = Chooser(chosen, entries, packed_indices, refused)
-        coverage = _coverage(chosen, chooser, entries)
+        if not entries:
+            chooser.default()
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)
-    return InstanceReport(
-        label, chosen.params, chosen, evaluations, coverage, measured_on, tuple(problems)
-    )
+    return InstanceReport(label, chosen.params, chosen, evaluations, measured_on, tuple(problems))
 
 
 def _code_problems(
@@ -190,56 +155,6 @@ def _tables(script: Script, host: DescribedHost) -> list[Table]:
             else wanted
         )
     ]
-
-
-# Sizes.
-
-
-def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -> BucketCoverage:
-    ranges = _ranges(script, entries)
-    known = [sizes for sizes in ranges.values() if sizes is not None]
-    if len(known) < len(ranges):
-        return BucketCoverage(ranges, 0, 0, {})
-    axes = [
-        buckets_between(to_bucket, *sizes, limit=1 << 16)
-        for to_bucket, sizes in zip(script.buckets, known, strict=True)
-    ]
-    count = math.prod(map(len, axes))
-    sources: dict[str, int] = {}
-    others = dict.fromkeys(_integers(script), 1)
-    evaluated = 0
-    for key in itertools.islice(_spread(axes, count), _MAX_CHOICES):
-        choice = chooser.choose({**others, **dict(zip(script.keys, key, strict=True))})
-        sources[choice.source] = sources.get(choice.source, 0) + 1
-        evaluated += 1
-    return BucketCoverage(ranges, count, evaluated, sources)
-
-
-def _ranges(script: Script, entries: Sequence[TableEntry]) -> dict[str, tuple[int, int] | None]:
-    """Return the declared range of each key, else what was measured."""
-    declared = sections(read_text(os.path.join(script.path, TEXT), "replace")).get("args", {})
-    found: dict[str, tuple[int, int] | None] = {}
-    for axis, key in enumerate(script.keys):
-        match = _RANGE.search(declared.get(key, ""))
-        sizes = [entry.key[axis] for entry in entries]
-        low = int(match[1]) if match and match[1] else 1
-        high = int(match[2]) if match and match[2] else max(sizes, default=None)
-        found[key] = None if high is None else (max(1, low), high)
-    return found
-
-
-def _spread(axes: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
-    """Yield all combinations, or `_MAX_CHOICES` of them evenly spread over all."""
-    for number in range(0, count, max(1, -(-count // _MAX_CHOICES))):
-        key, rest = [], number
-        for axis in reversed(axes):
-            rest, place = divmod(rest, len(axis))
-            key.append(axis[place])
-        yield tuple(reversed(key))
-
-
-def _integers(script: Script) -> list[str]:
-    return [a.name for a in script.arguments if a.dims is None and a.dtype in WHOLE]
 
 
 # The host.

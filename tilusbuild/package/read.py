@@ -18,7 +18,7 @@ from tilusbuild.package import names
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import NoPackageError, PackageError
 from tilusbuild.package.extract import Limits, check_limits, members, write_member
-from tilusbuild.package.formats import oci, streams, wheel
+from tilusbuild.package.formats import archive, oci, wheel
 from tilusbuild.package.formats.archive import ArchiveReader
 from tilusbuild.package.formats.directory import DirectoryReader
 from tilusbuild.package.listing import FileList, layers, parse
@@ -65,7 +65,7 @@ def _reader(path: str) -> Reader:
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise input_error(f"{path!r} cannot be read: {what}") from None
-    if start == streams.MAGIC:
+    if start == archive.MAGIC:
         return ArchiveReader(path)
     if start == wheel.MAGIC:
         return wheel.WheelReader(path)

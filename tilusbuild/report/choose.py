@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from tilusbuild.engine.events import CompositeReporter, Reporter
-from tilusbuild.report.colour import wanted
 from tilusbuild.report.plain import PlainReporter
+from tilusbuild.report.terminal import wanted
 
 
 class ResultReporter(CompositeReporter):

@@ -23,8 +23,7 @@ from tilusbuild.engine.events import Event, FailureGroup, Finished, Sharded, Sum
 from tilusbuild.engine.results import normalised
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
 from tilusbuild.report.plain import shard_line
-from tilusbuild.report.spots import first_spot
-from tilusbuild.report.summary import sums
+from tilusbuild.report.summary import first_spot, sums
 from tilusbuild.report.text import Stream, cleaned, counted, one_line
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.outputs import write_output

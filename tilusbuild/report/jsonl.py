@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias
 
 from tilusbuild.report.text import Stream
@@ -32,6 +32,17 @@ class JsonLine:
     event: ClassVar[str]
     inlined: ClassVar[str | None] = None
     """The field, a mapping or a dataclass, whose keys are written in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemLine(JsonLine):
+    """Something that is wrong. `of` is what it is about, an instance or a device, "" for all;
+    `kind` the name of an error, "" where there are none to tell apart."""
+
+    event: ClassVar[str] = "problem"
+    what: str
+    of: str = ""
+    kind: str = ""
 
 
 class JsonReporter:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass, field
 
 from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary, Verdict
 from tilusbuild.report.text import amount, cleaned, counted, duration, one_line
@@ -132,3 +133,36 @@ def failure_line(label: str, status: str, reason: str) -> str:
     what = _VERB.get(status, status)
     why = f": {one_line(reason)}" if reason else ""
     return f"{one_line(label)} {what}{why}"
+
+
+# Where a log says that an error is.
+
+
+_ERROR = r"(?:fatal )?error\b[^:]*:? ?(?P<text>.*)"
+_PLACES = (
+    re.compile(rf"^(?P<file>[^\s:(][^:(\n]*)\((?P<line>\d+)\): {_ERROR}", re.MULTILINE),
+    re.compile(
+        rf"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_ERROR}", re.MULTILINE
+    ),
+)
+"""As nvcc and as the host compilers write where an error is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where an error is. `file` is as the log has it: relative to the project's root."""
+
+    file: str
+    line: int
+    column: int | None
+    message: str = field(default="", compare=False)
+
+
+def first_spot(log: str) -> Spot | None:
+    """Return the place of the first error in a log that names one."""
+    found = [match for pattern in _PLACES if (match := pattern.search(log))]
+    if not found:
+        return None
+    first = min(found, key=lambda match: match.start())
+    column = first.groupdict().get("column")
+    return Spot(first["file"], int(first["line"]), int(column) if column else None, first["text"])

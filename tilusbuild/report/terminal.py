@@ -1,4 +1,8 @@
-"""The stream that the command line prints through: it shows every character and gives no commands.
+"""Whether text is coloured, and the stream that the command line prints through: it shows every
+character and gives no commands to CI.
+
+`--color` decides on colours, then `NO_COLOR`, then `FORCE_COLOR`, then whether the stream is a
+terminal that knows colours. Only our own marks are coloured: what a message quotes stays as it is.
 
 `cli/main.py` puts one in the place of stdout and one in that of stderr, so a verb that prints a
 name, a path or a log cannot forget it. Escapes of our own go through `write_styled`. In a GitHub
@@ -20,6 +24,38 @@ from io import TextIOBase
 from typing import Any, TextIO, cast
 
 from tilusbuild.report.text import visible
+
+CHOICES = ("auto", "always", "never")
+_MARKS = (
+    (re.compile(r"^((?:\S.*?: )?)(error:)(?= )", re.MULTILINE), r"\1", "1;31"),
+    (re.compile(r"^((?:\S.*?: )?)(warning:)(?= )", re.MULTILINE), r"\1", "1;33"),
+    (re.compile(r"^( *\| *)(\^+)$", re.MULTILINE), r"\1", "32"),
+)
+
+
+def wanted(stream: TextIO, env: Mapping[str, str], choice: str = "auto") -> bool:
+    """Return whether to colour what goes to a stream."""
+    if choice != "auto":
+        return choice == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    try:
+        return stream.isatty() and env.get("TERM", "") not in ("", "dumb", "unknown")
+    except (OSError, ValueError):
+        return False
+
+
+def coloured(message: str) -> str:
+    """Return a message with its marks in colour."""
+    for pattern, before, code in _MARKS:
+        message = pattern.sub(f"{before}\x1b[{code}m\\2\x1b[0m", message)
+    return message
+
+
+# The stream.
+
 
 _COMMAND = re.compile(r"(?m)(^[^\S\n]*:)(?=:)|(##)(?=\[)")
 """The runner strips white space in front, and finds the older form anywhere in a line."""

@@ -8,7 +8,7 @@
 An entry is the buckets of the keys, the program's number, where the choice comes from, and the
 seconds of a call where they are known. A table holds when each field of its fingerprint is that of
 the device in use, or "*". `refused`, which may be missing, are the programs that are chosen nowhere
-(`runtime/refused.py`). `unmeasured` (`dispatch/unmeasured.py`) is not read. People edit this file:
+(`runtime/refused.py`). `unmeasured` (`dispatch/tables.py`) is not read. People edit this file:
 it has no seal, and everything in it is checked.
 """
 

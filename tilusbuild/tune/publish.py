@@ -3,7 +3,7 @@
 A case speaks for its bucket; of several in one bucket the one with the greatest sizes does, because
 a bucket is known by the greatest size in it. But a program that is out at any of them is out for
 the bucket; and one that computed wrong or crashed there is chosen nowhere until it is rebuilt
-(`dispatch/refusals.py`).
+(`dispatch/latency.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.dispatcher import refresh
-from tilusbuild.dispatch.refusals import refuse as write_refusals
-from tilusbuild.dispatch.refusals import spread
+from tilusbuild.dispatch.latency import refuse as write_refusals
+from tilusbuild.dispatch.latency import spread
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script

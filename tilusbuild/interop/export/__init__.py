@@ -18,7 +18,7 @@ from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.cubins import cubin_layout
 from tilusbuild.interop.export.layouts import hidet_layout, tilelang_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem, HardLink, OwnFile, SymLink
-from tilusbuild.package.staging import private_directory
+from tilusbuild.package.formats.directory import private_directory
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import publish
 

@@ -3,30 +3,309 @@
 The first frame has the list and the attestations, so that a reader knows everything before it
 unpacks anything; then comes a frame for each layer; the last frame has the end of the tar. Equal
 contents give equal bytes, whatever the number of cores; only the version of the zstd library shows.
+
+A frame is a header and blocks that say how long they are (RFC 8878, sections 3.1.1 and 3.1.1.2), so
+a frame that is truncated, or asks for a window that is too large, is detected before anything is
+decompressed, and a frame that is not needed costs a few seeks. Decompressing holds one window and
+two small buffers in memory. Of a tar, any other archiver's freedom is refused: links, devices,
+directories, sparse files, global headers, numbers that are not octal. Of an extended header (pax)
+only `path` and `size` are taken, and it is small.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import struct
 import tarfile
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
+from typing import IO, NamedTuple, Protocol, cast
 
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import NoPackageError, TruncatedError, UnlistedFileError
-from tilusbuild.package.formats.directory import Sink, finish, open_plain
-from tilusbuild.package.formats.streams import (
-    BLOCK,
-    MAX_WINDOW_LOG,
-    FileSection,
-    Frame,
-    Unpacked,
-    entries,
-    frames,
+from tilusbuild.package.errors import (
+    NoPackageError,
+    OverLimitError,
+    TruncatedError,
+    UnlistedFileError,
+    UnsafeEntryError,
+    UnsafeNameError,
 )
+from tilusbuild.package.formats.directory import Sink, finish, open_plain
 from tilusbuild.package.listing import MAX_LIST_SIZE, Layer, named_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, mode_of
+
+MAGIC = struct.pack("<I", 0xFD2FB528)
+MAX_WINDOW_LOG = 27
+"""What a decoder takes by default: `zstd -d` and tar accept windows of 2**27 bytes."""
+_MAX_WINDOW = 1 << MAX_WINDOW_LOG
+_MAX_BLOCKS = 1 << 20
+_MAX_HEADER_SIZE = 18
+_READ_SIZE = 1 << 17
+_AHEAD = 4096
+"""Bytes to read at a time while walking from block to block."""
+_RAW, _RLE, _RESERVED = 0, 1, 3
+
+
+class Frame(NamedTuple):
+    """A frame: its offset in the file, and its compressed size in bytes."""
+
+    offset: int
+    size: int
+
+
+class FileSection:
+    """The bytes of a file between two offsets, read in order. Several sections may share the file:
+    each keeps its own position."""
+
+    def __init__(self, handle: int, offset: int, size: int) -> None:
+        self._handle, self._at, self._end = handle, offset, offset + size
+
+    def read(self, count: int = -1) -> bytes:
+        left = self._end - self._at
+        try:
+            data = os.pread(self._handle, left if count < 0 else min(count, left), self._at)
+        except OSError as error:
+            raise TruncatedError(f"it cannot be read: {error.strerror}") from None
+        self._at += len(data)
+        return data
+
+
+class Unpacked:
+    """The content of a frame, read in order."""
+
+    def __init__(self, section: FileSection) -> None:
+        import zstandard
+
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+        self._broken = zstandard.ZstdError
+        self._stream = decompressor.stream_reader(cast("IO[bytes]", section), read_size=_READ_SIZE)
+
+    def read(self, count: int) -> bytes:
+        """Return at most `count` bytes; fewer only at the end. Raises `TruncatedError`."""
+        try:
+            data: bytes = self._stream.read(count)
+        except self._broken as error:
+            raise TruncatedError(f"its compressed data is corrupt: {error}") from None
+        return data
+
+
+def frames(handle: int, size: int, limit: int) -> list[Frame]:
+    """Return the frames that a file of `size` bytes consists of, at most `limit`. Raises
+    `TruncatedError` and `OverLimitError`."""
+    found: list[Frame] = []
+    at = blocks = 0
+    while at < size:
+        # A frame without content takes nine bytes: a small file could make a very long list.
+        if len(found) >= limit:
+            raise OverLimitError(f"it has more than {limit} parts")
+        end, count = _frame_end(handle, at, size, _MAX_BLOCKS - blocks)
+        blocks += count
+        found.append(Frame(at, end - at))
+        at = end
+    return found
+
+
+def _frame_end(handle: int, at: int, size: int, budget: int) -> tuple[int, int]:
+    """Return where the frame at `at` ends, and how many blocks it has; `budget` are allowed."""
+    import zstandard
+
+    head = os.pread(handle, _MAX_HEADER_SIZE, at)
+    try:
+        header = zstandard.frame_header_size(head)
+        known = zstandard.get_frame_parameters(head)
+    except zstandard.ZstdError as error:
+        raise TruncatedError(f"no zstd frame at byte {at}: {error}") from None
+    # zstandard takes skippable frames too, in which anything can hide.
+    if not head.startswith(MAGIC):
+        raise TruncatedError(f"no zstd frame at byte {at}")
+    # The window is allocated before a byte of content is seen: a header may ask for terabytes.
+    if known.window_size > _MAX_WINDOW:
+        raise OverLimitError(f"it asks for a window of {known.window_size} bytes to unpack it")
+    at, blocks, last = at + header, 0, False
+    begin, ahead = at, b""
+    while not last:
+        if not begin <= at <= begin + len(ahead) - 3:
+            begin, ahead = at, os.pread(handle, _AHEAD, at)
+        start = ahead[at - begin : at - begin + 3]
+        blocks += 1
+        # Empty blocks take three bytes each, and are walked one by one: their number is bounded.
+        if len(start) < 3 or blocks > budget:
+            raise (
+                TruncatedError("it is truncated")
+                if len(start) < 3
+                else OverLimitError("too many blocks")
+            )
+        value = int.from_bytes(start, "little")
+        last, kind = bool(value & 1), value >> 1 & 3
+        if kind == _RESERVED:
+            raise TruncatedError(f"a corrupt block at byte {at}")
+        at += 3 + (1 if kind == _RLE else value >> 3)
+    at += 4 if known.has_checksum else 0
+    if at > size:
+        raise TruncatedError("it is truncated")
+    return at, blocks
+
+
+# Tar.
+
+
+BLOCK = 512
+_ZEROS = bytes(BLOCK)
+_OCTAL = re.compile(rb"[0-7]+")
+_PAX_RECORD = re.compile(rb"([1-9][0-9]{0,5}) (path|size)=")
+_MAX_PAX_SIZE = 64 << 10  # an extended header is held in memory
+_MAX_PADDING = 1 << 20
+_KINDS = {
+    b"1": "a hard link",
+    b"2": "a link",
+    b"3": "a device",
+    b"4": "a device",
+    b"5": "a directory",
+    b"6": "a pipe",
+    b"S": "a sparse file",
+}
+
+
+class ByteStream(Protocol):
+    """A source that is read in order; it gives fewer bytes than asked for only at its end."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+
+def entries(stream: ByteStream, *, ends: bool) -> Iterator[ContainerFile]:
+    """Yield the files, to be read one after the other. What is left unread of one is skipped.
+
+    `ends`: the end-of-archive mark must come, and nothing after it; without, it must not come.
+    Raises `TruncatedError`, `UnsafeEntryError`, `UnsafeNameError`, `OverLimitError`.
+    """
+    while header := stream.read(BLOCK):
+        if header == _ZEROS:
+            if not ends:
+                raise TruncatedError("the archive ends before its last part")
+            _check_end(stream)
+            return
+        extended: dict[bytes, bytes] = {}
+        if _kind(header) == b"x":
+            # The header that follows is the file's: two extended headers in a row are refused
+            # there.
+            extended = _pax(_exactly(stream, _padded(_size(header, _MAX_PAX_SIZE))), header)
+            header = _exactly(stream, BLOCK)
+        yield from _file(stream, header, extended)
+    if ends:
+        raise TruncatedError("the archive has no end")
+
+
+def _file(
+    stream: ByteStream, header: bytes, extended: dict[bytes, bytes]
+) -> Iterator[ContainerFile]:
+    kind = _kind(header)
+    name = _name(extended.get(b"path") or _full_name(header))
+    if kind not in (b"0", b"\0"):
+        what = _KINDS.get(kind, f"an entry of type {kind!r}")
+        raise UnsafeEntryError(f"{name!r:.200} is {what}, not a plain file")
+    size = int(extended[b"size"]) if b"size" in extended else _size(header)
+    left = size
+
+    def read(count: int) -> bytes:
+        nonlocal left
+        data = _exactly(stream, min(count, left)) if left else b""
+        left -= len(data)
+        return data
+
+    yield ContainerFile(name, size, read)
+    while left:
+        read(BLOCK * 256)
+    # Bytes in the padding are in no file and no digest: a place to hide something in.
+    if any(_exactly(stream, -size % BLOCK)):
+        raise TruncatedError(f"{name!r:.200} is followed by bytes that belong to no file")
+
+
+def _exactly(stream: ByteStream, count: int) -> bytes:
+    data = stream.read(count) if count else b""
+    if len(data) < count:
+        raise TruncatedError("the archive is truncated")
+    return data
+
+
+def _check_end(stream: ByteStream) -> None:
+    # GNU tar pads to a record of 10 KiB. Zeros compress a thousand times and more: padding without
+    # end would keep a reader busy for as long as its maker likes.
+    left = _MAX_PADDING
+    second = _exactly(stream, BLOCK)
+    while piece := second or stream.read(BLOCK):
+        second = b""
+        left -= len(piece)
+        if left < 0 or any(piece):
+            raise TruncatedError("bytes after the end of the archive")
+
+
+def _kind(header: bytes) -> bytes:
+    if len(header) < BLOCK:
+        raise TruncatedError("the archive is truncated")
+    claimed = _number(header[148:156])
+    if claimed != sum(header[:148]) + 8 * 0x20 + sum(header[156:]):
+        raise TruncatedError("the archive is corrupt: a header has another checksum")
+    return header[156:157]
+
+
+def _size(header: bytes, limit: int | None = None) -> int:
+    size = _number(header[124:136])
+    if limit is not None and size > limit:
+        raise OverLimitError(f"an extended header of {size} bytes")
+    return size
+
+
+def _number(field: bytes) -> int:
+    digits = field.strip(b" \0")
+    if not _OCTAL.fullmatch(digits):
+        raise TruncatedError("the archive is corrupt: a number in a header is not octal")
+    return int(digits, 8)
+
+
+def _padded(size: int) -> int:
+    return size + -size % BLOCK
+
+
+def _full_name(header: bytes) -> bytes:
+    name = header[:100].split(b"\0", 1)[0]
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _name(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnsafeNameError(f"{raw!r:.200} is not UTF-8") from None
+
+
+def _pax(data: bytes, header: bytes) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    data = data[: _size(header)]
+    at = 0
+    while at < len(data):
+        record = _PAX_RECORD.match(data, at)
+        if record is None:
+            raise TruncatedError("an extended header holds something else than a path or a size")
+        end = at + int(record[1])
+        value = data[record.end() : end - 1]
+        # A record that counts itself shorter or longer than it is would be read as two names.
+        whole = record.end() < end <= len(data) and data[end - 1 : end] == b"\n"
+        if not whole or record[2] in found or (record[2] == b"size" and not _decimal(value)):
+            raise TruncatedError("an extended header is corrupt")
+        found[record[2]] = value
+        at = end
+    return found
+
+
+def _decimal(value: bytes) -> bool:
+    return value.isdigit() and len(value) < 16
+
+
+# The package.
+
 
 LEVEL = 19
 _END = bytes(2 * BLOCK)

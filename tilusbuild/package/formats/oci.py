@@ -27,7 +27,7 @@ from tilusbuild.package.errors import (
     TruncatedError,
     UnlistedFileError,
 )
-from tilusbuild.package.formats.archive import write_layer
+from tilusbuild.package.formats.archive import FileSection, Unpacked, entries, frames, write_layer
 from tilusbuild.package.formats.directory import (
     make_directory,
     open_plain,
@@ -35,7 +35,6 @@ from tilusbuild.package.formats.directory import (
     sync_all,
     write_file,
 )
-from tilusbuild.package.formats.streams import FileSection, Unpacked, entries, frames
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, Layer, named_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, decode
 from tilusbuild.state.files import hasher, sha256_bytes

@@ -7,6 +7,10 @@ kernels finds those that are installed. It offers each as an extra: `pip install
 A zip's times, order and modes are fixed, so equal packages are equal bytes as long as zlib is the
 same. The tag says the least glibc and libstdc++ that the libraries load with; libraries that no
 manylinux policy allows give a plain `linux` tag, which PyPI refuses and other indexes take.
+
+The code of a wheel is a module with `load`, and a copy of tilusbuild's runtime under the module's
+name: a deployment needs the wheel, tvm-ffi and Python, and reads a package with the very code that
+it was made for. A wheel of one target among several has no code but the path of its files.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from keyword import iskeyword
 
+from tilusbuild import runtime
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents, only_target
 from tilusbuild.package.errors import CannotPackError
-from tilusbuild.package.formats import wheel_code
 from tilusbuild.package.formats.directory import finish
-from tilusbuild.package.formats.wheel_code import INSIDE
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import mode_of, numbers_of
 from tilusbuild.runtime.places import ENTRY_POINTS
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_bytes
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -123,7 +127,7 @@ def _wheels(
     for target in parts:
         yield part_of(title, target, contents.listed.version), only_target(contents, target)
     extras = tuple((normalized(t), f"{part}=={version}") for t, part in parts.items())
-    code = wheel_code.shim(title, name.replace("-", "_"), name)
+    code = _code_of_shim(title, name.replace("-", "_"), name)
     yield Distribution(name, version, _summary(title), code, extras=extras), None
 
 
@@ -131,7 +135,7 @@ def whole(title: str, version: str) -> Distribution:
     """Return the one wheel of a package. Raises `CannotPackError`."""
     name = normalized(title)
     module = name.replace("-", "_")
-    code, entry = wheel_code.single(title, module), (name, f"{module}:path")
+    code, entry = _code_of_single(title, module), (name, f"{module}:path")
     return Distribution(name, _version(version), _summary(title), code, entry=entry)
 
 
@@ -139,7 +143,7 @@ def part_of(title: str, target: str, version: str) -> Distribution:
     """Return the wheel of one target of several. Raises `CannotPackError`."""
     name, version = normalized(title), _version(version)
     part = f"{name}-{normalized(target)}"
-    code = wheel_code.part(title, target, name.replace("-", "_"))
+    code = _code_of_part(title, target, name.replace("-", "_"))
     entry = (f"{name}.{normalized(target)}", f"{part.replace('-', '_')}:path")
     summary = f"{_summary(title)}, for {target}"
     return Distribution(part, version, summary, code, (f"{name}=={version}",), entry=entry)
@@ -290,3 +294,102 @@ def _wheel(needs: HostNeeds | None) -> bytes:
         f"Tag: {tag_of(needs)}",
     ]
     return ("\n".join(lines) + "\n").encode()
+
+
+# The code.
+
+
+INSIDE = "tilus"
+"""The directory of the package in the module."""
+RUNTIME = "_runtime"
+_LAYER = "tilusbuild.runtime"
+
+_PART = '''\
+"""Kernels of {title}, for {target}: the files. `import {shim}` loads them."""
+
+import os
+
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{inside}")
+'''
+
+_LOADING = '''\
+"""Kernels of {title}. `load(script)` gives one, to be called with arrays."""
+
+{finding}
+
+def load(script, *, target=None, strict=False, **params):
+    """The kernel of a script, as `tilusbuild.load` gives it, from this package."""
+    from {module}.{runtime}.loading import load
+
+    return load(script, where=folders(), target=target, strict=strict, **params)
+
+
+def __getattr__(name):
+    if name not in ("Kernel", "LoadError"):
+        raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
+    from {module} import {runtime}
+
+    return getattr({runtime}, name)
+'''
+
+_SINGLE = '''\
+import os
+
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{inside}")
+
+
+def folders():
+    """Where the files are."""
+    return [path]
+'''
+
+_SHIM = '''\
+
+def folders():
+    """Where the files are: a folder for each target that is installed."""
+    from importlib import metadata
+
+    found = metadata.entry_points(group="{group}")
+    parts = sorted(entry for entry in found if entry.name.startswith("{prefix}"))
+    if not parts:
+        raise ImportError(
+            "none of the targets of {title} is installed: pip install '{distribution}[TARGET]'"
+        )
+    return [entry.load() for entry in parts]
+'''
+
+
+def _code_of_part(title: str, target: str, shim: str) -> dict[str, bytes]:
+    """Return the code of a wheel with one target of several; names are relative to the module."""
+    text = _PART.format(title=title, target=target, shim=shim, inside=INSIDE)
+    return {"__init__.py": text.encode()}
+
+
+def _code_of_single(title: str, module: str) -> dict[str, bytes]:
+    """Return the code of a wheel with all targets."""
+    return _loading(title, module, _SINGLE.format(inside=INSIDE))
+
+
+def _code_of_shim(title: str, module: str, distribution: str) -> dict[str, bytes]:
+    """Return the code of the wheel that finds those of the targets by their entry points."""
+    finding = _SHIM.format(
+        group=ENTRY_POINTS, prefix=f"{distribution}.", title=title, distribution=distribution
+    )
+    return _loading(title, module, finding)
+
+
+def _loading(title: str, module: str, finding: str) -> dict[str, bytes]:
+    text = _LOADING.format(title=title, module=module, runtime=RUNTIME, finding=finding)
+    return {"__init__.py": text.encode(), **runtime_copy(module)}
+
+
+def runtime_copy(module: str) -> dict[str, bytes]:
+    """Return tilusbuild's runtime as `MODULE._runtime`, with its imports naming that."""
+    directory = os.path.dirname(os.path.abspath(runtime.__file__))
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".py"):
+            text = read_text(os.path.join(directory, name))
+            copied = text.replace(_LAYER, f"{module}.{RUNTIME}")
+            found[f"{RUNTIME}/{name}"] = copied.encode()
+    return found
