@@ -3,7 +3,7 @@
 # For a new release: change the number, run with --new, look at the licence, run the tests.
 set -eu
 release="6.1.0"
-cd "$(dirname "$0")/../tilusbuild/report/page/vendor"
+cd "$(dirname "$0")/../tilusbuild/page/vendor"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 curl -fsSL "https://registry.npmjs.org/echarts/-/echarts-$release.tgz" | tar -xz -C "$work"

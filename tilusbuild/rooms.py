@@ -9,6 +9,7 @@ verb            name → (summary, group of `--help`, example, module)         c
 cache action    name of an action of `cache` → module:attribute, a `Verb`    cli/cache.py
 foreign cache   system → module, as `cli.options.ForeignCaches` declares it  cli/options.py
 package kind    key of the list → (root directory, module)                   package/names.py
+report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
 lines           verb → module:attribute, classes of its lines of `--json`    cli/events_schema.py
 
 Price: the first question lists the directory of the package and asks for one file in each room,

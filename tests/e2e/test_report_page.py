@@ -20,7 +20,7 @@ from support import report_lines, scale
 from support.browser import Browser, browser
 from support.nvcc_journal import FakeCuda
 from support.project import NewProject, Project
-from tilusbuild.report import html
+from tilusbuild.page import html
 
 PAGES = ("build", "space", "tuning", "package", "compare")
 DATA = re.compile(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>')

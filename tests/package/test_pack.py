@@ -133,8 +133,7 @@ def test_what_is_too_large_is_not_written_and_says_why(project: Any) -> None:
     project.append('[package.tiny]\nmax-size = "1kB"\nformats = ["dir", "tar.zst"]\n')
     done = project.run("package", "tiny", status=1)
     assert "more than max-size, 1000" in done.err
-    assert re.search(r"mark +host +4 +\d+ +\d+", done.err)
-    assert "variant=3" in done.err
+    assert "tilusbuild report" in done.err
     assert not list((project.directory / "dist").iterdir())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-VENDOR = ROOT / "tilusbuild" / "report" / "page" / "vendor"
+VENDOR = ROOT / "tilusbuild" / "page" / "vendor"
 
 
 def test_vendored_files_are_those_of_the_release_and_come_with_their_licence():
@@ -28,7 +28,7 @@ def test_the_page_about_dependencies_names_it():
     text = (ROOT / "docs" / "dependencies.md").read_text()
     (release,) = re.findall(r'release="([\d.]+)"', (ROOT / "scripts/vendor.sh").read_text())
     assert f"Apache ECharts {release}" in text
-    assert "tilusbuild/report/page/vendor" in text
+    assert "tilusbuild/page/vendor" in text
 
 
 def test_nothing_else_in_the_repository_is_minified():
@@ -51,4 +51,4 @@ def test_the_wheel_has_the_page(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / name) as wheel:
         names = wheel.namelist()
     for part in ("page.css", "page.js", "model.js", "charts.js", "vendor/echarts.LICENSE"):
-        assert f"tilusbuild/report/page/{part}" in names
+        assert f"tilusbuild/page/{part}" in names

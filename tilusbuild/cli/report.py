@@ -14,6 +14,7 @@ from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.rooms import brought, load
 from tilusbuild.tune.measured import MeasuredLine
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def run(arguments: ReportArgs) -> int:
         raise input_error(f"--top {arguments.top}: not a number of programs")
     if arguments.open and arguments.html is None:
         raise input_error("--open needs --html", hint="add --html FILE")
+    if arguments.html is not None and "html" not in brought("report"):
+        raise input_error("--html: this installation has no page")
     with options.project(arguments) as project:
         selection = options.selected(arguments, project)
         if not arguments.json and arguments.html is None:
@@ -126,9 +129,7 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
 def _write(arguments: ReportArgs, lines: Sequence[str]) -> None:
     """Write the page, if it is asked for."""
     if arguments.html is not None:
-        from tilusbuild.report.html import page
-
-        _output(arguments.html, page(lines))
+        _output(arguments.html, load(brought("report")["html"])(lines))
         if arguments.open:
             import webbrowser
 

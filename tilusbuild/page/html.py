@@ -67,7 +67,7 @@ def page(lines: Iterable[str]) -> bytes:
 
 def _text_of(name: str) -> str:
     """Return a part of the page."""
-    return read_text(os.path.join(os.path.dirname(__file__), "page", name))
+    return read_text(os.path.join(os.path.dirname(__file__), name))
 
 
 def _digest(text: str) -> str:

@@ -1,0 +1,3 @@
+"""What this optional room brings; see `tilusbuild/rooms.py`."""
+
+BRINGS = {"report": {"html": "tilusbuild.page.html:page"}}
