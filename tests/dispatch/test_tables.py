@@ -16,7 +16,7 @@ from support.marks import Marks
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
-from tilusbuild.dispatch.overview import cover, curve, measure
+from tilusbuild.dispatch.overview import cover, measure
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.expression import function_of
@@ -222,17 +222,10 @@ def test_every_key_is_served_within_the_bound() -> None:
         assert TIMES[key][program] <= 1.03 * min(TIMES[key].values())
 
 
-def test_what_fewer_programs_cost() -> None:
-    steps = curve(TIMES)
-    assert [step.programs[-1] for step in steps] == [1, 0, 2]
-    assert [step.worst for step in steps] == [1.04, 1.03, 1.0]
-
-
 def test_a_program_that_was_not_measured_everywhere() -> None:
     times: dict[tuple[int, ...], dict[int, float]] = {(1,): {0: 1.0}, (2,): {1: 1.0}}
     assert set(cover(times, 2.0).programs) == {0, 1}
     assert math.isinf(measure(times, [0]).worst)
-    assert curve(times)[-1].worst == 1.0
     assert cover({}, 1.0).programs == ()
 
 

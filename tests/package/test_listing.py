@@ -121,7 +121,18 @@ def test_a_key_twice_is_refused(listed: FileList) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"null", b"{", b'{"a":NaN}', b"\xff", b"\x80\x04N.", b"[" * 100_000],
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"a":NaN}',
+        b"\xff",
+        b"\x80\x04N.",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"schema":' + b"9" * 5000 + b"}",
+    ],
 )
 def test_an_invalid_list_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedListError):

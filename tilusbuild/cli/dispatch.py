@@ -30,7 +30,7 @@ _ACTIONS = {
     "check": "check every table, rule and program; exit with status 1 for a problem",
     "coverage": "print which program serves which sizes, and why",
     "build": "build the C dispatcher again, from the tables as they are now",
-    "prune": "find the fewest programs that serve the measured sizes well, and the cost of fewer",
+    "prune": "find the fewest programs that serve the measured sizes well",
 }
 
 
@@ -216,11 +216,9 @@ def _coverage(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int
 
 
 def _prune(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
-    from tilusbuild.table import table
-
     for look in looks:
         for fingerprint, times in look.times().items():
-            kept, steps = look.thinned(fingerprint, times, arguments.slowdown, arguments.write)
+            kept = look.thinned(fingerprint, times, arguments.slowdown, arguments.write)
             device = dict(fingerprint).get("device", "")
             if arguments.json:
                 programs = tuple(kept.programs)
@@ -231,11 +229,6 @@ def _prune(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
                 f"{look.script.label} on {device}: {counted(len(times), 'key')},"
                 f" {counted(len(used), 'program')}"
             )
-            rows = [
-                (len(step.programs), step.programs[-1], f"{step.worst:.3f}", f"{step.mean:.3f}")
-                for step in steps
-            ]
-            print(table(("programs", "adds", "worst", "mean"), rows), end="")
             listed = ", ".join(map(str, sorted(kept.programs)))
             print(f"within {arguments.slowdown:g} of the best everywhere: programs {listed}")
     if not arguments.json and not any(look.times() for look in looks):

@@ -1,5 +1,5 @@
 """A script's dispatch as it stands in the cache: what is there, what is wrong, which program serves
-which sizes, and how few programs would serve how well.
+which sizes, and how few programs would serve as well.
 
 Thinning is a greedy set cover over measured times. A program serves a key when it takes at most
 `slowdown` times the key's best. Greedy choice is at most ln(keys) times the smallest possible set
@@ -159,9 +159,8 @@ class DispatchOverview:
         times: Mapping[Key, Mapping[int, float]],
         slowdown: float,
         write: bool,
-    ) -> tuple[Cover, list[Cover]]:
-        """Return the programs to keep, and the cost of fewer; with `write` the table uses these
-        only."""
+    ) -> Cover:
+        """Return the programs to keep; with `write` the table uses these only."""
         out = self.reasons()
         times = {
             key: left
@@ -175,7 +174,7 @@ class DispatchOverview:
                 for key, program in kept.chosen.items()
             ]
             tables.record(self.script, dict(fingerprint), entries)
-        return kept, curve(times)
+        return kept
 
 
 def overviews(
@@ -260,25 +259,6 @@ def cover(times: Times, slowdown: float) -> Cover:
         picked.append(program)
         open_keys -= serves[program].keys()
     return measure(times, picked)
-
-
-def curve(times: Times, limit: int = 16) -> list[Cover]:
-    """Return the cost of 1, 2, 3 … programs, each added to make the mean least; ends at no cost."""
-    everyone = sorted({program for measured in times.values() for program in measured})
-    found: list[Cover] = []
-    picked: list[int] = []
-    while everyone and len(picked) < limit and (not found or found[-1].worst > 1.0):
-        rest = [program for program in everyone if program not in picked]
-        if not rest:
-            break
-        best = min((measure(times, [*picked, program]) for program in rest), key=_cost)
-        picked = list(best.programs)
-        found.append(best)
-    return found
-
-
-def _cost(cover: Cover) -> tuple[int, float, float]:
-    return -len(cover.chosen), cover.mean, cover.worst
 
 
 def measure(times: Times, programs: Sequence[int]) -> Cover:
