@@ -20,7 +20,6 @@ from tilusbuild.package.listing import parse
 from tilusbuild.package.signing import attester
 from tilusbuild.runtime import signed
 from tilusbuild.runtime.loading import load
-from tilusbuild.state.files import sha256_bytes
 
 PEM = serialization.Encoding.PEM
 
@@ -72,10 +71,6 @@ def loaded(directory: Path, key: Path) -> Any:
     return script
 
 
-def test_what_the_key_signed_is_accepted(package: Path, key: Path) -> None:
-    assert loaded(package, key).is_dir()
-
-
 def test_load_asks_for_the_signature(
     package: Path, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,13 +120,6 @@ def test_a_library_that_was_changed_is_refused(package: Path, key: Path) -> None
     for library in package.glob("programs/*/module/lib.so"):
         library.write_bytes(library.read_bytes()[:-1] + b"x")
     with pytest.raises(signed.UnsignedFileError, match="is not what was signed"):
-        loaded(package, key)
-
-
-def test_a_signature_of_another_package_is_refused(package: Path, key: Path) -> None:
-    text = (package / "tilus-package.json").read_bytes()
-    (package / "tilus-package.json").write_bytes(text + b"\n")
-    with pytest.raises(signed.SignedListMismatchError, match=sha256_bytes(text + b"\n")):
         loaded(package, key)
 
 

@@ -269,27 +269,6 @@ def test_a_file_that_is_in_a_wheel_twice(hand: Hand, tmp_path: Path) -> None:
     assert isinstance(refusal(path), errors.UnlistedFileError)
 
 
-def test_code_beside_a_package_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
-    path = hand.wheel(tmp_path / "p.whl")
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("evil.pth", b"import os")
-    assert isinstance(refusal(path), errors.UnlistedFileError)
-
-
-def test_other_code_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
-    """Given a wheel whose import does something else, when it is verified, then that is told."""
-    path = hand.wheel(tmp_path / "p.whl")
-    with zipfile.ZipFile(path) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    for name in [n for n in files if not n.startswith("marks/tilus/")]:
-        with zipfile.ZipFile(tmp_path / "evil.whl", "w") as archive:
-            for each, data in files.items():
-                archive.writestr(each, data + b"\nimport evil" if each == name else data)
-        (found,) = problems(tmp_path / "evil.whl")
-        assert isinstance(found, errors.InconsistentError)
-        assert name in str(found) or name.endswith(("METADATA", "RECORD"))
-
-
 def test_a_blob_that_nothing_names(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     (path / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"evil")

@@ -37,7 +37,7 @@ class JsonLine:
 @dataclass(frozen=True, slots=True)
 class ProblemLine(JsonLine):
     """Something that is wrong. `of` is what it is about, an instance or a device, "" for all;
-    `kind` the name of an error, "" where there are none to tell apart."""
+    `kind` the name of an error, "" where the verb has one kind only."""
 
     event: ClassVar[str] = "problem"
     what: str
