@@ -16,7 +16,6 @@ import sysconfig
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render.closure import Root, inside
@@ -125,6 +124,8 @@ def torch_defines(place: Place) -> dict[str, str]:
 def torch_needed(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the sonames of torch's libraries, and the files that name them. Raises
     `InputError`."""
+    from tilusbuild.binary import BinaryError, read_needs  # no build without torch needs it
+
     directory = _torch_directory("lib", place)
     paths = tuple(os.path.join(directory, name) for name in _IMPORTED)
     try:
