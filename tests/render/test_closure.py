@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.render import declared
-from tilusbuild.render.closure import inside, layout
+from tilusbuild.render import closure as closures
+from tilusbuild.render.closure import Outside, inside, layout
 from tilusbuild.render.headers import Headers, closure
-from tilusbuild.render.outside import Outside
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.state.patterns import PatternTooWideError
 
@@ -172,7 +171,7 @@ def test_a_pattern_of_more_than_may_be_carried_is_an_error(
 ):
     project.write({"project/include/a.h": "//a", "project/include/b.h": "//b"})
     assert len(closure("", roots, ["*.h"]).headers) == 2
-    monkeypatch.setattr(declared, limit, value)
+    monkeypatch.setattr(closures, limit, value)
     with pytest.raises(PatternTooWideError, match="matches 2 files of 0 MiB"):
         closure("", roots, ["*.h"])
 

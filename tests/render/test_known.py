@@ -11,10 +11,9 @@ import pytest
 
 from support.processes import wait_until
 from tilusbuild.render import headers as headers_module
-from tilusbuild.render.closure import Closure, inside
+from tilusbuild.render.closure import Closure, Outside, inside
 from tilusbuild.render.headers import Headers, closure
 from tilusbuild.render.known import ClosureMemory
-from tilusbuild.render.outside import Outside
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.stamp import Sighting, sighting

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from tilusbuild.arch import Arch
 from tilusbuild.expr import Expr, Value
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.render.outside import Outside
+from tilusbuild.render.closure import Outside
 from tilusbuild.signature import Signature
 
 if TYPE_CHECKING:

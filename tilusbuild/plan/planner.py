@@ -38,9 +38,8 @@ from tilusbuild.plan.spaces import (
     spec_of,
     unmet_rules,
 )
-from tilusbuild.render.closure import Root
+from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers, Scans
-from tilusbuild.render.outside import Outside
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules

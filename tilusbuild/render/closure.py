@@ -1,18 +1,32 @@
 """The closure of a source: the headers that it can reach, and how they lie in the copy.
 
 Headers keep their places relative to each other, so `..`, shadowing and the order of directories
-have the same effect in the copy. `render/headers.py` finds them.
+have the same effect in the copy. `render/headers.py` finds them, with what is here: the headers
+that patterns declare, and those outside the project that one of the project may shadow.
+
+A compiler searches the project's directories before the toolkit's and the system's, also for what
+the toolkit's own headers include. So where the project has a header by a name that one outside has
+(a vendored CCCL and the toolkit's), the search for headers goes through those outside as well, or a
+compile would see the half of a library that the source names and the other half of the toolkit's.
+Where no name is in both, none outside is read: what is looked at are directories only, and of those
+only the ones that are on both sides.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from typing import NamedTuple
 
 from tilusbuild.errors import Diagnostic
 from tilusbuild.lazy_dataclass import dataclass
+from tilusbuild.state.directories import is_trouble
 from tilusbuild.state.files import sha256_text
+from tilusbuild.state.patterns import PatternTooWideError, matching
 
 MANIFEST = "MANIFEST"
 KEEP = ".keep"
@@ -157,3 +171,103 @@ def passed(directory: str, name: str) -> Iterable[str]:
             parts.pop()
         elif part not in ("", "."):
             parts.append(part)
+
+
+MAX_FILES, MAX_BYTES = 20_000, 512 << 20
+"""What a pattern may match in a directory: each file is read, and is copied for compiles."""
+
+
+class Declared(NamedTuple):
+    """What a pattern matches below one directory of a tree."""
+
+    tree: str
+    files: tuple[tuple[str, str], ...]
+    """Names in the copy, and paths on disk."""
+    directories: frozenset[str]
+    """Where a new file could match, by path."""
+
+
+def declared(roots: Sequence[Root], pattern: str) -> Iterator[Declared]:
+    """Yield what matches below each root, and below each root's tree. Raises
+    `PatternTooWideError`."""
+    if pattern.startswith("/") or ".." in pattern.split("/"):
+        return
+    bases = {(root.name, root.path, root.tree) for root in roots}
+    bases |= {(root.tree, root.base, root.tree) for root in roots}
+    for base, path, tree in sorted(bases):
+        found = matching(path, pattern)
+        files = tuple(_files(path, found.names))
+        size = sum(size for _, size in files)
+        if len(files) > MAX_FILES or size > MAX_BYTES:
+            raise PatternTooWideError(
+                pattern,
+                f"matches {len(files):,} files of {size >> 20:,} MiB in {path}; headers are at "
+                f"most {MAX_FILES:,} of {MAX_BYTES >> 20} MiB",
+            )
+        names = tuple((posixpath.join(base, n), os.path.join(path, n)) for n, _ in files)
+        yield Declared(tree, names, frozenset(found.directories))
+
+
+def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield those that are files, and their sizes."""
+    for name in names:
+        with suppress(OSError):
+            status = os.stat(os.path.join(directory, name))
+            if stat.S_ISREG(status.st_mode):
+                yield name, status.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The directories that a compiler searches after the project's, in their order, and the headers
+    that it includes before the source, by name."""
+
+    directories: tuple[str, ...]
+    implied: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Overlap:
+    """What the project's directories and those outside have in common, as it was looked for."""
+
+    shadows: bool = False
+    """Whether a header of the project has the name of one outside."""
+    probed: set[str] = field(default_factory=set)
+    """The project's directories that were read, and a header that shadows another."""
+    outside: set[str] = field(default_factory=set)
+    """The directories outside that were read."""
+    sought: set[str] = field(default_factory=set)
+    """The names that would make a difference in them."""
+
+
+def overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
+    """Compare the project's directories with those outside, name by name."""
+    found = Overlap()
+    pending = [(directory, tuple(outside)) for directory in directories]
+    while pending and not found.shadows:
+        own, others = pending.pop()
+        theirs = [(other, _names(other)) for other in others]
+        found.probed.add(own)
+        found.outside.update(others)
+        found.sought.update(*(names for _, names in theirs))
+        for name in sorted(_names(own)):
+            path = os.path.join(own, name)
+            also = [os.path.join(other, name) for other, names in theirs if name in names]
+            if not also:
+                continue
+            if not os.path.isdir(path):
+                if any(os.path.isfile(other) for other in also):
+                    found.shadows = True
+                    found.probed.add(path)
+            elif below := tuple(other for other in also if os.path.isdir(other)):
+                pending.append((path, below))
+    return found
+
+
+def _names(directory: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(directory))
+    except OSError as error:
+        if is_trouble(error, directory):
+            raise
+        return frozenset()

@@ -3,7 +3,7 @@
 The closure takes every branch of every condition, so it holds at least the headers that any compile
 reads from the include directories; more of them are harmless. A header in none of the directories
 is the toolkit's or the system's; those are searched too where the project shadows one of them
-(`render/outside.py`).
+(`render/closure.py`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.closure import (
     KEEP,
     Closure,
+    Declared,
     Header,
+    Outside,
+    Overlap,
     Root,
     climbs_within,
+    declared,
     links_matter,
     manifest_of,
+    overlap,
     parents,
     passed,
 )
-from tilusbuild.render.declared import Found, find
 from tilusbuild.render.known import KnownClosures
-from tilusbuild.render.outside import Outside, Overlap, overlap
 from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.files import sha256_bytes, sha256_file, sha256_text
@@ -93,7 +96,7 @@ class Headers:
         self._files: dict[str, File | None] = {}
         self._closures: dict[object, Closure] = {}
         self._ancestors: dict[str, str] = {}
-        self._declared: dict[str, tuple[Found, ...]] = {}
+        self._declared: dict[str, tuple[Declared, ...]] = {}
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -207,10 +210,10 @@ class Headers:
             self._ancestors[directory] = known
         return known
 
-    def declared(self, pattern: str) -> Iterable[Found]:
+    def declared(self, pattern: str) -> Iterable[Declared]:
         """Return what a glob matches below each directory. Raises `PatternTooWideError`."""
         if (found := self._declared.get(pattern)) is None:
-            found = self._declared[pattern] = tuple(find(self._roots, pattern))
+            found = self._declared[pattern] = tuple(declared(self._roots, pattern))
         return found
 
 
