@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from support.project import Project
-from tilusbuild.intake import commands, ninja
+from tilusbuild.errors import InputError
+from tilusbuild.intake import commands, verb
 from tilusbuild.intake.draft import Draft, manifest_text
 from tilusbuild.intake.words import words_of
 from tilusbuild.manifest import load
@@ -58,7 +59,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
     draft = Draft("ext")
     text = NINJA.replace("{root}", str(folder))
-    commands.read(draft, str(folder), ninja.commands(draft, text, str(folder)))
+    (folder / "build.ninja").write_text(text)
+    found = verb.ninja_commands(draft, str(folder), "build.ninja")
+    commands.read(draft, str(folder), iter(found))
     (library,) = draft.libraries
     assert library.sources == ["csrc/one.cu", "csrc/two.cu"]
     assert library.include_dirs == ["include"]
@@ -75,9 +78,19 @@ def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
     """As ninja escapes them for itself, and quotes them for the shell."""
     text = "rule cc\n  command = nvcc $flags -c $in -o $out\n"
     text += "build k.o | k.d: cc my$ $$dir/k.cu it's.cu | k.h || made\n  flags = -DA='b c'\n"
-    (found,) = ninja.commands(Draft("p"), text, "/p")
+    (tmp_path / "build.ninja").write_text(text)
+    (found,) = verb.ninja_commands(Draft("p"), str(tmp_path), "build.ninja")
     words = ["nvcc", "-DA=b c", "-c", "my $dir/k.cu", "it's.cu", "-o", "k.o"]
-    assert found == ("/p", words)
+    assert found == (str(tmp_path), words)
+
+
+def test_a_missing_ninja_says_where_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(InputError, match="ninja, which reads it, is not there"):
+        verb.ninja_commands(Draft("p"), str(tmp_path), "build.ninja")
 
 
 def test_a_level_that_nvcc_does_not_know_is_the_host_compiler_s() -> None:

@@ -1,48 +1,50 @@
-"""A Kernel Tuner script, read and never run: the calls of `tune_kernel` and what they are given."""
+"""A Kernel Tuner script, run once in a child process with a `tune_kernel` that only writes down
+what it is given (`recorder.py`), and the kernels of these calls.
+
+The script is the user's own and is run as its author runs it, in its directory and with this
+Python, as `make` runs a Makefile: what it does besides calling `tune_kernel`, it does. Price: what
+it imports must be installed, and branches that it does not take are not seen.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import math
 import os
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value, parse
+from tilusbuild.intake import recorder
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
 from tilusbuild.intake.kernels import declared, take_arguments, take_constants, without_comments
-from tilusbuild.intake.python_script import Function, Script, Template, Values
 from tilusbuild.manifest.pure_flags import impure
+from tilusbuild.process.base import Command
+from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.space.space import MAX_SCHEDULES
+from tilusbuild.state.temporary import TemporaryDirectory
 
-_PARAMETERS = ("kernel_name", "kernel_source", "problem_size", "arguments", "tune_params")
-_NEEDED: dict[str, tuple[type, ...]] = {
-    "kernel_name": (str,),
-    "kernel_source": (str, list, Template),
-    "tune_params": (dict,),
-}
+_TIMEOUT = 120.0
+"""Seconds."""
 _BLOCK = ("block_size_x", "block_size_y", "block_size_z")
 _DEFAULT_BLOCK = (256, 1, 1)
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 _LANGUAGES = ("cuda", "cupy", "nvcuda")
 _MAX_THREADS = 1024
+_MAX_SHOWN = 40
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of `tune_kernel`: what was written for each argument, and what it is."""
-
-    where: str
-    written: Mapping[str, ast.expr]
-    said: Mapping[str, object]
-    known: Values
-
-    def shown(self, name: str) -> str:
-        """Return an argument's text, for a note."""
-        text = ast.unparse(self.written[name]) if name in self.written else "nothing"
-        return text if len(text) <= 40 else f"{text[:37]}..."
+def _shown(value: object) -> str:
+    """Return a recorded value for a note."""
+    text = str(value["?"]) if isinstance(value, dict) and "?" in value else str(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,58 +53,55 @@ class _Reader:
     root: str
     script: str
     files: dict[str, str]
-    calls: dict[str, ast.Call] = field(default_factory=dict)
-    """The call that each kernel is of, by the kernel's name."""
+    lines: dict[str, int] = field(default_factory=dict)
+    """The line of the call that each kernel is of, by the kernel's name."""
 
-    def call(self, node: ast.Call, known: Values, script: Script) -> None:
+    def call(self, said: Mapping[str, Any]) -> None:
         """Add the kernel of one call to the draft, or a note."""
-        written: dict[str, ast.expr] = dict(zip(_PARAMETERS, node.args, strict=False))
-        written |= {word.arg: word.value for word in node.keywords if word.arg}
-        said = {name: script.value(each, known) for name, each in written.items()}
-        given = _Call(f"{self.script}:{node.lineno}", written, said, known)
-        problem, notes = self._problem(given), dict(self.draft.notes)
-        if problem is None:
-            problem = self._kernel(given)
-        if problem is None and self._is_there_already(node):
+        notes = dict(self.draft.notes)
+        problem = self._problem(said) or self._kernel(said)
+        if problem is not None:
+            self.draft.note(f"left out: {self.script}:{said['where']} {problem}")
+        elif self._is_there_already(said):
             # By an earlier round of a loop: over devices, say.
             self.files.pop(self.draft.kernels.pop().template, None)
             self.draft.notes = notes
-        if problem is not None:
-            self.draft.note(f"left out: {given.where} {problem}")
 
-    def _is_there_already(self, node: ast.Call) -> bool:
-        """Return whether the last kernel is an earlier one of the same call by another name."""
+    def _is_there_already(self, said: Mapping[str, Any]) -> bool:
+        """Return whether the last kernel is an earlier one of the same line by another name."""
         *before, last = self.draft.kernels
-        earlier = [each for each in before if self.calls[each.name] is node]
-        self.calls[last.name] = node
+        line = self.lines[last.name] = int(str(said["where"]))
         text = self.files.get(last.template, last.template)
         return any(
             replace(last, name=each.name, template=each.template) == each
             and text == self.files.get(each.template, each.template)
-            for each in earlier
+            for each in before
+            if self.lines[each.name] == line
         )
 
-    def _problem(self, given: _Call) -> str | None:
-        said = given.said
+    def _problem(self, said: Mapping[str, Any]) -> str | None:
         if str(said.get("lang") or "cuda").lower() not in _LANGUAGES:
             return (
                 f"tunes a function of lang = {said['lang']!r}: only CUDA kernels are read, and no "
                 "host function that measures them itself"
             )
-        if "texmem_args" in given.written:
+        if "texmem_args" in said:
             return "needs texture references, which CUDA has no longer"
-        for name, kinds in _NEEDED.items():
-            if not isinstance(said.get(name), kinds):
-                shown = given.shown(name)
-                return f"is given a {name} that only running the script would show: {shown}"
+        source = said.get("kernel_source")
+        if not isinstance(source, str | list) and "template" not in (source or {}):
+            return f"is given a kernel_source that is not text: {_shown(source)}"
+        if not isinstance(said.get("tune_params"), dict):
+            return (
+                f"is given tune_params that are not a dictionary: {_shown(said.get('tune_params'))}"
+            )
         return None
 
-    def _kernel(self, given: _Call) -> str | None:
+    def _kernel(self, said: Mapping[str, Any]) -> str | None:
         """Add a kernel. Return why it cannot be."""
-        name, source, space = (given.said[each] for each in _NEEDED)
+        name, space = str(said.get("kernel_name")), said["tune_params"]
         taken = [each.name for each in self.draft.kernels]
-        kernel = KernelDraft(name_of(str(name), taken), "", str(name))
-        text = self._source(given, kernel, source)
+        kernel = KernelDraft(name_of(name, taken), "", name)
+        text = self._source(kernel, said["kernel_source"])
         if text is None:
             return f"tunes {kernel.template}, which is not there"
         code = without_comments(text)
@@ -110,25 +109,18 @@ class _Reader:
         if found is None:
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
         kernel.kernel = found.name
-        take_space(self.draft, kernel, space if isinstance(space, dict) else {})
+        take_space(self.draft, kernel, space)
         take_arguments(self.draft, kernel, found, code)
-        self._constants(given, kernel, code)
-        self._defines(given, kernel, text)
-        self._rules(given, kernel)
-        self._launch(given, kernel)
-        self._options(given, kernel)
+        if isinstance(filled := said.get("cmem_args"), dict):
+            take_constants(self.draft, kernel, filled, code)
+        self._defines(said, kernel, text)
+        self._rules(said, kernel)
+        self._launch(said, kernel)
+        self._options(said, kernel)
         self.draft.kernels.append(kernel)
         return None
 
-    def _constants(self, given: _Call, kernel: KernelDraft, code: str) -> None:
-        filled = given.said.get("cmem_args")
-        if isinstance(filled, dict):
-            take_constants(self.draft, kernel, map(str, filled), code)
-        elif "cmem_args" in given.written and filled != []:
-            shown = given.shown("cmem_args")
-            self.draft.note(f"{kernel.name}: its cmem_args are not understood: {shown}")
-
-    def _source(self, given: _Call, kernel: KernelDraft, source: object) -> str | None:
+    def _source(self, kernel: KernelDraft, source: object) -> str | None:
         """Return the text of a kernel's file, which it makes where the script has it as text."""
         if isinstance(source, list):
             first = source[0] if source else None
@@ -136,31 +128,35 @@ class _Reader:
                 f"{kernel.name}: its other sources are not written; it may include them"
             )
             source = first
-        if isinstance(source, Template):
+        if isinstance(source, dict) and "template" in source:
             kernel.rendered = kernel.jinja2 = True
-            source = source.text
+            source = source["template"]
         if not isinstance(source, str):
-            kernel.template = given.shown("kernel_source")
+            kernel.template = _shown(source)
             return None
         if source.endswith(_SUFFIXES) and "\n" not in source:
-            beside = os.path.join(os.path.dirname(self.script), source)
-            kernel.template = os.path.normpath(beside)
+            kernel.template = os.path.relpath(os.path.join(self.root, source), self.root)
             path = os.path.join(self.root, kernel.template)
             return read_text(path, "replace") if os.path.isfile(path) else None
+        for name in sorted(os.listdir(self.root)):
+            path = os.path.join(self.root, name)
+            if name.endswith((*_SUFFIXES, ".j2")) and read_text(path, "replace") == source:
+                kernel.template = name  # the script has read it
+                return source
         kernel.template = f"kernels/{kernel.name}.cu" + (".j2" if kernel.rendered else "")
         self.files[kernel.template] = source
         return source
 
-    def _defines(self, given: _Call, kernel: KernelDraft, text: str) -> None:
+    def _defines(self, said: Mapping[str, Any], kernel: KernelDraft, text: str) -> None:
         """Leave the macros out that a script does not want; add those that its source asks for."""
         names = [*kernel.space, *kernel.params]
-        head, bracket, rest = kernel.kernel.partition("<")
-        if bracket and "defines" in given.written:
-            pattern = r"\b(" + "|".join(map(re.escape, names)) + r")\b"
-            kernel.kernel = head + bracket + re.sub(pattern, r"{{ \1 }}", rest)
-        if "defines" in given.written:
+        if (defines := said.get("defines")) is not None:
+            head, bracket, rest = kernel.kernel.partition("<")
+            if bracket:
+                pattern = r"\b(" + "|".join(map(re.escape, names)) + r")\b"
+                kernel.kernel = head + bracket + re.sub(pattern, r"{{ \1 }}", rest)
             kernel.flags.clear()
-            if given.said.get("defines") != {}:
+            if defines:
                 self.draft.note(f"{kernel.name}: its defines are not written: give them as flags")
             return
         self._unrolled(kernel)
@@ -186,52 +182,36 @@ class _Reader:
         for name in names:
             kernel.flags.remove(f"-D{name}={{{{ {name} }}}}")
 
-    def _rules(self, given: _Call, kernel: KernelDraft) -> None:
-        rules = given.said.get("restrictions")
-        listed = rules if isinstance(rules, list) else [rules]
-        if "restrictions" not in given.written or rules == []:
-            listed = []
-        node = given.written.get("restrictions")
-        nodes = node.elts if isinstance(node, ast.List) else []
-        for number, rule in enumerate(listed, 1):
-            text = self._expression(given, kernel, rule)
+    def _rules(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
+        rules = said.get("restrictions") or []
+        for number, rule in enumerate(rules if isinstance(rules, list) else [rules], 1):
+            text = self._expression(kernel, rule)
             if text is None:
-                shown = ast.unparse(nodes[number - 1]) if number <= len(nodes) else str(rule)
-                shown = given.shown("restrictions") if rule is None and not nodes else shown
-                self.draft.note(f"{kernel.name}: a restriction is not understood: {shown}")
+                self.draft.note(f"{kernel.name}: a restriction is not understood: {_shown(rule)}")
             else:
                 kernel.restrict[f"rule_{number}"] = text
-        sizes = [kernel.space[name] for name in self._block(given) if name in kernel.space]
-        most = 1
-        for values in sizes:
-            if isinstance(values, list):
-                most *= max((each for each in values if isinstance(each, int)), default=1)
-        if most > _MAX_THREADS:
-            product = " * ".join(name for name in self._block(given) if name in kernel.space)
-            kernel.restrict["threads"] = f"{product} <= arch.threads_per_block"
+        names = [name for name in _block(said) if name in kernel.space]
+        values = [kernel.space[name] for name in names]
+        widest = [
+            [v for v in each if isinstance(v, int)] for each in values if isinstance(each, list)
+        ]
+        if math.prod(max(each, default=1) for each in widest) > _MAX_THREADS:
+            kernel.restrict["threads"] = f"{' * '.join(names)} <= arch.threads_per_block"
 
-    def _expression(self, given: _Call, kernel: KernelDraft, rule: object) -> str | None:
-        """Return a text or a function of the parameters as an expression."""
+    def _expression(self, kernel: KernelDraft, rule: object) -> str | None:
+        """Return a text as an expression over the parameters; None for what is none."""
         names = {*kernel.space, *kernel.params}
-        text = rule
-        if isinstance(rule, Function):
-            text = _body(rule, names, given.known)
-        if not isinstance(text, str):
+        if not isinstance(rule, str):
             return None
         try:
-            unknown = parse(text).names - names
+            unknown = parse(rule).names - names
         except ExprError as error:
-            self.draft.note(f"{kernel.name}: {text}: {error.message}")
+            self.draft.note(f"{kernel.name}: {rule}: {error.message}")
             return None
-        return text if not unknown else None
+        return rule if not unknown else None
 
-    def _block(self, given: _Call) -> list[str]:
-        names = given.said.get("block_size_names")
-        known = isinstance(names, list) and all(isinstance(each, str) for each in names)
-        return [str(each) for each in names] if known and isinstance(names, list) else [*_BLOCK]
-
-    def _launch(self, given: _Call, kernel: KernelDraft) -> None:
-        block = self._block(given)
+    def _launch(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
+        block = _block(said)
         wide: list[Value] = [
             name if name in kernel.space else size
             for name, size in zip(block, _DEFAULT_BLOCK, strict=False)
@@ -239,59 +219,48 @@ class _Reader:
         while len(wide) > 1 and wide[-1] == 1:
             wide.pop()
         kernel.block = wide
-        sizes = self._sizes(given, kernel)
+        sizes = self._sizes(said, kernel)
         for axis, size, own in zip("xyz", sizes, block, strict=False):
-            node = given.written.get(f"grid_div_{axis}", ast.Constant(None))
-            divisors = given.said.get(f"grid_div_{axis}")
-            if isinstance(node, ast.Constant) and divisors is None:
+            divisors = said.get(f"grid_div_{axis}")
+            if divisors is None:
                 divisors = [own] if own in kernel.space else []
-            kernel.grid.append(self._divided(given, kernel, size, divisors, axis))
-        smem = given.said.get("smem_args")
+            kernel.grid.append(self._divided(kernel, size, divisors, axis))
+        smem = said.get("smem_args")
         if isinstance(smem, dict):
             most = smem.get("size")
-            kernel.smem = most if isinstance(most, int) else self._expression(given, kernel, most)
+            kernel.smem = most if isinstance(most, int) else self._expression(kernel, most)
             if kernel.smem is None:
                 self.draft.note(f"{kernel.name}: the size of its shared memory is not understood")
 
-    def _sizes(self, given: _Call, kernel: KernelDraft) -> list[Value]:
-        """Return the problem's size by axis: numbers, and expressions."""
-        said, node = given.said.get("problem_size"), given.written.get("problem_size")
-        nodes = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-        values = said if isinstance(said, list) else [said]
+    def _sizes(self, said: Mapping[str, Any], kernel: KernelDraft) -> list[Value]:
+        """Return the problem's size by axis: numbers, arguments of the kernel, expressions."""
+        given, positions = said.get("problem_size"), said["size arguments"]
+        names = [*kernel.args]
         sizes: list[Value] = []
-        for index, value in enumerate(values):
-            # What the script calls as the kernel does is the argument: it may change from call to
-            # call.
-            name = getattr(nodes[index], "id", "") if len(nodes) == len(values) else ""
+        parts = given if isinstance(given, list) else [given]
+        for axis, value, at in zip("xyz", parts, positions, strict=False):
+            name = names[at] if at is not None and at < len(names) else ""
             if kernel.args.get(name) in ("i32", "i64"):
                 sizes.append(name)
             elif isinstance(value, int):
                 sizes.append(value)
-            elif (text := self._expression(given, kernel, value)) is not None:
+            elif (text := self._expression(kernel, value)) is not None:
                 sizes.append(text)
             else:
-                axis = "xyz"[min(index, 2)]
                 self.draft.note(
                     f"{kernel.name}: the problem's size in {axis} is not known; 1 is written"
                 )
                 sizes.append(1)
         return sizes
 
-    def _divided(
-        self, given: _Call, kernel: KernelDraft, size: Value, divisors: object, axis: str
-    ) -> Value:
+    def _divided(self, kernel: KernelDraft, size: Value, divisors: object, axis: str) -> Value:
         """Return a size by its divisors, each of which Kernel Tuner rounds down."""
-        each = divisors if isinstance(divisors, list) else [divisors]
         texts = []
-        for divisor in each:
-            if isinstance(divisor, int):
-                texts.append(str(divisor))
-                continue
-            text = self._expression(given, kernel, divisor)
+        for divisor in divisors if isinstance(divisors, list) else [divisors]:
+            text = str(divisor) if isinstance(divisor, int) else self._expression(kernel, divisor)
             if text is None:
-                shown = given.shown(f"grid_div_{axis}")
                 self.draft.note(
-                    f"{kernel.name}: the grid's divisor in {axis} is not known: {shown}"
+                    f"{kernel.name}: the grid's divisor in {axis} is not known: {_shown(divisor)}"
                 )
             else:
                 texts.append(_floored(text))
@@ -300,44 +269,61 @@ class _Reader:
         by = " * ".join(f"({text})" if re.search(r"\W", text) else text for text in texts)
         return f"cdiv({size}, {by})"
 
-    def _options(self, given: _Call, kernel: KernelDraft) -> None:
-        options = given.said.get("compiler_options")
-        if "compiler_options" not in given.written:
-            return
-        words = options if isinstance(options, list) else [options]
-        for word in words:
-            said = re.fullmatch(r"--?std[= ](\S+)", str(word))
-            if said and (std := standard(said[1])):
+    def _options(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
+        options = said.get("compiler_options") or []
+        for word in options if isinstance(options, list) else [options]:
+            asked = re.fullmatch(r"--?std[= ](\S+)", str(word))
+            if asked and (std := standard(asked[1])):
                 self.draft.std = self.draft.std or std
             elif isinstance(word, str) and not list(impure([word], cpu=False)):
                 kernel.flags.append(word)
             else:
-                shown = word if isinstance(word, str) else given.shown("compiler_options")
-                self.draft.note(f"{kernel.name}: an option of the compiler is left out: {shown}")
+                self.draft.note(
+                    f"{kernel.name}: an option of the compiler is left out: {_shown(word)}"
+                )
+
+
+def _block(said: Mapping[str, Any]) -> list[str]:
+    names = said.get("block_size_names")
+    return [str(each) for each in names] if isinstance(names, list) else [*_BLOCK]
+
+
+def _recorded(draft: Draft, root: str, name: str) -> list[dict[str, Any]]:
+    """Run a script, and return what each of its calls was given. Raises `InputError` of a script
+    that fails before its first call."""
+    with TemporaryDirectory("import") as made, LocalRunner() as runner:
+        package = os.path.join(made.path, "kernel_tuner")
+        os.mkdir(package)
+        shutil.copy(recorder.__file__, os.path.join(package, "__init__.py"))
+        record = os.path.join(made.path, "calls")
+        path = os.pathsep.join(filter(None, (made.path, os.environ.get("PYTHONPATH"))))
+        env = {**os.environ, "PYTHONPATH": path, "TILUSBUILD_RECORD": record}
+        ended = runner.run(Command((sys.executable, name), root, env, timeout=_TIMEOUT))
+        text = read_text(record) if os.path.exists(record) else ""
+    calls = [json.loads(line) for line in text.splitlines()]
+    if not ended.ok:
+        how = f"has not ended after {_TIMEOUT:.0f} s" if ended.timed_out else "failed"
+        said = ended.output.decode(errors="replace").strip()
+        if not calls:
+            raise input_error(f"{name} was run, and {how} before it called tune_kernel", hint=said)
+        last = said.splitlines()[-1] if said else "it printed nothing"
+        draft.note(f"{name} was run, and {how} after its call {len(calls)}: {last}")
+    return calls
 
 
 def read(draft: Draft, root: str, name: str, files: dict[str, str]) -> None:
-    """Add the kernels of a script to a draft; `files` takes the sources that it holds as text.
-    Raises `SyntaxError`, and `RecursionError` of a script that is nested too deep."""
+    """Run a script and add the kernels that it tunes to a draft; `files` takes the sources that it
+    holds as text. Raises `InputError`."""
     reader = _Reader(draft, root, name, files)
-    script = Script(
-        name,
-        "tune_kernel",
-        found=lambda call, known: reader.call(call, known, script),
-        missed=lambda call: draft.note(
-            f"left out: {name}:{call.lineno} is a call of tune_kernel that was not come to"
-        ),
-    )
-    script.walk(read_text(os.path.join(root, name), "replace"))
-    if not script.is_whole:
-        draft.note(f"{name} is too long to be followed to its end")
+    for said in _recorded(draft, root, name):
+        reader.call(said)
     for kernel in draft.kernels:
         points = math.prod(len(v) for v in kernel.space.values() if isinstance(v, list))
         if points > MAX_SCHEDULES:
             draft.level = 1
             draft.note(f"{kernel.name}: a space of up to {points:,} points; level = 1 is written")
     if not draft.kernels:
-        draft.note(f"{name} has no call of tune_kernel that could be read")
+        draft.note(f"{name} was run, and no call of tune_kernel could be read")
 
 
 def take_space(draft: Draft, kernel: KernelDraft, space: Mapping[object, object]) -> None:
@@ -354,42 +340,6 @@ def take_space(draft: Draft, kernel: KernelDraft, space: Mapping[object, object]
 def _plain(values: Iterable[object]) -> bool:
     plain = all(isinstance(each, str | int | float) for each in values)
     return plain and all(math.isfinite(each) for each in values if isinstance(each, float))
-
-
-class _Parameters(ast.NodeTransformer):
-    """Writes `p["block"]` as `block`, and what is known besides the parameters as its value."""
-
-    def __init__(self, table: str | None, names: set[str], known: Values) -> None:
-        self.table, self.names, self.known = table, names, known
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        if isinstance(node.value, ast.Name) and node.value.id == self.table:
-            key = node.slice
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                return ast.Name(key.value)
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        value = self.known.get(node.id)
-        is_own = node.id in self.names or node.id == self.table
-        return ast.Constant(value) if not is_own and isinstance(value, str | int) else node
-
-
-def _body(function: Function, names: set[str], known: Values) -> str | None:
-    """Return what a function of a configuration computes, as an expression over its parameters."""
-    arguments = [each.arg for each in function.args.args]
-    if isinstance(function, ast.Lambda):
-        body: ast.AST | None = function.body
-    else:
-        *before, last = function.body
-        plain = all(isinstance(each, ast.Expr) for each in before)  # a docstring
-        body = last.value if isinstance(last, ast.Return) and plain else None
-    if body is None:
-        return None
-    table = arguments[0] if len(arguments) == 1 and arguments[0] not in names else None
-    # Of a copy: the same function may be given to several calls.
-    copied = ast.parse(ast.unparse(body), mode="eval").body
-    return ast.unparse(_Parameters(table, names, known).visit(copied))
 
 
 def _floored(text: str) -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tilusbuild.intake.draft import Draft
 
 
+_TIMEOUT, _MAX_COMMANDS = 60.0, 1 << 28
+"""Seconds that ninja has, and bytes of what it prints."""
 _A_SIGNAL = 128
 """Exit statuses above are those of a build that a signal ended."""
 
@@ -29,8 +31,8 @@ class ImportArgs(Common):
 
     what: str = positional(
         "WHAT",
-        help="a folder of .cu files, compile_commands.json, build.ninja, a Kernel Tuner script, or "
-        "a T1 file",
+        help="a folder of .cu files, compile_commands.json, build.ninja, a Kernel Tuner script"
+        " (it is run), or a T1 file",
     )
     defines: tuple[str, ...] = repeated(
         "--define",
@@ -162,25 +164,51 @@ def _read(
     draft: Draft, what: str, root: str, files: dict[str, str], defines: Mapping[str, Value]
 ) -> str:
     """Read what was named into a draft, by what it is. Return the project's directory."""
-    from tilusbuild.intake import commands, kernel_tuner, ninja, t1
+    from tilusbuild.intake import commands, kernel_tuner, t1
     from tilusbuild.runtime.regular import read_text
 
     name = os.path.basename(what)
     if os.path.isdir(what):
         _read_folder(draft, what, defines)
-    elif name.endswith(".ninja"):
-        found = list(ninja.commands(draft, read_text(what, "replace"), root))
-        root = _common(draft, root, commands.sources_of(found))
-        commands.read(draft, root, iter(found))
     elif name.endswith(".py"):
         kernel_tuner.read(draft, root, name, files)
-    elif isinstance(entries := json.loads(read_text(what)), list):
-        found = list(_entries(draft, entries, root))
+    elif name.endswith(".ninja") or isinstance(entries := json.loads(read_text(what)), list):
+        if name.endswith(".ninja"):
+            found = ninja_commands(draft, root, name)
+        else:
+            found = list(_entries(draft, entries, root))
         root = _common(draft, root, commands.sources_of(found))
         commands.read(draft, root, iter(found))
     else:
         t1.read(draft, root, name)
     return root
+
+
+def ninja_commands(draft: Draft, root: str, name: str) -> list[tuple[str, list[str]]]:
+    """Return the directory and the words of each command of a ninja file, as ninja itself reads
+    that. Raises `InputError`."""
+    import shutil
+    import sysconfig
+
+    from tilusbuild.errors import input_error
+    from tilusbuild.process.base import Command
+    from tilusbuild.process.local import LocalRunner
+
+    ninja = shutil.which("ninja") or shutil.which("ninja", path=sysconfig.get_path("scripts"))
+    if ninja is None:
+        raise input_error(
+            f"{name} cannot be imported: ninja, which reads it, is not there",
+            hint="`pip install ninja`; or name the build's compile_commands.json",
+        )
+    with LocalRunner() as runner:
+        argv = (ninja, "-f", name, "-t", "compdb")
+        ended = runner.run(
+            Command(argv, root, dict(os.environ), timeout=_TIMEOUT, output_limit=_MAX_COMMANDS)
+        )
+    text = ended.output.decode(errors="replace")
+    if not ended.ok:
+        raise input_error(f"{name} cannot be imported: {text.strip() or 'ninja failed'}")
+    return list(_entries(draft, json.loads(text), root))
 
 
 def _entries(draft: Draft, entries: list[object], root: str) -> Iterator[tuple[str, list[str]]]:
