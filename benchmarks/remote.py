@@ -30,7 +30,7 @@ import json, sys
 from collections import deque
 import grpc
 from tilusbuild.remote import reapi_pb2 as reapi
-from tilusbuild.remote.record import decode, key
+from tilusbuild.remote.record import key
 V2 = "/build.bazel.remote.execution.v2"
 address, programs = sys.argv[1], open(sys.argv[2]).read().split()
 channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", 64 << 20)])
@@ -53,14 +53,14 @@ def flush():
         take(reading.popleft())
 def answered(data):
     global size
-    record = decode(data)
-    for blob in (*record.files.values(), *record.directories.values()):
+    for each in reapi.ActionResult.FromString(data).output_files:
+        blob = (each.digest.hash, each.digest.size_bytes)
         if blob not in seen:
             seen.add(blob)
-            if size + blob.size > 3 << 20:
+            if size + blob[1] > 3 << 20:
                 flush()
-            wanted.append(digest(blob))
-            size += blob.size + 128
+            wanted.append(each.digest)
+            size += blob[1] + 128
 for program in programs:
     request = reapi.GetActionResultRequest(action_digest=digest(key(program)))
     asked.append(ask.future(request.SerializeToString()))

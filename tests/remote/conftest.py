@@ -14,8 +14,6 @@ from support.project import Project, needs_cxx
 from support.remote_client import Asked, ask_for
 from support.scale import TEMPLATE, manifest, script
 
-pytest.importorskip("google.protobuf", reason="needs tilusbuild[remote]")
-
 NewUser = Callable[..., Project]
 
 

@@ -19,11 +19,8 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 from support.casd import Casd
 from support.http_cache import Faults, HttpCache, line_to
 from support.project import NewProject
-from support.remote_client import Asked
+from support.remote_client import Asked, fill_with
 from support.trees import published
-from tilusbuild.remote.reapi import ReapiBackend
-from tilusbuild.remote.record import Blob, blob_for
-from tilusbuild.remote.settings import RemoteSettings
 
 SEEDS = int(os.environ.get("REMOTE_SEEDS", "12"))
 Origin = tuple[Path, dict[str, bytes]]
@@ -50,13 +47,7 @@ def casd(tmp_path_factory: pytest.TempPathFactory, origin: Origin) -> Iterator[S
     server = Casd(tmp_path_factory.mktemp("casd"))
 
     def fill() -> None:
-        backend = ReapiBackend(RemoteSettings(server.address, "test"))
-        blobs = [data for path, data in origin[1].items() if path.startswith("/cas/")]
-        backend.send({blob_for(data): data for data in blobs})
-        for path, data in origin[1].items():
-            if path.startswith("/ac/"):
-                backend.send_result(Blob(path[4:], 142), data)
-        backend.close()
+        fill_with(server.address, origin[1])
 
     def evict(random: Random) -> None:
         for path in sorted((server.directory / "cas" / "objects").rglob("*")):

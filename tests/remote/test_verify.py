@@ -20,9 +20,8 @@ from tilusbuild.cache.merging import take
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Warned
 from tilusbuild.engine.remote import RemoteWithdrawn
-from tilusbuild.remote.client import RemoteCache
+from tilusbuild.remote.client import RemoteCache, Sample
 from tilusbuild.remote.record import Record
-from tilusbuild.remote.sample import Sample
 from tilusbuild.remote.settings import RemoteSettings
 
 

@@ -4,7 +4,7 @@ whatever a server does, only whole entries stay."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,7 +16,9 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine import events
 from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.remote.backend import open_backend
 from tilusbuild.remote.client import RemoteCache
+from tilusbuild.remote.record import Blob, blob_for, key
 from tilusbuild.remote.settings import RemoteSettings
 
 
@@ -45,6 +47,16 @@ class Asked:
     @property
     def hits(self) -> int:
         return sum(answer is not None for answer in self.answers.values())
+
+
+def fill_with(address: str, held: Mapping[str, bytes]) -> None:
+    """Send to a server what an `HttpCache` has."""
+    backend = open_backend(RemoteSettings(address, "test"))
+    backend.send({blob_for(data): data for path, data in held.items() if path[:5] == "/cas/"})
+    for path, data in held.items():
+        if path.startswith("/ac/"):
+            backend.send_result(Blob(path[4:], key("0" * 64).size), data)
+    backend.close()
 
 
 def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) -> Asked:

@@ -110,11 +110,8 @@ def held(project: Project, programs: Sequence[str], warn: Callable[[str], None])
     settings = decide(project.manifest.remote, project.environment)
     if settings is None or not programs:
         return None
-    try:
-        from tilusbuild.remote.record import key
-    except ImportError as error:
-        warn(f"remote cache: {not_installed(error)}")
-        return None
+    from tilusbuild.remote.record import key
+
     found: list[int] = []
 
     def count(backend: Any, guard: Any, batch: Sequence[str]) -> None:
@@ -132,18 +129,13 @@ def _ask(
 ) -> bool:
     """Call `ask` with the back end, a guard and each batch of programs, on as many threads as it
     takes; return whether it answered all."""
-    from tilusbuild.remote.backend import RemoteTroubleError
-    from tilusbuild.remote.choose import open_backend
-    from tilusbuild.remote.guard import BrokenError, Guard
+    from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError, open_backend
 
     guard = Guard(lambda why: warn(f"remote cache: {why}"))
 
     def ask_some(some: Sequence[str]) -> None:
-        try:
-            for at in range(0, len(some), backend.batch):
-                ask(backend, guard, some[at : at + backend.batch])
-        finally:
-            backend.leave()
+        for at in range(0, len(some), backend.batch):
+            ask(backend, guard, some[at : at + backend.batch])
 
     try:
         backend = open_backend(settings)

@@ -144,8 +144,7 @@ def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
 
     detail, fine = "", False
     try:
-        from tilusbuild.remote.backend import RemoteTroubleError
-        from tilusbuild.remote.choose import open_backend
+        from tilusbuild.remote.backend import RemoteTroubleError, open_backend
         from tilusbuild.remote.record import blob_for
     except ImportError as error:
         detail = not_installed(error)
@@ -163,7 +162,6 @@ def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
                 detail, fine = f"{chosen.address}, {access}: {said}", True
                 fine = not executes or "executes nothing" not in said
             finally:
-                backend.leave()
                 backend.close()
         except RemoteTroubleError as error:
             detail = str(error)

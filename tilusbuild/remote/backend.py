@@ -1,18 +1,31 @@
-"""What a remote cache can do, whatever it speaks, and the errors in which that fails.
+"""What a remote cache can do, whatever it speaks, and what keeps one in trouble from being worse
+than none.
 
-A back end is called from several threads, waits for its answers, and believes nothing: who calls it
-compares content with its digest. It neither retries nor warns; `guard.Guard` does, for all of them.
+A back end is a class with the methods of `Backend`, found by the scheme of an address. It is called
+from several threads, waits for its answers, and believes nothing: its caller compares content with
+its digest. It neither retries nor warns; `Guard` does, for all of them. A request that fails in a
+way that may pass is tried again after a pause that grows and is partly random, so that many clients
+do not come back at once. One that fails for good, or too often, breaks the circuit: every request
+after it fails at once, until the build ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+import random
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from tilusbuild.remote.record import Blob
+from tilusbuild.remote.settings import RemoteSettings
 
 UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as tls-ca"
 UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
+_ATTEMPTS = 3
+_PAUSE = 0.1
+"""Seconds before the second attempt; four times as many before the third."""
+
+Answer = TypeVar("Answer")
 
 
 class RemoteTroubleError(Exception):
@@ -37,9 +50,8 @@ class Backend(Protocol):
         """Ask what it can do, and return that in words, for people."""
         ...
 
-    def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
-        """Return the records under keys; None where there is none. Of the files in `inline` a
-        server may put the content into a record, which is then checked as any other."""
+    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
+        """Return the records under keys; None where there is none."""
         ...
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
@@ -59,10 +71,63 @@ class Backend(Protocol):
         """Have it keep a record, whose blobs are all there."""
         ...
 
-    def leave(self) -> None:
-        """The calling thread asks for nothing more."""
-        ...
-
     def close(self) -> None:
         """Drop the connections. What still waits fails."""
         ...
+
+
+def open_backend(settings: RemoteSettings) -> Backend:
+    """Return the back end for an address; nothing is connected yet. Raises `RemoteTroubleError`,
+    and `ImportError` where a library is not installed."""
+    if settings.scheme == "file":
+        from tilusbuild.remote.files import FileBackend
+
+        return FileBackend(settings)
+    if settings.scheme in ("grpc", "grpcs"):
+        from tilusbuild.remote.reapi import ReapiBackend
+
+        return ReapiBackend(settings)
+    from tilusbuild.remote.http import HttpBackend
+
+    return HttpBackend(settings)
+
+
+class BrokenError(Exception):
+    """The circuit is broken: nothing is asked any more."""
+
+
+class Guard:
+    """One way that a remote is used: asking, or sending. May be used from several threads."""
+
+    def __init__(self, broke: Callable[[str], None]) -> None:
+        """`broke` is called once, with the reason."""
+        self._broke = broke
+        self._broken = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def broken(self) -> bool:
+        return self._broken.is_set()
+
+    def call(self, request: Callable[[], Answer]) -> Answer:
+        """Return the answer to a request. Raises `BrokenError`."""
+        for attempt in range(_ATTEMPTS):
+            if self._broken.is_set():
+                raise BrokenError
+            try:
+                return request()
+            except RemoteTroubleError as error:
+                if not error.retry or attempt == _ATTEMPTS - 1:
+                    self.open(str(error))
+                    raise BrokenError from None
+            pause = _PAUSE * 4**attempt * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            self._broken.wait(pause)
+        raise BrokenError
+
+    def open(self, why: str | None) -> None:
+        """Break the circuit; without a reason, quietly."""
+        with self._lock:
+            first = not self._broken.is_set()
+            self._broken.set()
+        if first and why is not None:
+            self._broke(why)

@@ -8,6 +8,7 @@ warning. What came from the remote is not sent back, and what was refused is sen
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -15,20 +16,30 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache import layout
+from tilusbuild.cache.entries import Entry, listed, lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.engine.queue import WakeUp
 from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
 from tilusbuild.process.base import start_thread
-from tilusbuild.remote.choose import open_backend
+from tilusbuild.remote.backend import Backend, BrokenError, Guard, open_backend
 from tilusbuild.remote.fetch import Fetcher, Hit, Miss, Outcome, Refused
-from tilusbuild.remote.guard import BrokenError, Guard
 from tilusbuild.remote.origins import Origins
-from tilusbuild.remote.sample import Sample, differences
-from tilusbuild.remote.send import Sender
+from tilusbuild.remote.record import (
+    Blob,
+    Describer,
+    Record,
+    RecordError,
+    Sources,
+    blob_for,
+    encode,
+    key,
+)
 from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.files import sha256_text
 
 _NAMED = 3
 """Programs that are refused by name; after so many nothing of that remote is used."""
@@ -230,7 +241,6 @@ class RemoteCache:
                 self._asking.open(f"{type(error).__name__}: {error}")
             for program in unanswered:
                 self._listen(RemoteAnswered(program, None))
-        self._backend.leave()
 
     def _ask_batch(self, unanswered: dict[str, str]) -> None:
         known = []
@@ -293,7 +303,6 @@ class RemoteCache:
                 done = not self._unsent
             if done:
                 self._listen(WakeUp())
-        self._backend.leave()
 
     def _broke(self, why: str) -> None:
         self._sending.open(None)
@@ -312,3 +321,91 @@ class RemoteCache:
     def _warn(self, message: str) -> None:
         if not self._stopped:
             self._listen(events.Warned(f"remote cache: {message}"))
+
+
+class Sender:
+    """Sends programs that were compiled here: their blobs, and only then the record that names
+    them. What is read is compared with its digest; what is there already is not sent. For one
+    thread."""
+
+    def __init__(self, backend: Backend, guard: Guard, cache: Tree) -> None:
+        self._backend = backend
+        self._guard = guard
+        self._cache = cache
+        self._describer = Describer(cache.include_path)
+        self._there: set[Blob] = set()
+        self.sent_bytes = 0
+
+    def send(self, program: str, seconds: float, *, again: bool = False) -> bool:
+        """Send one program; return False when it is not there, or not whole. `again`: also what the
+        remote says it has. Raises `BrokenError`."""
+        entry = lookup(self._cache, program)
+        if entry is None:
+            return False
+        try:
+            record, sources = self._describer.describe(entry, seconds)
+            unknown = sources.keys() - self._there
+            if again:
+                wanted: Collection[Blob] = sources.keys()
+            else:
+                wanted = self._guard.call(lambda: self._backend.missing(unknown)) if unknown else ()
+            contents = {blob: _content(blob, sources) for blob in wanted}
+        except (OSError, RecordError):
+            return False
+        if contents:
+            self._guard.call(lambda: self._backend.send(contents))
+        data = encode(record)
+        self._guard.call(lambda: self._backend.send_result(key(program), data))
+        self._there.update(sources)
+        self.sent_bytes += sum(map(len, contents.values())) + len(data)
+        return True
+
+
+def _content(blob: Blob, sources: Sources) -> bytes:
+    """Raises `OSError`, and `RecordError` for content that is not what it was."""
+    source = sources[blob]
+    data = source if isinstance(source, bytes) else read_bytes(source)
+    if blob_for(data) != blob:
+        raise RecordError("a file is damaged")
+    return data
+
+
+class Sample:
+    """The hits that are compiled here as well. May be used from several threads.
+
+    Which ones follows from the program's hash and a salt that each build draws: whoever changes an
+    entry of the remote cannot know who will compile it. A program of the sample is not fetched. It
+    is compiled as if it were missing, by this machine's own tools; then its record's digests are
+    compared with the entry: a program's bytes follow from its inputs, so there is nothing to judge.
+    """
+
+    def __init__(self, share: float, salt: str | None = None) -> None:
+        """`share` is the part of the hits, 0 to 1."""
+        self._below = int(share * (1 << 64))
+        self._salt = secrets.token_hex(8) if salt is None else salt
+        self._records: dict[str, Record] = {}
+
+    def takes(self, program: str, record: Record) -> bool:
+        """Return whether a hit is compiled here as well; its record is kept then."""
+        if int(sha256_text(self._salt + program)[:16], 16) >= self._below:
+            return False
+        self._records[program] = record
+        return True
+
+    def holds(self, program: str) -> bool:
+        """Return whether a program is of the sample, and was not compared yet."""
+        return program in self._records
+
+    def record(self, program: str) -> Record | None:
+        """Take out the record of a program; None for one that is not of the sample."""
+        return self._records.pop(program, None)
+
+
+def differences(record: Record, entry: Entry) -> Sequence[str]:
+    """Return the files of a program that are others in its record than in an entry. Raises
+    `OSError`."""
+    ours = {name: Blob(digest, size) for name, size, digest in listed(entry.meta)}
+    ours[layout.META] = blob_for(read_bytes(f"{entry.path}/{layout.META}"))
+    theirs = record.files
+    names = sorted({*ours, *theirs}, key=lambda name: (name == layout.META, name))
+    return [name for name in names if ours.get(name) != theirs.get(name)]

@@ -27,8 +27,7 @@ from tilusbuild.process.elsewhere import SENT, Tell
 from tilusbuild.process.warden import Output
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.actions import Actions, digest
-from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.guard import BrokenError, Guard
+from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
 from tilusbuild.remote.operations import (
     InputsAbsentError,
     Operations,
@@ -36,8 +35,8 @@ from tilusbuild.remote.operations import (
     said,
     worker_name,
 )
-from tilusbuild.remote.reapi import ReapiBackend, in_batches
-from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for, blob_of
+from tilusbuild.remote.reapi import ReapiBackend, blob_of, in_batches
+from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.remote.toolkit import Toolkit, ToolkitError
 from tilusbuild.runtime.regular import read_bytes

@@ -8,37 +8,31 @@ that at no instant an entry names what is not there. A record with a blob that i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Arrivals
 from tilusbuild.cache.includes import include_problems, publish_include
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile.model import OBJECT
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Store
-from tilusbuild.remote.backend import Backend
-from tilusbuild.remote.blobs import BlobReader, Contents
+from tilusbuild.remote.backend import Backend, Guard
 from tilusbuild.remote.claims import ClaimError, check_generated, checked_meta
-from tilusbuild.remote.guard import Guard
 from tilusbuild.remote.record import (
     Blob,
     Record,
     RecordError,
+    blob_for,
     decode,
-    files_of_tree,
+    decode_listing,
     key,
 )
 from tilusbuild.status import RECORDED, Compiled, Status
 
-_INLINE = (
-    *(layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.COMPILE_SH),
-    *(layout.SOURCE, layout.LIBRARY, layout.LOG, f"module/{OBJECT}"),
-)
-"""Files that a server may send along with the record: those of nearly every program."""
 _AT_ONCE = 64 << 20
 """Bytes of programs that are fetched together."""
 _TOGETHER = 16
@@ -75,6 +69,41 @@ class Refused:
 Outcome: TypeAlias = Hit | Miss | Refused
 
 
+@dataclass(slots=True)
+class Contents:
+    """Blobs that were fetched. `wrong` came, and are others than was said."""
+
+    good: dict[Blob, bytes] = field(default_factory=dict)
+    wrong: set[Blob] = field(default_factory=set)
+
+
+class BlobReader:
+    """Fetches blobs and compares them with what names them. May be used from several threads."""
+
+    def __init__(self, backend: Backend, guard: Guard) -> None:
+        self._backend = backend
+        self._guard = guard
+        self.fetched_bytes = 0
+
+    def read(self, wanted: Collection[Blob], into: Contents) -> None:
+        """Fetch what is not there yet; once more what is wrong, which may be the line's fault.
+        Raises `BrokenError`."""
+        for _ in range(2):
+            left = [blob for blob in wanted if blob not in into.good]
+            if not left:
+                return
+            answers = self._guard.call(partial(self._backend.blobs, left))
+            for blob, data in answers.items():
+                self.fetched_bytes += len(data)
+                if blob_for(data) == blob:
+                    into.good[blob] = data
+                else:
+                    into.wrong.add(blob)
+            if not into.wrong.intersection(left):
+                return
+            wanted = into.wrong - into.good.keys()
+
+
 class Fetcher:
     """Brings programs from a remote into the store. May be used from several threads."""
 
@@ -94,11 +123,12 @@ class Fetcher:
     def records(self, programs: Sequence[str]) -> Iterator[tuple[str, Record] | Miss | Refused]:
         """Yield what the remote says of each. Raises `BrokenError`."""
         keys = [key(program) for program in programs]
-        answers = self._guard.call(lambda: self._backend.results(keys, _INLINE))
+        answers = self._guard.call(lambda: self._backend.results(keys))
         for program, data in zip(programs, answers, strict=True):
             if data is None:
                 yield Miss(program)
                 continue
+            self._blobs.fetched_bytes += len(data)
             try:
                 yield program, decode(data)
             except RecordError as error:
@@ -109,15 +139,10 @@ class Fetcher:
         for some in _portions(programs):
             contents = Contents()
             for _, record in some:
-                contents.good.update(record.inlined)
-            self._blobs.read(
-                {
-                    blob
-                    for _, record in some
-                    for blob in (*record.files.values(), *self._trees(record))
-                },
-                contents,
-            )
+                contents.good.update((record.files[n], text) for n, text in record.texts.items())
+            blobs = {blob for _, record in some for blob in record.blobs}
+            blobs |= {blob for _, record in some for blob in self._listings(record)}
+            self._blobs.read(blobs, contents)
             waiting = list(some)
             for attempt in range(_ATTEMPTS):
                 busy: list[tuple[str, Record]] = []
@@ -164,11 +189,11 @@ class Fetcher:
             arrivals.commit()
         return ended + hits
 
-    def _trees(self, record: Record) -> Iterator[Blob]:
-        """Yield the blobs of those directories that are not known to be here."""
-        for digest, tree in record.directories.items():
+    def _listings(self, record: Record) -> Iterator[Blob]:
+        """Yield those of the directories that are not known to be here."""
+        for digest, listing in record.directories.items():
             if digest not in self._laid_out:
-                yield tree
+                yield listing
 
     def _checked(
         self, program: str, record: Record, contents: Contents
@@ -179,20 +204,20 @@ class Fetcher:
         if files is None:
             return None
         meta = checked_meta(program, record, files)
-        for digest, tree in record.directories.items():
-            if digest not in self._laid_out and not self._lay_out(digest, tree, contents):
+        for digest, listing in record.directories.items():
+            if digest not in self._laid_out and not self._lay_out(digest, listing, contents):
                 return None
         directories = {digest: self._laid_out[digest] for digest in record.directories}
         check_generated(files[layout.OPTIONS_TXT], record, directories)
         del files[layout.META]
         return meta, files
 
-    def _lay_out(self, digest: str, tree: Blob, contents: Contents) -> bool:
+    def _lay_out(self, digest: str, blob: Blob, contents: Contents) -> bool:
         """Make `include/<digest>` be there; return False when a blob of it is gone."""
-        listing = _taken({"": tree}, contents, f"{layout.INCLUDE}/{digest}")
+        listing = _taken({"": blob}, contents, f"{layout.INCLUDE}/{digest}")
         if listing is None:
             return False
-        named = files_of_tree(listing[""])
+        named = decode_listing(listing[""])
         if not self._is_whole(digest):
             self._blobs.read(set(named.values()), contents)
             files = _taken(named, contents, f"{layout.INCLUDE}/{digest}/")

@@ -11,13 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import unquote
 
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.record import Blob
+from tilusbuild.remote.record import MAX_RECORD, Blob
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import write_atomic
 
-MAX_RECORD = 4 << 20
-"""Bytes of a record that is read."""
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -41,7 +39,7 @@ class FileBackend:
             raise RemoteTroubleError(f"{self._root} cannot be written", retry=False)
         return f"the directory {self._root}"
 
-    def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
+    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
         return [self._read("ac", key.digest, MAX_RECORD) for key in keys]
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
@@ -57,8 +55,6 @@ class FileBackend:
 
     def send_result(self, key: Blob, record: bytes) -> None:
         self._write("ac", key.digest, record)
-
-    def leave(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -23,15 +23,18 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from tilusbuild._version import __version__
+from tilusbuild.cache import layout
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote import zstd
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
-from tilusbuild.remote.record import Blob
+from tilusbuild.remote.record import MAX_BYTES, MAX_RECORD, Blob, RecordError, blob_for, decode
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
 _SHA256 = 1
+_RECORD = "record.json"
+"""The output that is a program's record. The others are for the server, which keeps them."""
 V2 = "/build.bazel.remote.execution.v2"
 _MESSAGE = 4 << 20
 """Bytes of a message that every gRPC server takes, unless it says something else."""
@@ -87,7 +90,7 @@ class ReapiBackend:
         ]
         return ", ".join(words)
 
-    def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
+    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
         self._checked()
         calls = [
             self._start(
@@ -95,12 +98,24 @@ class ReapiBackend:
                 reapi.GetActionResultRequest(
                     instance_name=self._settings.instance,
                     action_digest=_digest(key),
-                    inline_output_files=inline,
+                    inline_output_files=(_RECORD,),
                 ),
             )
             for key in keys
         ]
-        return [self._end(call, absent=True) for call in calls]
+        answers = (self._end(call, absent=True) for call in calls)
+        found = [None if data is None else self._record(data) for data in answers]
+        apart = {each for each in found if isinstance(each, Blob)}
+        contents = self.blobs(apart) if apart else {}
+        return [contents.get(each) if isinstance(each, Blob) else each for each in found]
+
+    def _record(self, data: bytes) -> bytes | Blob:
+        """Return the record in a result, or its blob where a server does not send it along."""
+        for each in parsed(reapi.ActionResult, data).output_files:
+            if each.path == _RECORD and 0 < each.digest.size_bytes <= MAX_RECORD:
+                blob = Blob(each.digest.hash, each.digest.size_bytes)
+                return each.contents if blob_for(each.contents) == blob else blob
+        return b""
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
         reads_zstd = zstd.COMPRESSOR in self._checked().cache_capabilities.supported_compressors
@@ -170,10 +185,19 @@ class ReapiBackend:
 
     def send_result(self, key: Blob, record: bytes) -> None:
         self._checked()
+        # A server answers with a result only while it has all that it names.
+        named = decode(record)
+        files = {str(n): blob for n, blob in enumerate(sorted(named.blobs))}
+        files |= named.directories
+        files[_RECORD] = blob_for(record)
+        self.send({files[_RECORD]: record})
+        result = reapi.ActionResult()
+        for name, blob in files.items():
+            result.output_files.add(path=name, digest=_digest(blob))
         request = reapi.UpdateActionResultRequest(
             instance_name=self._settings.instance,
             action_digest=_digest(key),
-            action_result=reapi.ActionResult.FromString(record),
+            action_result=result,
         )
         self._end(self._start(f"{V2}.ActionCache/UpdateActionResult", request))
 
@@ -198,8 +222,6 @@ class ReapiBackend:
         except RemoteTroubleError:
             return False
         return True
-
-    def leave(self) -> None: ...
 
     def close(self) -> None:
         self._channel.close()
@@ -372,3 +394,10 @@ def _certificates(settings: RemoteSettings) -> Any:
     return grpc.ssl_channel_credentials(
         content(settings.tls_ca), content(settings.tls_key), content(settings.tls_certificate)
     )
+
+
+def blob_of(digest: reapi.Digest) -> Blob:
+    """Return a digest of a message, checked in form. Raises `RecordError`."""
+    if not layout.is_hash(digest.hash) or not 0 <= digest.size_bytes <= MAX_BYTES:
+        raise RecordError(f"no such digest: {digest.hash[:80]!r} of {digest.size_bytes} bytes")
+    return Blob(digest.hash, digest.size_bytes)

@@ -1,18 +1,18 @@
-"""Requests that go out together, against servers that answer in every way: what comes is what was
-asked for, and what is odd is asked for by itself."""
+"""HTTP, against servers that answer in every way: what comes is what was asked for, no more is read
+than that, and no request takes longer than it may."""
 
 from __future__ import annotations
 
 import hashlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from itertools import count
 
 import pytest
-
-pytest.importorskip("google.protobuf", reason="needs tilusbuild[remote]")
 
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.http import HttpBackend
@@ -28,45 +28,23 @@ Answer = Callable[[int, "bytes | None"], "tuple[bytes, bool]"]
 connection ends with it."""
 
 
-@dataclass
-class Served:
-    """What a server has seen: of each connection, how many requests lay there at once at most."""
-
-    port: int
-    together: list[int] = field(default_factory=list)
-    requests: int = 0
-
-
 @contextmanager
-def serving(answer: Answer, *, waits_for: int = 1) -> Iterator[Served]:
-    """A server that answers when `waits_for` requests are there, or no more come for a moment."""
+def serving(answer: Answer) -> Iterator[int]:
+    """A server's port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    served = Served(listener.getsockname()[1])
 
     def serve(line: socket.socket) -> None:
-        number, data = 0, b""
-        with suppress(OSError), line:
-            while True:
-                line.settimeout(None)
-                while data.count(b"\r\n\r\n") < waits_for:
-                    try:
-                        more = line.recv(1 << 16)
-                    except TimeoutError:
-                        break
-                    if not more:
-                        return
-                    data += more
-                    line.settimeout(1.0)
-                served.together.append(data.count(b"\r\n\r\n"))
-                *heads, data = data.split(b"\r\n\r\n")
-                for head in heads:
-                    served.requests += 1
-                    digest = head.split(b" ")[1].decode().rpartition("/")[2]
-                    reply, ends = answer(number, HELD.get(digest))
-                    number += 1
-                    line.sendall(reply)
-                    if ends:
-                        return
+        with suppress(OSError), line, line.makefile("rb") as asked:
+            for number in count():
+                while (head := asked.readline()) == b"\r\n":
+                    pass
+                while asked.readline().strip():
+                    pass
+                digest = head.split(b" ")[1].decode().rpartition("/")[2] if head else ""
+                reply, ends = answer(number, HELD.get(digest))
+                line.sendall(reply)
+                if ends or not head:
+                    return
 
     def accept() -> None:
         with suppress(OSError):
@@ -75,7 +53,7 @@ def serving(answer: Answer, *, waits_for: int = 1) -> Iterator[Served]:
 
     threading.Thread(target=accept, daemon=True).start()
     try:
-        yield served
+        yield listener.getsockname()[1]
     finally:
         listener.close()
 
@@ -127,30 +105,24 @@ WAYS = [usual, ends_after_seven, cuts_after_seven, one_by_one, old, chunked, no_
 @contextmanager
 def backend(port: int, timeout: float = 60.0) -> Iterator[HttpBackend]:
     made = HttpBackend(RemoteSettings(f"http://127.0.0.1:{port}", "test", timeout=timeout))
-    yield made
-    made.leave()
+    with closing(made):
+        yield made
 
 
 @pytest.mark.parametrize("answer", WAYS, ids=lambda way: way.__name__)
 def test_all_comes_however_it_is_answered(answer: Answer) -> None:
     absent = Blob("0" * 64, 5)
-    with serving(answer) as served, backend(served.port) as remote:
+    with serving(answer) as port, backend(port) as remote:
         for _ in range(2):
-            assert remote.blobs([*BLOBS, absent]) == dict(zip(BLOBS, CONTENTS, strict=True))
-
-
-def test_they_go_out_before_the_first_answer() -> None:
-    with serving(usual, waits_for=32) as served, backend(served.port) as remote:
-        remote.blobs(BLOBS)
-        assert served.together == [32, 8]
-
-
-def test_who_answers_nothing_of_them_is_asked_one_by_one() -> None:
-    with serving(old) as served, backend(served.port) as remote:
-        for _ in range(5):
-            remote.blobs(BLOBS)
-        # Three times together, of which one was answered, and each by itself.
-        assert served.requests <= 5 * len(BLOBS) + 3 * 32
+            for blob in (*BLOBS, absent):
+                # A connection that was cut in between is asked again, as by `Guard`.
+                for attempt in range(3):
+                    try:
+                        assert remote.blobs([blob]).get(blob) == HELD.get(blob.digest)
+                        break
+                    except RemoteTroubleError as error:
+                        if not error.retry or attempt == 2 or answer is not cuts_after_seven:
+                            raise
 
 
 def test_what_is_there_is_asked_for_without_its_content() -> None:
@@ -160,18 +132,19 @@ def test_what_is_there_is_asked_for_without_its_content() -> None:
         return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, size), False
 
     absent = [Blob(f"{number:064x}", 5) for number in range(3)]
-    with serving(head, waits_for=32) as served, backend(served.port) as remote:
+    with serving(head) as port, backend(port) as remote:
         assert set(remote.missing([*BLOBS, *absent])) == set(absent)
-        assert max(served.together) == 32
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * (1 << 20),
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde",
         b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 302 no\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
         b"\0" * 100_000,
         b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n",
         b"HTTP/1.1 200 OK\r\na: " + b"b" * 100_000,
@@ -179,8 +152,7 @@ def test_what_is_there_is_asked_for_without_its_content() -> None:
     ],
 )
 def test_what_is_odd_ends_in_words_or_in_bytes_to_compare(reply: bytes) -> None:
-    always = serving(lambda number, data: (reply, True))
-    with always as served, backend(served.port, timeout=5.0) as remote:
+    with serving(lambda number, data: (reply, True)) as port, backend(port, 5.0) as remote:
         try:
             found = remote.blobs(BLOBS)
         except RemoteTroubleError:
@@ -191,21 +163,60 @@ def test_what_is_odd_ends_in_words_or_in_bytes_to_compare(reply: bytes) -> None:
 
 def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncont"
-    always = serving(lambda number, data: (reply, True))
-    with always as served, backend(served.port) as remote:
-        for wanted in (BLOBS, BLOBS[:1]):
-            with pytest.raises(RemoteTroubleError, match=r"cut|reset"):
-                remote.blobs(wanted)
+    with (
+        serving(lambda number, data: (reply, True)) as port,
+        backend(port) as remote,
+        pytest.raises(RemoteTroubleError, match="cut") as caught,
+    ):
+        remote.blobs(BLOBS)
+    assert caught.value.retry
 
 
-def test_silence_is_waited_for_once() -> None:
+DRIPS = {
+    "silence": (b"", b""),
+    "continues": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a header": (b"HTTP/1.1 200 OK\r\na: ", b"b"),
+    "content": (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"c"),
+    "content to the end": (b"HTTP/1.1 200 OK\r\n\r\n", b"c"),
+}
+
+
+@pytest.mark.parametrize("name", DRIPS)
+def test_no_request_takes_longer_than_it_may(name: str) -> None:
+    """Whatever comes meanwhile."""
+    first, again = DRIPS[name]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            line, _ = listener.accept()
+            with suppress(OSError), line:
+                line.sendall(first)
+                while True:
+                    line.sendall(again)
+                    time.sleep(0.02)
+
+        threading.Thread(target=drip, daemon=True).start()
+        with backend(listener.getsockname()[1], timeout=0.5) as remote:
+            began = time.monotonic()
+            with pytest.raises(RemoteTroubleError, match="no answer in time"):
+                remote.blobs([Blob("0" * 64, 2000)])
+            assert time.monotonic() - began < 5
+
+
+def test_who_waits_is_woken_at_the_end() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        backend(silent.getsockname()[1], timeout=0.5) as remote,
+        backend(silent.getsockname()[1]) as remote,
     ):
-        with pytest.raises(RemoteTroubleError, match="no answer in time"):
+        threading.Timer(0.3, remote.close).start()
+        with pytest.raises(RemoteTroubleError):
             remote.blobs(BLOBS)
-        silent.settimeout(1)
-        silent.accept()[0].close()
-        with pytest.raises(TimeoutError):
-            silent.accept()
+
+
+def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
+    settings = RemoteSettings("http://127.0.0.1:1", "test", headers={"A": "secret\nB: b"})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        remote = HttpBackend(replace(settings, address=address))
+        with pytest.raises(RemoteTroubleError, match="header that cannot be sent"):
+            remote.blobs(BLOBS)
