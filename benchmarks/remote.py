@@ -29,7 +29,7 @@ GRPC_FLOOR = """\
 import json, sys
 from collections import deque
 import grpc
-from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.remote.record import key
 V2 = "/build.bazel.remote.execution.v2"
 address, programs = sys.argv[1], open(sys.argv[2]).read().split()

@@ -18,7 +18,7 @@ LAYERS = [
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",
     "watch", "jit", "cli",
-    "interop", "intake", "page",
+    "interop", "intake", "reapi", "page",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

@@ -11,9 +11,11 @@ foreign cache   system → module, as `cli.options.ForeignCaches` declares it  c
 package kind    key of the list → (root directory, module)                   package/names.py
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
 lines           verb → module:attribute, classes of its lines of `--json`    cli/events_schema.py
+remote backend  scheme of an address → class, a `remote.backend.Backend`     remote/backend.py
+remote executor scheme of an address → class, a `remote.lazy.Executors`      remote/lazy.py
 
 Price: the first question lists the directory of the package and asks for one file in each room,
-0.2 ms. A build asks none of these questions.
+0.2 ms. A build asks none of these questions, unless another machine has a part in it.
 """
 
 from __future__ import annotations

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from support.farm_double import farm_double
 from support.http_cache import HttpCache
 from support.project import NewProject
 from support.trees import published
@@ -86,18 +84,6 @@ def test_what_was_told_before_the_last_was_sent_is_said(
         monkeypatch.setenv(name, value)
     assert main(["-C", str(user.directory), "cache", "push"]) == 1
     assert "status 403" in capsys.readouterr().err
-
-
-def test_doctor_asks_the_executor(new_user: NewProject) -> None:
-    user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
-    assert "remote executor: grpc://127.0.0.1:1" in user.run("doctor", status=None).out
-    with farm_double() as (_, address):
-        said = user.run("doctor", status=None, TILUSBUILD_REMOTE_EXECUTOR=address).out
-    (line,) = [line for line in said.splitlines() if "remote executor" in line]
-    assert line.startswith(
-        f"ok       remote executor: {address}, asked to execute: Remote Execution"
-    )
-    assert re.search(r"SHA256, .*, executes, a round trip in \d+\.\d ms$", line)
 
 
 def test_what_is_compiled_here_again_is_from_nowhere_else(

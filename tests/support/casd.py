@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.processes import wait_until
+from tilusbuild.rooms import brought
 
 SLOW = "#include <iostream>\n#include <map>\n"
 """What takes a compiler long enough for workers to be proved before all is compiled."""
@@ -26,6 +27,8 @@ def needs_casd() -> str:
     """The program; skip where there is none."""
     if CASD is None:
         pytest.skip("needs buildbox-casd: make remote")
+    if not brought("remote backend"):
+        pytest.skip("needs tilusbuild/reapi")
     return CASD
 
 
@@ -45,16 +48,15 @@ def free_port() -> int:
         return port
 
 
-def worker(*, tools: bool = True, jobs: int = 4) -> tuple[str, ...]:
-    """The words that make a server execute with this machine's tools, or with nothing but an
-    action's inputs; skip where it cannot."""
+def worker(*, jobs: int = 4) -> tuple[str, ...]:
+    """The words that make a server execute with this machine's tools; skip where it cannot."""
     run = shutil.which("buildbox-run", path=_PATH)
     bwrap = shutil.which("bwrap", path=_PATH)
     if run is None or bwrap is None:
         pytest.skip("needs buildbox-run and bubblewrap: make remote")
     if subprocess.run([bwrap, "--ro-bind", "/", "/", "true"], capture_output=True).returncode:
         pytest.skip("bubblewrap cannot make namespaces here")
-    places = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives") if tools else ()
+    places = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives")
     mounts = (f"{os.path.realpath(place)}:{place}" for place in places if os.path.isdir(place))
     shown = (f"--runner-arg=--ro-bind-mount={mount}" for mount in mounts)
     return ("--buildbox-run", run, "--jobs", str(jobs), *shown)

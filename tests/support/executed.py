@@ -12,8 +12,8 @@ from typing import Any
 from support.farm_double import FarmDouble, farm_double
 from support.processes import wait_until
 from tilusbuild.process.base import Command, CompletedCommand
-from tilusbuild.process.elsewhere import untold
-from tilusbuild.remote.execute import RemoteExecutor
+from tilusbuild.reapi.execute import RemoteExecutor
+from tilusbuild.reapi.operations import untold
 from tilusbuild.remote.settings import RemoteSettings
 
 

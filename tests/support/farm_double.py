@@ -16,8 +16,8 @@ from typing import Any
 
 import grpc
 
-from tilusbuild.remote import reapi_pb2 as reapi
-from tilusbuild.remote import zstd
+from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi import zstd
 from tilusbuild.remote.record import Blob, blob_for
 
 COMPLETED, EXECUTING, QUEUED = 4, 3, 2

@@ -173,19 +173,12 @@ def _beside(
     settings = decide(project.manifest.remote, project.environment, "executor")
     if settings is None:
         return limits.tokens, config.jobs, alone
-    from tilusbuild.process.elsewhere import Places, SharingRunner
-
     here = config.places
     tokens = TokensBeside(limits.tokens, settings.jobs)
-    places = Places(lambda: min(here, 1 + tokens.here))
-    remote.share(settings, project.runner.scope())
-    jobs = here + settings.jobs
-
-    def shared(runner: Runner, job: Job, toolchain: Toolchain) -> Runner:
-        executor = remote.executor_for(job, toolchain)
-        return SharingRunner(runner, executor, places, remote.follow(job))
-
-    return tokens, jobs, shared
+    shared = remote.share(settings, project.runner.scope(), lambda: min(here, 1 + tokens.here))
+    if shared is None:
+        return limits.tokens, config.jobs, alone
+    return tokens, here + settings.jobs, shared
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.remote import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.remote.settings import INSTALL, RemoteSettings, decide, not_installed
+from tilusbuild.remote.settings import RemoteSettings, decide
 
 _AT_ONCE = 1000
 """Programs that wait to be sent."""
@@ -32,11 +32,9 @@ def transfer(
     """Send the programs of a plan that are here, or fetch those that are not. Raises `InputError`
     without a remote cache, or when it cannot be used."""
     settings = _needed(project)
-    try:
-        from tilusbuild.remote.backend import RemoteTroubleError
-        from tilusbuild.remote.client import RemoteCache
-    except ImportError as error:
-        raise input_error(f"{error.name} is not installed", hint=INSTALL) from None
+    from tilusbuild.remote.backend import RemoteTroubleError
+    from tilusbuild.remote.client import RemoteCache
+
     # Nothing else waits for it, and no sample is compiled.
     chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
     told: SimpleQueue[Any] = SimpleQueue()
@@ -144,8 +142,7 @@ def _ask(
             list(threads.map(ask_some, filter(None, parts)))
     except BrokenError:
         return False
-    except (ImportError, RemoteTroubleError) as error:
-        why = not_installed(error) if isinstance(error, ImportError) else error
-        warn(f"remote cache: {why}")
+    except RemoteTroubleError as error:
+        warn(f"remote cache: {error}")
         return False
     return True

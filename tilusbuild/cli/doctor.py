@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
@@ -140,32 +141,22 @@ def _remote(manifest: Manifest | None) -> Iterator[Finding]:
 
 def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
     """Return what a server answers, in words, and whether all is well."""
-    from tilusbuild.remote.settings import not_installed
+    from tilusbuild.remote.backend import RemoteTroubleError, open_backend
+    from tilusbuild.remote.record import blob_for
 
-    detail, fine = "", False
     try:
-        from tilusbuild.remote.backend import RemoteTroubleError, open_backend
-        from tilusbuild.remote.record import blob_for
-    except ImportError as error:
-        detail = not_installed(error)
-    else:
-        try:
-            backend = open_backend(chosen)
-            try:
-                said = backend.check(write=chosen.write and not executes)
-                # The connection is there by now: this is what each question of a build takes.
-                began = time.monotonic()
-                backend.missing([blob_for(b"tilusbuild doctor")])
-                said += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
-                access = "read and written" if chosen.write else "read"
-                access = "asked to execute" if executes else access
-                detail, fine = f"{chosen.address}, {access}: {said}", True
-                fine = not executes or "executes nothing" not in said
-            finally:
-                backend.close()
-        except RemoteTroubleError as error:
-            detail = str(error)
-    return detail, fine
+        with closing(open_backend(chosen)) as backend:
+            said = backend.check(write=chosen.write and not executes)
+            # The connection is there by now: this is what each question of a build takes.
+            began = time.monotonic()
+            backend.missing([blob_for(b"tilusbuild doctor")])
+            said += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
+    except RemoteTroubleError as error:
+        return str(error), False
+    access = "read and written" if chosen.write else "read"
+    access = "asked to execute" if executes else access
+    fine = not executes or "executes nothing" not in said
+    return f"{chosen.address}, {access}: {said}", fine
 
 
 def _needed(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:

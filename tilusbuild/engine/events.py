@@ -91,6 +91,10 @@ class Started(Event):
     expected_seconds: float | None
 
 
+WAITING, SENT, QUEUED, EXECUTING, HERE = "waiting", "sent", "queued", "executing", "here"
+"""Where a compile is that found no core free here: see `Placed.place`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed(Event):
     """How far a compile is that has `Started` and found no core free here, or that must stay, where

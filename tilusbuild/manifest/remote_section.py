@@ -4,12 +4,13 @@ is not taken from a manifest, which may be someone else's work: see `remote.sett
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from tilusbuild.manifest.table import Duration, Entries, ManifestTable, Text, entries, fault
+from tilusbuild.rooms import brought
 
 SCHEMES = ("file", "http", "https", "grpc", "grpcs")
 
@@ -21,7 +22,7 @@ def checked_address(value: str) -> str:
         port = parts.port
     except ValueError as error:
         raise fault(f"is not an address: {error}", _EXAMPLE) from None
-    if parts.scheme not in SCHEMES:
+    if parts.scheme not in SCHEMES and parts.scheme not in brought("remote backend"):
         raise fault(f"must begin with one of {', '.join(f'{s}://' for s in SCHEMES)}", _EXAMPLE)
     if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
         raise fault("must be a plain address, without query and fragment", _EXAMPLE)
@@ -87,12 +88,6 @@ class RemoteSection(ManifestTable):
         default_factory=entries,
         description="What a worker must be, in the words of the server.",
         examples=[{"OSFamily": "linux"}],
-    )
-    toolchain: Literal["worker", "inputs"] = Field(
-        "worker",
-        description="Whose compilers workers run: their own, which must be those of this machine, "
-        'or, with "inputs", those that they are sent.',
-        examples=["inputs"],
     )
     jobs: int = Field(
         64,

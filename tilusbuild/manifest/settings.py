@@ -191,7 +191,7 @@ OF_KERNEL_CACHE = {
 
 _REMOTE = (
     *("CACHE", "INSTANCE", "WRITE", "CONNECT_TIMEOUT", "TIMEOUT", "PATIENCE", "SEND_TIMEOUT"),
-    *("VERIFY", "EXECUTOR", "PROPERTIES", "TOOLCHAIN", "JOBS"),
+    *("VERIFY", "EXECUTOR", "PROPERTIES", "JOBS"),
     *("HEADERS", "CREDENTIAL_HELPER", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"),
 )
 """A test compares them with the models, whose import would be slow."""

@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from tilusbuild.remote.record import Blob
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import RemoteSettings, not_installed
+from tilusbuild.rooms import brought, load
 
 UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as tls-ca"
 UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
@@ -76,20 +77,24 @@ class Backend(Protocol):
         ...
 
 
+_BACKENDS = {
+    "file": "tilusbuild.remote.files:FileBackend",
+    "http": "tilusbuild.remote.http:HttpBackend",
+    "https": "tilusbuild.remote.http:HttpBackend",
+}
+
+
 def open_backend(settings: RemoteSettings) -> Backend:
-    """Return the back end for an address; nothing is connected yet. Raises `RemoteTroubleError`,
-    and `ImportError` where a library is not installed."""
-    if settings.scheme == "file":
-        from tilusbuild.remote.files import FileBackend
-
-        return FileBackend(settings)
-    if settings.scheme in ("grpc", "grpcs"):
-        from tilusbuild.remote.reapi import ReapiBackend
-
-        return ReapiBackend(settings)
-    from tilusbuild.remote.http import HttpBackend
-
-    return HttpBackend(settings)
+    """Return the back end for an address: one of these, or an optional room's. Nothing is connected
+    yet. Raises `RemoteTroubleError`, also where a library is not installed."""
+    kind = _BACKENDS.get(settings.scheme) or brought("remote backend").get(settings.scheme)
+    if kind is None:
+        raise RemoteTroubleError(f"nothing here speaks {settings.scheme}://", retry=False)
+    try:
+        made: Backend = load(kind)(settings)
+        return made
+    except ImportError as error:
+        raise RemoteTroubleError(not_installed(error), retry=False) from None
 
 
 class BrokenError(Exception):

@@ -25,6 +25,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, SSLError
 
 from tilusbuild._version import __version__
+from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import MAX_RECORD, Blob
@@ -186,8 +187,7 @@ class _Deadlines:
         with self._lock:
             self._running[me] = time.monotonic() + self._seconds, None
             if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch, daemon=True)
-                self._watcher.start()
+                self._watcher = start_thread(self._watch)
         try:
             yield
         finally:

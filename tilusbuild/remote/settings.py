@@ -43,7 +43,6 @@ class RemoteSettings:
     send_timeout: float = 30.0
     verify: float = 0.0
     properties: Mapping[str, str] = field(default_factory=dict)
-    toolchain: str = "worker"
     jobs: int = 64
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     credential_helper: str | None = None

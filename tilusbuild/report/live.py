@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine import events
-from tilusbuild.process.elsewhere import EXECUTING, HERE, QUEUED, SENT, WAITING
+from tilusbuild.engine.events import EXECUTING, HERE, QUEUED, SENT, WAITING
 from tilusbuild.report.plain import Progress, Running, details, note, place_words, plan_line
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, duration, one_line, visible

@@ -18,6 +18,11 @@ from typing import TextIO
 
 from tilusbuild.engine import events
 from tilusbuild.engine.events import (
+    EXECUTING,
+    HERE,
+    QUEUED,
+    SENT,
+    WAITING,
     BuildStarted,
     Dropped,
     Event,
@@ -29,7 +34,6 @@ from tilusbuild.engine.events import (
     Waiting,
 )
 from tilusbuild.lazy_dataclass import dataclass
-from tilusbuild.process.elsewhere import EXECUTING, HERE, QUEUED, SENT, WAITING
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, counted, duration, one_line
 from tilusbuild.status import Status

@@ -10,8 +10,8 @@ import pytest
 from support.fake_engine import FakeJob, FakeStore
 from support.fake_runner import FakeRunner
 from tilusbuild.cache.tree import Tree
-from tilusbuild.remote import lazy
-from tilusbuild.remote.execute import Executed
+from tilusbuild.reapi import sharing
+from tilusbuild.reapi.execute import Executed
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -23,6 +23,7 @@ class Opened:
 
     def __init__(self, settings: Any, toolchain: str, runner: Any, warn: Any) -> None:
         self.toolchain = toolchain
+        self.executor = self
         self.executed = Executed(commands=len(self.made) + 1, seconds=1.0, inputs=10, outputs=20)
         self.closed = False
         self.made.append(self)
@@ -33,17 +34,18 @@ class Opened:
 
 def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Opened.made = []
-    monkeypatch.setattr(lazy, "LazyExecutor", Opened)
+    monkeypatch.setattr(sharing, "LazyExecutor", Opened)
     tools: Any = ["of one", "of another"]
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
-        remote.share(RemoteSettings("grpc://there", "test"), FakeRunner())
+        shared = remote.share(RemoteSettings("grpc://there", "test"), FakeRunner(), lambda: 1)
+        assert shared is not None
         assert remote.summary() is None
         asked: Any = [
-            remote.executor_for(FakeJob(text), toolchain)
+            shared(FakeRunner(), FakeJob(text), toolchain)
             for text in ("first", "second")
             for toolchain in tools
         ]
-        assert [each.toolchain for each in asked] == [*tools, *tools]
+        assert [each._executor.toolchain for each in asked] == [*tools, *tools]
         assert [each.toolchain for each in Opened.made] == tools
         summary = remote.summary()
         assert summary is not None
@@ -51,3 +53,8 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
         assert (summary.inputs_bytes, summary.outputs_bytes) == (20, 40)
         assert summary.executor == "grpc://there"
     assert all(each.closed for each in Opened.made)
+
+
+def test_what_nothing_here_speaks_to_compiles_nothing(tmp_path: Path) -> None:
+    with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
+        assert remote.share(RemoteSettings("x://there", "test"), FakeRunner(), lambda: 1) is None

@@ -24,8 +24,8 @@ import grpc
 
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
-from tilusbuild.remote import reapi_pb2 as reapi
-from tilusbuild.remote import zstd
+from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi import zstd
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import MAX_BYTES, MAX_RECORD, Blob, RecordError, blob_for, decode
@@ -97,7 +97,7 @@ class ReapiBackend:
                 f"{V2}.ActionCache/GetActionResult",
                 reapi.GetActionResultRequest(
                     instance_name=self._settings.instance,
-                    action_digest=_digest(key),
+                    action_digest=digest(key),
                     inline_output_files=(_RECORD,),
                 ),
             )
@@ -126,7 +126,7 @@ class ReapiBackend:
                 f"{V2}.ContentAddressableStorage/BatchReadBlobs",
                 reapi.BatchReadBlobsRequest(
                     instance_name=self._settings.instance,
-                    digests=map(_digest, batch),
+                    digests=map(digest, batch),
                     acceptable_compressors=(0, zstd.COMPRESSOR) if reads_zstd else (),
                 ),
             )
@@ -153,7 +153,7 @@ class ReapiBackend:
         for at in range(0, len(every), most):
             request = reapi.FindMissingBlobsRequest(
                 instance_name=self._settings.instance,
-                blob_digests=map(_digest, every[at : at + most]),
+                blob_digests=map(digest, every[at : at + most]),
             )
             name = f"{V2}.ContentAddressableStorage/FindMissingBlobs"
             answer = parsed(reapi.FindMissingBlobsResponse, self._end(self._start(name, request)))
@@ -169,11 +169,9 @@ class ReapiBackend:
             for blob in batch:
                 data = zstd.compressed(blobs[blob]) if packs and blob.size >= zstd.WORTH else None
                 if data is None or len(data) >= blob.size:
-                    request.requests.add(digest=_digest(blob), data=blobs[blob])
+                    request.requests.add(digest=digest(blob), data=blobs[blob])
                 else:
-                    request.requests.add(
-                        digest=_digest(blob), data=data, compressor=zstd.COMPRESSOR
-                    )
+                    request.requests.add(digest=digest(blob), data=data, compressor=zstd.COMPRESSOR)
             name = f"{V2}.ContentAddressableStorage/BatchUpdateBlobs"
             answer = parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
             for each in answer.responses:
@@ -193,10 +191,10 @@ class ReapiBackend:
         self.send({files[_RECORD]: record})
         result = reapi.ActionResult()
         for name, blob in files.items():
-            result.output_files.add(path=name, digest=_digest(blob))
+            result.output_files.add(path=name, digest=digest(blob))
         request = reapi.UpdateActionResultRequest(
             instance_name=self._settings.instance,
-            action_digest=_digest(key),
+            action_digest=digest(key),
             action_result=result,
         )
         self._end(self._start(f"{V2}.ActionCache/UpdateActionResult", request))
@@ -369,7 +367,8 @@ def in_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
         yield batch
 
 
-def _digest(blob: Blob) -> reapi.Digest:
+def digest(blob: Blob) -> reapi.Digest:
+    """Return the message for what names a blob."""
     return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
 
 

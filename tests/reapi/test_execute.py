@@ -19,17 +19,17 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 
-from support.casd import SLOW, Casd, worker
+from support.casd import Casd, worker
 from support.http_cache import Faults, line_to
 from support.processes import Marker, wait_until
 from support.project import needs_cxx
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Elsewhere
-from tilusbuild.process.elsewhere import Places, SharingRunner, Tell, untold
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.remote.execute import RemoteExecutor
-from tilusbuild.remote.probe import probe
+from tilusbuild.reapi.execute import RemoteExecutor
+from tilusbuild.reapi.operations import Tell, untold
+from tilusbuild.reapi.probe import probe
+from tilusbuild.reapi.sharing import Places, SharingRunner
 from tilusbuild.remote.settings import RemoteSettings
-from tilusbuild.remote.toolkit import toolkit
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
 
@@ -315,14 +315,13 @@ def test_a_compile_that_stays_takes_a_place_and_says_so() -> None:
     assert there.ran == []
 
 
-def proved(server: Casd, tools: Toolchain, runner: LocalRunner, *, sent: bool = False) -> Farmed:
+def proved(server: Casd, tools: Toolchain, runner: LocalRunner) -> Farmed:
     """An executor that has been before the real probe."""
     warned: list[str] = []
     executor = RemoteExecutor(
         RemoteSettings(server.address, "test"),
         lambda there: probe(tools, runner, there),
         warned.append,
-        (lambda: toolkit(tools, runner)) if sent else None,
     )
     assert not executor.ready()
     wait_until(lambda: executor._proved is not None or bool(warned), 120)
@@ -356,34 +355,6 @@ def test_a_worker_with_one_other_tool_is_found_out(
     server.kill()
     (said,) = there.warnings
     assert f"a worker has another {getattr(host[0], name).path}" in said
-
-
-@pytest.mark.slow
-def test_a_worker_without_tools_compiles_with_those_that_it_is_sent(
-    host: tuple[Toolchain, LocalRunner], tmp_path: Path
-) -> None:
-    """The sandbox of its workers has nothing but an action's inputs."""
-    bare, tools = Casd(tmp_path / "bare", *worker(tools=False)), host[0]
-    work = tmp_path / "work"
-    (work / "tmp").mkdir(parents=True)
-    (work / "source.cc").write_text(
-        SLOW + "int main() { std::cout << std::map<int, int>().size(); }"
-    )
-    words = (tools.cxx.path, "-O2", "-c", "source.cc", "-o", "out.o")
-    environment = {**tools.environment(), "TMPDIR": "/proc/self/cwd/tmp"}
-    command = Command(words, str(work), environment, outputs=("out.o",))
-    without = proved(bare, *host)
-    assert without.executor.run(command, threading.Event(), untold) is None
-    assert "this build compiles here" in without.warnings[0]
-    there = proved(bare, *host, sent=True)
-    done = there.executor.run(command, threading.Event(), untold)
-    for each in (without, there):
-        each.executor.close()
-    bare.kill()
-    assert (there.warnings, done is not None and done.status) == ([], 0)
-    made = (work / "out.o").read_bytes()
-    assert host[1].run(command).ok
-    assert (work / "out.o").read_bytes() == made
 
 
 def test_a_worker_that_does_not_run_the_probe_is_named(farm: Casd, tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from support.recipes import make_recipe, write_module
 from tilusbuild.compile.program import compile_program
 from tilusbuild.errors import InputError
 from tilusbuild.process.base import Command
-from tilusbuild.process.elsewhere import Places, SharingRunner, untold
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.remote.execute import RemoteExecutor
-from tilusbuild.remote.probe import probe
+from tilusbuild.reapi.execute import RemoteExecutor
+from tilusbuild.reapi.operations import untold
+from tilusbuild.reapi.probe import probe
+from tilusbuild.reapi.sharing import Places, SharingRunner
 from tilusbuild.remote.settings import RemoteSettings
-from tilusbuild.remote.toolkit import toolkit
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
@@ -71,9 +71,7 @@ def here() -> Iterator[tuple[Toolchain, LocalRunner]]:
 class Elsewhere:
     """A server whose workers are proved, and what compiles there."""
 
-    def __init__(
-        self, server: Casd, here: tuple[Toolchain, LocalRunner], *, sent: bool = False
-    ) -> None:
+    def __init__(self, server: Casd, here: tuple[Toolchain, LocalRunner]) -> None:
         self.tools, self.inner = here
         self.warned: list[str] = []
         self.server = server
@@ -81,7 +79,6 @@ class Elsewhere:
             RemoteSettings(server.address, "test"),
             lambda there: probe(self.tools, self.inner, there),
             self.warned.append,
-            (lambda: toolkit(self.tools, self.inner)) if sent else None,
         )
         self.executor.ready()
         wait_until(lambda: self.executor._proved is not None or bool(self.warned), 300)
@@ -111,19 +108,17 @@ class Elsewhere:
         return outcome.status, made, (stage / "module/nvcc_output.txt").read_bytes()
 
 
-@pytest.fixture(scope="module", params=["named", "sent"])
+@pytest.fixture(scope="module")
 def elsewhere(
-    request: pytest.FixtureRequest,
-    here: tuple[Toolchain, LocalRunner],
-    tmp_path_factory: pytest.TempPathFactory,
+    here: tuple[Toolchain, LocalRunner], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Elsewhere]:
-    """Workers that have the tools at the same places, or that are sent them."""
-    sent, nvrtc = request.param == "sent", here[0].nvrtc
+    """Workers that have the tools at the same places."""
+    nvrtc = here[0].nvrtc
     assert nvrtc is not None
     library = os.path.dirname(os.path.realpath(nvrtc.library))
-    mount = () if sent else (f"--runner-arg=--ro-bind-mount={library}:{library}",)
-    server = Casd(tmp_path_factory.mktemp("farm"), *worker(tools=not sent), *mount)
-    made = Elsewhere(server, here, sent=sent)
+    mount = f"--runner-arg=--ro-bind-mount={library}:{library}"
+    server = Casd(tmp_path_factory.mktemp("farm"), *worker(), mount)
+    made = Elsewhere(server, here)
     yield made
     made.executor.close()
     server.kill()

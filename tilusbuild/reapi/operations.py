@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
+from tilusbuild.engine.events import EXECUTING, QUEUED
 from tilusbuild.process.base import CancelledError
-from tilusbuild.process.elsewhere import EXECUTING, QUEUED, Tell, untold
-from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi.backend import V2, ReapiBackend, parsed
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.reapi import V2, ReapiBackend, parsed
 from tilusbuild.remote.settings import RemoteSettings
 
 _MAX_LENGTH = 3600.0
@@ -36,6 +37,14 @@ _LOSSES = 6
 """How often a stream is taken up again that has ended before its time."""
 _PAUSE = 0.05
 """Seconds before the first of them; twice as many before each next, but never more than one."""
+
+
+Tell: TypeAlias = Callable[[str, str], None]
+"""Is called with where a command is, as `events.Placed` has it, and on which worker if known."""
+
+
+def untold(place: str, worker: str) -> None:
+    """For commands that are not followed."""
 
 
 class InputsAbsentError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,12 +18,13 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 import grpc
 
 from support.casd import Casd
+from support.farm_double import farm_double
 from support.project import NewProject
 from support.scale import include_headers
 from support.trees import published
-from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi.backend import ReapiBackend, in_batches
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.reapi import ReapiBackend, in_batches
 from tilusbuild.remote.record import Blob, blob_for
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -198,3 +200,15 @@ def test_a_small_limit_of_a_message_is_kept(double: tuple[Double, str]) -> None:
     data = [os.urandom(3_000) for _ in range(10)]
     backend(address).send({blob_for(each): each for each in data})
     assert sum(name == "BatchUpdateBlobs" for name, _ in handler.calls) == 5
+
+
+def test_doctor_asks_the_executor(new_user: NewProject) -> None:
+    user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
+    assert "remote executor: grpc://127.0.0.1:1" in user.run("doctor", status=None).out
+    with farm_double() as (_, address):
+        said = user.run("doctor", status=None, TILUSBUILD_REMOTE_EXECUTOR=address).out
+    (line,) = [line for line in said.splitlines() if "remote executor" in line]
+    assert line.startswith(
+        f"ok       remote executor: {address}, asked to execute: Remote Execution"
+    )
+    assert re.search(r"SHA256, .*, executes, a round trip in \d+\.\d ms$", line)

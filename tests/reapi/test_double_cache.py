@@ -17,9 +17,9 @@ from support.farm_double import FarmDouble, farm_double
 from support.project import NewProject
 from support.remote_client import Asked, fill_with
 from support.trees import published
-from tilusbuild.remote import zstd
+from tilusbuild.reapi import zstd
+from tilusbuild.reapi.backend import ReapiBackend
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.reapi import ReapiBackend
 from tilusbuild.remote.record import Blob, blob_for
 from tilusbuild.remote.settings import RemoteSettings
 

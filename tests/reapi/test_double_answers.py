@@ -15,7 +15,7 @@ import grpc
 from support.executed import Executed
 from support.farm_double import COMPLETED, EXECUTING, QUEUED, operation
 from tilusbuild.process.base import Command
-from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.reapi import reapi_pb2 as reapi
 
 SMALL = b"word " * 1000
 

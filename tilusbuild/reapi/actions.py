@@ -3,7 +3,7 @@ environment, and what it makes.
 
 A private directory is small and is read as it is. A link to a published header directory is that
 directory, whose tree is worked out once a build; any other link names a tool, which the worker has
-at the same place: by itself, or from the inputs, when it is sent the compilers.
+at the same place.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.process.base import Command
-from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi.backend import digest
 from tilusbuild.remote.record import Blob, Sources, blob_for
-from tilusbuild.remote.toolkit import Toolkit
 from tilusbuild.runtime.regular import read_bytes
 
 WORKING = "w"
@@ -33,25 +33,22 @@ class Actions:
         self._lock = threading.Lock()
         self._headers: dict[str, tuple[Blob, Sources]] = {}
         """The trees of header directories, by their real paths."""
-        self.toolkit = Toolkit()
-        """What else is in the inputs: nothing, where workers have the compilers."""
         self._platform = reapi.Platform()
         for name, value in sorted(properties.items()):
             self._platform.properties.add(name=name, value=value)
 
     def of(self, command: Command, *, cached: bool = True) -> tuple[Blob, Sources]:
-        """Return the digest of a command's Action, and all blobs that it consists of but for those
-        of the toolkit. Raises `OSError`."""
+        """Return the digest of a command's Action, and all blobs that it consists of. Raises
+        `OSError`."""
         sources: Sources = {}
         more = {} if command.on_worker is None else command.on_worker.files
         inside = self._directory(command.cwd, sources, more)
         root = reapi.Directory()
-        root.CopyFrom(self.toolkit.root)
         root.directories.add(name=WORKING, digest=digest(inside))
-        root.directories.sort(key=lambda node: node.name)
-        words, environment = self._as_there(command)
+        there = command.on_worker
+        environment = command.env if there is None else there.env
         about = reapi.Command(
-            arguments=words,
+            arguments=command.argv if there is None else there.argv,
             output_paths=sorted(command.outputs),
             working_directory=WORKING,
             platform=self._platform,
@@ -67,14 +64,6 @@ class Actions:
         if command.timeout is not None:
             action.timeout.seconds = math.ceil(command.timeout)
         return _add(action, sources), sources
-
-    def _as_there(self, command: Command) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Return a command's words and environment on a worker."""
-        there = command.on_worker
-        if there is None:
-            return command.argv, command.env
-        first, *others = there.argv
-        return (self.toolkit.programs.get(first, first), *others), there.env
 
     def _directory(
         self, path: str, sources: Sources, more: Mapping[str, str] | None = None
@@ -108,11 +97,6 @@ class Actions:
             blob, held = self._headers[target]
         sources.update(held)
         found.directories.add(name=name, digest=digest(blob))
-
-
-def digest(blob: Blob) -> reapi.Digest:
-    """Return the message for what names a blob."""
-    return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
 
 
 def _add(message: Any, sources: Sources) -> Blob:

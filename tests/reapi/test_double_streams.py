@@ -17,8 +17,9 @@ from support.executed import Executed
 from support.farm_double import COMPLETED, EXECUTING, QUEUED, operation
 from support.processes import wait_until
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
-from tilusbuild.process.elsewhere import Places, SharingRunner, untold
-from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi.operations import untold
+from tilusbuild.reapi.sharing import Places, SharingRunner
 
 
 class Nobody:

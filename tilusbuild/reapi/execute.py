@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tilusbuild.engine.events import SENT
 from tilusbuild.process.base import (
     CancelledError,
     Command,
@@ -23,22 +24,21 @@ from tilusbuild.process.base import (
     Elsewhere,
     start_thread,
 )
-from tilusbuild.process.elsewhere import SENT, Tell
 from tilusbuild.process.warden import Output
-from tilusbuild.remote import reapi_pb2 as reapi
-from tilusbuild.remote.actions import Actions, digest
-from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
-from tilusbuild.remote.operations import (
+from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi.actions import Actions
+from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches
+from tilusbuild.reapi.operations import (
     InputsAbsentError,
     Operations,
     Running,
+    Tell,
     said,
     worker_name,
 )
-from tilusbuild.remote.reapi import ReapiBackend, blob_of, in_batches
+from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
 from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for
 from tilusbuild.remote.settings import RemoteSettings
-from tilusbuild.remote.toolkit import Toolkit, ToolkitError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
 
@@ -86,19 +86,16 @@ class Executed:
 
 
 class RemoteExecutor:
-    """An `elsewhere.Executor`. `probe` is called with what runs a command on a worker, before
-    anything is believed."""
+    """Runs commands on workers. `probe` is called with what runs a command on a worker, before
+    anything is believed. Called from many threads."""
 
     def __init__(
         self,
         settings: RemoteSettings,
         probe: Callable[[Callable[[Command], CompletedCommand]], str | None],
         warn: Callable[[str], None],
-        toolkit: Callable[[], Toolkit] | None = None,
     ) -> None:
-        """`toolkit` returns what else the workers are sent. Connects to nothing yet. Raises
-        `RemoteTroubleError`."""
-        self._toolkit = toolkit
+        """Connects to nothing yet. Raises `RemoteTroubleError`."""
         self._settings = settings
         self._backend = ReapiBackend(settings)
         self._actions = Actions(settings.properties)
@@ -117,6 +114,7 @@ class RemoteExecutor:
         self.executed = Executed()
 
     def ready(self) -> bool:
+        """Return whether it takes a command now; it may need to be asked to become so."""
         with self._lock:
             begins, self._probing = not self._probing, True
             free = len(self._running) < self._settings.jobs
@@ -128,6 +126,8 @@ class RemoteExecutor:
     def run(
         self, command: Command, cancelled: threading.Event, tell: Tell
     ) -> CompletedCommand | None:
+        """Run to the end, outputs brought into `cwd`; return None when that is not possible now.
+        Raises `CancelledError` once `cancelled` is set and `cancel` was called."""
         if not self.ready() or not self._slots.acquire(blocking=False):
             return None
         try:
@@ -140,6 +140,7 @@ class RemoteExecutor:
             self._slots.release()
 
     def cancel(self, cancelled: threading.Event) -> None:
+        """Give up the command that has this event; does not wait."""
         with self._lock:
             running = self._running.get(cancelled)
         if running is not None:
@@ -165,15 +166,12 @@ class RemoteExecutor:
 
     def _prove(self) -> None:
         try:
-            if self._toolkit is not None:
-                self._actions.toolkit = self._toolkit()
-                self._guard.call(lambda: self._upload(self._actions.toolkit.sources, again=False))
             problem = self._probe(lambda command: self._guard.call(lambda: self.try_once(command)))
         except (BrokenError, CancelledError):
             return
         except _NoAnswerError as error:
             problem = f"a worker does not run the probe: {error}"
-        except (OSError, ToolkitError) as error:
+        except OSError as error:
             problem = str(error)
         if problem is None:
             self._proved = True
@@ -195,8 +193,7 @@ class RemoteExecutor:
             self._running[running.cancelled] = running
         try:
             for again in (False, True):
-                every = {**self._actions.toolkit.sources, **sources} if again else sources
-                self._upload(every, again=again)
+                self._upload(sources, again=again)
                 running.tell(SENT, "")
                 asked = time.monotonic()
                 try:

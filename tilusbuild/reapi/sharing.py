@@ -1,0 +1,236 @@
+"""Compiles on other machines beside this one's: this machine's places first, others beside them.
+
+A command that may run elsewhere takes one of the local places while there is one. Otherwise the
+executor gets it, as soon as that takes any; what it cannot do is done here, when a place is free,
+and so is a compile that must stay. So an executor in trouble makes a build slower, never wrong, and
+starts no more compilers here than `-j` allows. gRPC is imported when this machine's places are
+taken for the first time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from tilusbuild.engine.events import HERE, WAITING, Placed, Warned
+from tilusbuild.engine.interfaces import Job
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Runner
+from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.settings import RemoteSettings, not_installed
+from tilusbuild.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.reapi.execute import RemoteExecutor
+
+Tell: TypeAlias = Callable[[str, str], None]
+_CHECK_EVERY = 0.1
+
+
+class Sharing:
+    """The other machines of one build: a `remote.lazy.Executors`."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        runner: Runner,
+        limit: Callable[[], int],
+        listen: Callable[[Any], None],
+    ) -> None:
+        """`runner` runs the probe's part here, and nothing else; `limit` says how many compile here
+        at once; `listen` gets events."""
+        self._settings = settings
+        self._runner = runner
+        self._places = Places(limit)
+        self._listen = listen
+        self._executors: list[tuple[Toolchain, LazyExecutor]] = []
+        """One for each toolchain: what a worker has is compared with what is here."""
+        self._lock = threading.Lock()
+
+    def runner(self, inner: Runner, job: Job, toolchain: Toolchain, *, stays: bool) -> Runner:
+        """Return what runs a job's commands here, on `inner`, or elsewhere; with `stays` here."""
+
+        def told(place: str, worker: str) -> None:
+            where = "" if place in (WAITING, HERE) else self._settings.address
+            self._listen(Placed(job.hash, job.label, place, where, worker))
+
+        executor = None if stays else self._executor_for(toolchain)
+        return SharingRunner(inner, executor, self._places, told)
+
+    def counts(self) -> Mapping[str, Any]:
+        """Return what of `events.RemoteSummary` is about other machines, if they did anything."""
+        opened = (each.executor for _, each in self._executors)
+        done = [each.executed for each in opened if each is not None and each.executed.commands]
+        if not done:
+            return {}
+        return {
+            "executed": sum(each.commands for each in done),
+            "executor": self._settings.address,
+            "remembered": sum(each.remembered for each in done),
+            "executed_seconds": sum(each.seconds for each in done),
+            "inputs_bytes": sum(each.inputs for each in done),
+            "outputs_bytes": sum(each.outputs for each in done),
+        }
+
+    def close(self) -> None:
+        for _, executor in self._executors:
+            executor.close()
+
+    def _executor_for(self, toolchain: Toolchain) -> LazyExecutor:
+        with self._lock:
+            for known, executor in self._executors:
+                if known is toolchain or known == toolchain:
+                    return executor
+            made = LazyExecutor(
+                self._settings,
+                toolchain,
+                self._runner,
+                lambda why: self._listen(Warned(f"remote execution: {why}")),
+            )
+            self._executors.append((toolchain, made))
+            return made
+
+
+class LazyExecutor:
+    """A `RemoteExecutor` that is opened when this machine's places are taken."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        toolchain: Toolchain,
+        runner: Runner,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._toolchain = toolchain
+        self._runner = runner
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._opened = False
+        self.executor: RemoteExecutor | None = None
+
+    def ready(self) -> bool:
+        """Return whether it takes a command now; it may need to be asked to become so."""
+        with self._lock:
+            if not self._opened:
+                self._opened = True
+                self._open()
+        return self.executor is not None and self.executor.ready()
+
+    def run(
+        self, command: Command, cancelled: threading.Event, tell: Tell
+    ) -> CompletedCommand | None:
+        return None if self.executor is None else self.executor.run(command, cancelled, tell)
+
+    def cancel(self, cancelled: threading.Event) -> None:
+        if self.executor is not None:
+            self.executor.cancel(cancelled)
+
+    def close(self) -> None:
+        self._runner.cancel()
+        if self.executor is not None:
+            self.executor.close()
+
+    def _open(self) -> None:
+        try:
+            from tilusbuild.reapi.execute import RemoteExecutor
+            from tilusbuild.reapi.probe import probe
+
+            self.executor = RemoteExecutor(
+                self._settings,
+                lambda there: probe(self._toolchain, self._runner, there),
+                self._warn,
+            )
+        except ImportError as error:
+            self._warn(not_installed(error))
+        except RemoteTroubleError as error:
+            self._warn(str(error))
+
+
+class Places:
+    """The right to compile here; `limit` says how many have it at once, and may change."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._freed = threading.Condition()
+
+    def try_take(self) -> bool:
+        """Take a place if there is one."""
+        with self._freed:
+            free = self._taken < self._limit()
+            self._taken += free
+            return free
+
+    def wait(self) -> None:
+        """Wait a moment, or until a place is free."""
+        with self._freed:
+            self._freed.wait(_CHECK_EVERY)
+
+    def give(self) -> None:
+        """Give a place back."""
+        with self._freed:
+            self._taken -= 1
+            self._freed.notify()
+
+
+class Executor(Protocol):
+    """Runs commands on other machines, as `RemoteExecutor` does."""
+
+    def ready(self) -> bool: ...
+    def run(
+        self, command: Command, cancelled: threading.Event, tell: Tell
+    ) -> CompletedCommand | None: ...
+    def cancel(self, cancelled: threading.Event) -> None: ...
+
+
+class SharingRunner:
+    """Runs the commands of one program here, on `inner`, or elsewhere."""
+
+    def __init__(
+        self, inner: Runner, executor: Executor | None, places: Places, tell: Tell
+    ) -> None:
+        self._inner = inner
+        self._executor = executor
+        self._places = places
+        self._tell = tell
+        self._cancelled = threading.Event()
+
+    def run(self, command: Command) -> CompletedCommand:
+        if not command.outputs and not command.stays:
+            return self._inner.run(command)
+        began = time.monotonic()
+        tried = told = False
+        while not self._places.try_take():
+            if not (tried or command.stays) and self._executor and self._executor.ready():
+                tried, waited = True, time.monotonic() - began
+                done = self._executor.run(command, self._cancelled, self._tell)
+                if done is not None:
+                    return replace(done, waited=waited)
+                told = False
+            else:
+                if not told:
+                    self._tell(WAITING, "")
+                told = True
+                self._places.wait()
+            if self._cancelled.is_set():
+                raise CancelledError
+        waited = time.monotonic() - began
+        try:
+            if tried or told or command.stays:
+                self._tell(HERE, "")
+            return replace(self._inner.run(command), waited=waited)
+        finally:
+            self._places.give()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        if self._executor is not None:
+            self._executor.cancel(self._cancelled)
+        self._inner.cancel()
+
+    def close(self) -> None:
+        self.cancel()
+        self._inner.close()
