@@ -46,7 +46,7 @@ _NAMED = 3
 _SENDERS = 2
 _LAST_WORDS = 5.0
 """Seconds that the threads have to end."""
-_COUNTED = ("hits", "misses", "refused", "sent", "lost", "verified", "wrong")
+_COUNTED = ("hits", "misses", "refused", "verified", "wrong")
 _MAX_UNSENT = 10_000
 """Programs that wait to be sent; more are not sent."""
 
@@ -78,27 +78,21 @@ class RemoteCache:
         self._listen = listen
         self._lock = threading.Lock()
         self._asking = Guard(self._broke)
-        self._sending = Guard(self._broke_sending)
         self._backend = open_backend(settings)
+        self._uploads = Uploads(settings, self._backend, cache, listen, self._broke_sending)
         self._fetcher = Fetcher(self._backend, self._asking, store, cache)
         self._to_ask: SimpleQueue[list[tuple[str, str]] | None] = SimpleQueue()
-        self._to_send: SimpleQueue[tuple[str, float] | None] = SimpleQueue()
-        self._unsent = 0
-        self._idle_since: float | None = None
         self._stopped = False
         self._troubled = False
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._saved = 0.0
-        self._again: set[str] = set()
         self._labels: dict[str, str] = {}
         """Of the programs of the sample."""
         self._sample = Sample(settings.verify)
         self._origins = origins or Origins(cache)
         self._fetched: set[str] = set()
         self._withdrawn = False
-        self._senders: list[Sender] = []
-        self._askers = 0
-        self._threads: list[threading.Thread] = []
+        self._askers: list[threading.Thread] = []
 
     # On the build's thread.
 
@@ -110,9 +104,8 @@ class RemoteCache:
         size = max(1, min(self._backend.batch, math.ceil(len(named) / self._backend.width)))
         batches = [named[at : at + size] for at in range(0, len(named), size)]
         try:
-            while self._askers < min(self._backend.width, len(batches)):
-                self._threads.append(start_thread(self._ask_all))
-                self._askers += 1
+            while len(self._askers) < min(self._backend.width, len(batches)):
+                self._askers.append(start_thread(self._ask_all))
         except OSError:
             if not self._askers:
                 return ()
@@ -126,51 +119,25 @@ class RemoteCache:
 
     def built(self, program: str, seconds: float, /) -> None:
         self._compare(program)
-        if not self._settings.write or self._stopped or self._sending.broken:
-            return
-        with self._lock:
-            if self._unsent >= _MAX_UNSENT:
-                self._counts["lost"] += 1
-                return
-            self._unsent += 1
-            self._idle_since = None
-        try:
-            while len(self._senders) < min(_SENDERS, self._unsent):
-                sender = Sender(self._backend, self._sending, self._cache)
-                self._threads.append(start_thread(self._send_all, sender))
-                self._senders.append(sender)
-        except OSError:
-            if not self._senders:
-                self._sending.open("no thread can be started")
-        self._to_send.put((program, seconds))
+        if self._settings.write:
+            self._uploads.add(program, seconds)
 
     def busy(self) -> bool:
-        with self._lock:
-            if not self._unsent or self._stopped:
-                return False
-            now = time.monotonic()
-            if self._idle_since is None:
-                self._idle_since = now
-            late = now - self._idle_since > self._settings.send_timeout
-        if late:
-            self._sending.open(f"not everything was sent in {self._settings.send_timeout:g} s")
-        return not late
+        return self._uploads.busy()
 
     def stop(self) -> None:
         self._stopped = True
         self._asking.open(None)
-        self._sending.open(None)
+        self._uploads.stop()
         self._backend.close()
-        for _ in range(self._askers):
+        for _ in self._askers:
             self._to_ask.put(None)
-        for _ in self._senders:
-            self._to_send.put(None)
 
     def close(self) -> None:
         """Wait until the threads leave the store alone, for as long as a rename may take."""
         self.stop()
         until = time.monotonic() + _LAST_WORDS
-        for thread in self._threads:
+        for thread in (*self._askers, *self._uploads.threads):
             thread.join(max(0.0, until - time.monotonic()))
         with self._lock:
             self._origins.fetched(self._fetched, self._settings.address)
@@ -183,10 +150,10 @@ class RemoteCache:
             hits=counts["hits"],
             misses=counts["misses"],
             refused=counts["refused"],
-            sent=counts["sent"],
-            unsent=counts["lost"] + self._unsent,
+            sent=self._uploads.sent,
+            unsent=self._uploads.unsent,
             fetched_bytes=self._fetcher.fetched_bytes,
-            sent_bytes=sum(sender.sent_bytes for sender in self._senders),
+            sent_bytes=self._uploads.sent_bytes,
             saved_seconds=self._saved,
             verified=counts["verified"],
             wrong=counts["wrong"],
@@ -217,7 +184,7 @@ class RemoteCache:
             )
         )
         self._asking.open(None)
-        self._sending.open(None)
+        self._uploads.guard.open(None)
         with self._lock:
             first, self._withdrawn = not self._withdrawn, True
             self._origins.fetched(self._fetched, address)
@@ -284,28 +251,15 @@ class RemoteCache:
     def _refuse(self, program: str, label: str, what: str) -> None:
         with self._lock:
             self._counts["refused"] += 1
-            self._again.add(program)
             number = self._counts["refused"]
+        self._uploads.replace(program)
         if number <= _NAMED:
             self._warn(f"refused {label} ({program[:12]}): {what}")
         if number == _NAMED:
             self._asking.open(f"{number} programs were refused")
 
-    def _send_all(self, sender: Sender) -> None:
-        while (next_one := self._to_send.get()) is not None:
-            program, seconds = next_one
-            sent = False
-            with suppress(BrokenError):
-                sent = sender.send(program, seconds, again=program in self._again)
-            with self._lock:
-                self._counts["sent" if sent else "lost"] += 1
-                self._unsent -= 1
-                done = not self._unsent
-            if done:
-                self._listen(WakeUp())
-
     def _broke(self, why: str) -> None:
-        self._sending.open(None)
+        self._uploads.guard.open(None)
         self._trouble(f"{why}; the rest of this build does without it")
 
     def _broke_sending(self, why: str) -> None:
@@ -321,6 +275,101 @@ class RemoteCache:
     def _warn(self, message: str) -> None:
         if not self._stopped:
             self._listen(events.Warned(f"remote cache: {message}"))
+
+
+class Uploads:
+    """What is on its way to a remote, and the threads that bring it there."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        backend: Backend,
+        cache: Tree,
+        listen: Callable[[Any], None],
+        broke: Callable[[str], None],
+    ) -> None:
+        """`broke` is called once, when nothing more is sent, with the reason."""
+        self.guard = Guard(broke)
+        self.threads: list[threading.Thread] = []
+        self.sent = 0
+        self._patience = settings.send_timeout
+        self._backend = backend
+        self._cache = cache
+        self._listen = listen
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[tuple[str, float] | None] = SimpleQueue()
+        self._waiting = 0
+        self._lost = 0
+        self._idle_since: float | None = None
+        self._stopped = False
+        self._again: set[str] = set()
+        self._senders: list[Sender] = []
+
+    @property
+    def unsent(self) -> int:
+        return self._lost + self._waiting
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(sender.sent_bytes for sender in self._senders)
+
+    def add(self, program: str, seconds: float) -> None:
+        """Begin to send a program, whose compile took so long."""
+        if self._stopped or self.guard.broken:
+            return
+        with self._lock:
+            if self._waiting >= _MAX_UNSENT:
+                self._lost += 1
+                return
+            self._waiting += 1
+            self._idle_since = None
+        try:
+            while len(self._senders) < min(_SENDERS, self._waiting):
+                sender = Sender(self._backend, self.guard, self._cache)
+                self.threads.append(start_thread(self._send_all, sender))
+                self._senders.append(sender)
+        except OSError:
+            if not self._senders:
+                self.guard.open("no thread can be started")
+        self._queue.put((program, seconds))
+
+    def replace(self, program: str) -> None:
+        """Send all of a program when it is sent: what the remote has is wrong."""
+        self._again.add(program)
+
+    def busy(self) -> bool:
+        """Return whether something is on its way that is worth waiting for."""
+        with self._lock:
+            if not self._waiting or self._stopped:
+                return False
+            now = time.monotonic()
+            if self._idle_since is None:
+                self._idle_since = now
+            late = now - self._idle_since > self._patience
+        if late:
+            self.guard.open(f"not everything was sent in {self._patience:g} s")
+        return not late
+
+    def stop(self) -> None:
+        """Send nothing more; does not wait."""
+        self._stopped = True
+        self.guard.open(None)
+        for _ in self._senders:
+            self._queue.put(None)
+
+    def _send_all(self, sender: Sender) -> None:
+        while (next_one := self._queue.get()) is not None:
+            program, seconds = next_one
+            sent = False
+            with suppress(BrokenError):
+                sent = sender.send(program, seconds, again=program in self._again)
+            with self._lock:
+                self.sent += sent
+                self._lost += not sent
+                self._waiting -= 1
+                done = not self._waiting
+            if done:
+                self._listen(WakeUp())
 
 
 class Sender:
