@@ -18,7 +18,6 @@ from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.resources import (
     Admission,
     AllOf,
@@ -29,7 +28,6 @@ from tilusbuild.engine.resources import (
 )
 from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import Settings
-from tilusbuild.process.base import Runner
 from tilusbuild.process.jobserver import (
     Jobserver,
     JobserverError,
@@ -41,7 +39,6 @@ from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
 from tilusbuild.state.stamp import Stamp, stamp_of
 from tilusbuild.status import Status
-from tilusbuild.toolchain import Toolchain
 
 if TYPE_CHECKING:
     from typing_extensions import Self
