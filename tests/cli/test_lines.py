@@ -58,9 +58,6 @@ ELSEWHERE = {
     ("cache merge", "incomplete"),
     ("cache merge", "refused"),
     ("cache verify", "litter"),
-    ("verify", "differs"),
-    ("doctor", "compilers"),
-    ("plan", "compilers"),
     ("preflight", "problem"),
     ("tune", "row"),
 }

@@ -253,7 +253,7 @@ def test_random_edits_rebuild_what_they_reach_and_nothing_else(
     project = new_project(text, texts)
     seen: set[object] = set()
     links: set[object] = set()
-    for step in range(12):
+    for step in range(8):
         sources = {
             (path, text, texts["src/" + text.split('"')[1]])
             for path, text in texts.items()

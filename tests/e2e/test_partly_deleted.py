@@ -19,7 +19,7 @@ from support.processes import wait_until
 from support.project import NewProject, Project, needs_cxx
 from support.trees import published
 
-SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "6"))
+SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
 DISPATCH = '\n[script.first.dispatch]\nkeys = ["n"]\n'
 READ_BY_A_LOAD = ("lib.so", "script.txt", "script.json", "index.json")
 """Files that a build with nothing to do looks at by themselves."""

@@ -40,15 +40,6 @@ def test_defaults_compile_clean(request, tmp_path, example, script, target):
 
 @pytest.mark.nvcc
 @pytest.mark.slow
-@pytest.mark.parametrize(("example", "script", "target"), DEFAULTS)
-def test_every_pair_of_values_compiles_without_warnings(request, tmp_path, example, script, target):
-    for program in request.getfixturevalue(example).covering(script, target):
-        said = compile_program(program, tmp_path)
-        assert [line for line in said.splitlines() if "warning #" in line] == []
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_the_cutlass_example_compiles_clean(cutlass, tmp_path, target):
     headers = cute.cutlass_headers()

@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
     optional,
     positionals,
 )
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import CountsLine, ProblemLine, emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
@@ -90,16 +90,6 @@ class CacheVerifyArgs(Common):
     repair: bool = flag("--repair", help="remove what is damaged; the next build makes it again")
 
 
-@dataclass(frozen=True, slots=True)
-class CacheProblemLine(JsonLine):
-    """Something in the cache that is wrong, and what to do about it."""
-
-    event: ClassVar[str] = "problem"
-    name: str
-    what: str
-    advice: str
-
-
 def _verify(arguments: CacheVerifyArgs) -> int:
     from tilusbuild.cache.verify import repair_cache, verify_cache
 
@@ -109,7 +99,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
     problems = verify_cache(cache, deep=not arguments.quick)
     for problem in problems:
         if arguments.json:
-            emit(CacheProblemLine(problem.name, problem.what, problem.advice))
+            emit(ProblemLine(problem.name, problem.what, problem.advice))
         else:
             print(problem)
     removed = repair_cache(cache, problems) if arguments.repair else []
@@ -227,7 +217,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     "verify": Verb(
         CacheVerifyArgs,
         _verify,
-        (CacheProblemLine, CountsLine),
+        (ProblemLine, CountsLine),
         "verify every file against its digest",
     ),
     "gc": Verb(

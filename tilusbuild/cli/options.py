@@ -236,6 +236,17 @@ def say(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class ProblemLine(JsonLine):
+    """One thing that is wrong with what a command looked at."""
+
+    event: ClassVar[str] = "problem"
+    name: str
+    """The entry, file, instance or device that it is wrong with, or the kind of the problem."""
+    what: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CountsLine(JsonLine):
     """The end of a command's lines: how many of each it found or made; sizes are in bytes."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional, positionals
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import CountsLine, ProblemLine, emit, say
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
@@ -30,15 +30,6 @@ class StatsLine(JsonLine):
     size: int
     counts: Mapping[str, int]
     duplicates: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenEntryLine(JsonLine):
-    """Something in a foreign cache that is wrong."""
-
-    event: ClassVar[str] = "problem"
-    name: str
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,7 @@ class EntryLine(JsonLine):
 
 
 LS_LINES, STATS_LINES = (EntryLine,), (StatsLine,)
-VERIFY_LINES = (BrokenEntryLine, StaleFileLine, CountsLine)
+VERIFY_LINES = (ProblemLine, StaleFileLine, CountsLine)
 GC_LINES = (RemovedFileLine, InUseLine, CountsLine)
 
 
@@ -187,7 +178,7 @@ def verify(path: str, arguments: Common) -> int:
     cache = read(path)
     for problem in cache.broken:
         if arguments.json:
-            emit(BrokenEntryLine(problem.path, problem.what))
+            emit(ProblemLine(problem.path, problem.what))
         else:
             print(problem)
     for file in cache.stale:
