@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -167,14 +166,6 @@ def agree(
 EDGES = [-7, 0, 1, 2, 3, 5, 15, 16, 17, 99, 100, 101, 255, 256, 257, 1000, 2**31, 2**40 + 1]
 
 
-def test_it_decides_as_the_runtime_does_by_model(
-    copied: Marks, refreshed: Any, tmp_path: Path
-) -> None:
-    script = copied.script("modelled", real="f32")
-    made = refreshed("modelled", real="f32")
-    agree(copied, tmp_path, made, script, list(itertools.product(EDGES, EDGES, [0, 1, 250])))
-
-
 def test_it_decides_as_the_runtime_does_by_the_built_in_model(
     copied: Marks, refreshed: Any, tmp_path: Path
 ) -> None:
@@ -187,23 +178,6 @@ def test_it_decides_as_the_runtime_does_by_the_built_in_model(
     chosen = {n: kernel.select(n=n) for n in (1, 100, 10_000_000)}
     assert [each.schedule["variant"] for each in chosen.values()] == [0, 1, 2]
     assert {each.source for each in chosen.values()} == {"model"}
-
-
-def test_it_decides_as_the_runtime_does_by_table(
-    copied: Marks, refreshed: Any, tmp_path: Path
-) -> None:
-    script = copied.script("modelled", real="f32")
-    entries = [
-        TableEntry((m, n, k), (m + n + k) % 4, {64: "model", 512: "table"}.get(m, "measured"), None)
-        for m in (1, 16, 64, 512)
-        for n in (16, 256)
-        for k in (0, 100, 300)
-    ]
-    tables.record(script, cpu().fingerprint(script.hash), entries)
-    made = refreshed("modelled", real="f32")
-    agree(copied, tmp_path, made, script, list(itertools.product(EDGES, EDGES, [0, 99, 500])))
-    kernel = tilusbuild.load("modelled", where=copied.cache, real="f32", strict=True)
-    assert kernel.select(m=16, n=10, k=99)[:2] == ((16 + 16 + 100) % 4, "measured")
 
 
 def test_a_table_of_another_device_is_not_used(

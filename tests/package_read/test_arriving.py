@@ -21,7 +21,6 @@ from tilusbuild.package.errors import (
     UnlistedFileError,
 )
 from tilusbuild.package.extract import Limits, check_limits, members
-from tilusbuild.package.read import texts
 
 Layer = Sequence[tuple[str, int, bytes]]
 
@@ -124,11 +123,3 @@ def test_programs_that_come_in_pieces_wait_in_bounded_memory(
     assert isinstance(verify(reader, Limits()).problems[0], OverLimitError)
     honest = MemoryReader(hand.listed(), held(hand))
     assert verify(honest, Limits()).problems == ()
-
-
-def test_texts_are_what_a_comparison_reads(hand: Hand, tmp_path: Path) -> None:
-    assert {path.rpartition("/")[2] for path in texts(hand.listing)} == {
-        "program.txt",
-        "options.txt",
-        *(path.rpartition("/")[2] for path in hand.files if path.startswith("scripts/")),
-    }

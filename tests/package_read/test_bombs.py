@@ -11,7 +11,6 @@ import resource
 import struct
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -158,55 +157,6 @@ def test_attestations_that_are_too_long(hand: Hand, tmp_path: Path) -> None:
     hand.beside = {"attestations/sbom.json": bytes(17 * MB)}
     found = refusals(hand.archive(tmp_path / "p"))
     assert found[0] == "OverLimit"
-
-
-def test_a_wheel_that_unpacks_to_more_than_it_says(hand: Hand, tmp_path: Path) -> None:
-    """Given an entry whose directory says few bytes, when its data holds 256 MB, then no."""
-    name = hand.path("module/lib.so")
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    packed = b"".join(packer.compress(bytes(MB)) for _ in range(256)) + packer.flush()
-    path = hand.wheel(tmp_path / "p.whl")
-    replace_entry(path, f"marks/tilus/{name}", packed, len(hand.files[name]))
-    assert set(refusals(path)) <= {"Truncated", "ChangedFile", "Inconsistent"}
-
-
-def replace_entry(path: Path, name: str, packed: bytes, size: int) -> None:
-    """A wheel of this one entry, its size claimed."""
-    local = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 8, 0, 33, 0, len(packed), size, len(name), 0)
-    import zipfile
-
-    with zipfile.ZipFile(path) as archive:
-        listed = archive.read("marks/tilus/tilus-package.json")
-    other = "marks/tilus/tilus-package.json"
-    plain = struct.pack(
-        "<4s5H3L2H",
-        b"PK\3\4",
-        20,
-        0,
-        0,
-        0,
-        33,
-        zlib.crc32(listed),
-        len(listed),
-        len(listed),
-        len(other),
-        0,
-    )
-    data = plain + other.encode() + listed + local + name.encode() + packed
-    offsets = 0, len(plain) + len(other) + len(listed)
-    directory = b"".join(
-        struct.pack(
-            "<4s6H3L5H2L", b"PK\1\2", 788, 20, 0, method, 0, 33, crc, count, whole, len(n),
-            0, 0, 0, 0, 0o100644 << 16, offset,
-        )
-        + n.encode()
-        for n, method, crc, count, whole, offset in (
-            (other, 0, zlib.crc32(listed), len(listed), len(listed), offsets[0]),
-            (name, 8, 0, len(packed), size, offsets[1]),
-        )
-    )  # fmt: skip
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 2, 2, len(directory), len(data), 0)
-    path.write_bytes(data + directory + end)
 
 
 def test_a_wheel_whose_directory_takes_a_gigabyte(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_a_record_that_lies(files: dict[str, bytes], tmp_path: Path, lie: str) -
     assert not is_installed(path, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("bomb", ["record", "code", "entries", "many"])
+@pytest.mark.parametrize("bomb", ["record", "code", "entries", "many", "size"])
 def test_what_is_beside_the_package_takes_no_memory(
     files: dict[str, bytes], tmp_path: Path, bomb: str
 ) -> None:
@@ -284,10 +284,19 @@ def test_what_is_beside_the_package_takes_no_memory(
         changed["marks/__init__.py"] = bytes(60 << 20)
     elif bomb == "entries":
         changed |= {f"marks/_runtime/a{number}.py": b"" for number in range(50_000)}
-    else:
+    elif bomb == "many":
         changed |= {f"marks/_runtime/a{number}.py": bytes(1 << 20) for number in range(180)}
+    pieces = pieces_of(changed)
+    if bomb == "size":  # a library whose data unpacks to more than its headers say
+        claims = [(each, len(files[each.name.decode()])) for each in pieces]
+        pieces = tuple(
+            replace(piece(each.name.decode(), bytes(256 << 20)), central={"size": size})
+            if each.name.endswith(b"lib.so")
+            else each
+            for each, size in claims
+        )
     path = tmp_path / "p.whl"
-    path.write_bytes(built(Whole(pieces_of(changed))))
+    path.write_bytes(built(Whole(pieces)))
     code = "import sys; from tilusbuild.cli.main import main; sys.exit(main())"
     limit = 700 << 20
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import unicodedata
 from pathlib import Path
@@ -147,3 +148,22 @@ def test_what_could_not_be_written_is_not_tried_again_when_the_interpreter_ends(
     assert (tmp_path / "out").read_bytes() == b""
     file.broken = False
     stream.close()
+
+
+@pytest.mark.parametrize(("unbuffered", "seen"), [("1", "out\nerr\nagain\n"), ("", "err\n")])
+def test_lines_are_seen_when_they_would_be(unbuffered: str, seen: str) -> None:
+    """Of a process that dies: PYTHONUNBUFFERED holds nothing back, and stderr never does."""
+    script = (
+        "import os, sys\nfrom tilusbuild.report.terminal import shown\n"
+        "with shown({}):\n"
+        "    print('out'); sys.stderr.write('err\\n'); print('again'); os._exit(0)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == seen
