@@ -12,7 +12,7 @@ import pytest
 import tilusbuild
 
 LAYERS = [
-    "runtime", "rooms", "option", "_version", "lazy_dataclass",
+    "runtime", "rooms", "option", "_version",
     "errors", "shortage", "state", "noop", "table",
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",

@@ -8,12 +8,10 @@ error at a time. Anything else that escapes is for `cli/boundary.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from tilusbuild.lazy_dataclass import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A position in a text file. `line` and `column` count from 1; `text` is the line itself."""
 
     path: str
@@ -30,8 +28,7 @@ class Place:
         return ":".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """One thing that is wrong: where, what, and what would be right."""
 
     message: str

@@ -8,11 +8,10 @@ taken on the text of a message. Both are strings, so that JSON holds their value
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
@@ -102,8 +101,7 @@ _STATUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """What came of one compile."""
 
     status: Status

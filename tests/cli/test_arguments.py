@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from typing import Any, get_type_hints
 
 import pytest
+from msgspec.structs import fields
 
 from tilusbuild.cli.arguments import Common, Verb, declare, declare_common
 from tilusbuild.cli.parser import actions_of, parse, verbs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import math
@@ -129,7 +128,6 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
     check("dispatch", "show", "scale")
     check("dispatch", "coverage", "scale")
     check("package", "--format", "dir")
-    check("package", "--size")
     (package,) = Path("dist").iterdir()
     check("preflight", package, "--device", "cpu")
     check("preflight", package, "--device", "sm_80", status=1)
@@ -180,8 +178,7 @@ def test_the_documents_name_every_line_of_a_verb() -> None:
         assert named == list(dict.fromkeys(kind.event for kind in kinds)), verb
 
 
-@dataclasses.dataclass(frozen=True)
-class _Odd(JsonLine):
+class _Odd(JsonLine, frozen=True):
     event: ClassVar[str] = "odd"
     inlined: ClassVar[str] = "more"
     name: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.recipes import make_recipe
 from tilusbuild.compile.kernel_names import cpp_name, is_cpp, plain_name

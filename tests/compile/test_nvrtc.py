@@ -6,10 +6,10 @@ import hashlib
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import Prune, nvrtc_tools

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from support.recipes import make_recipe
 from tilusbuild.binary.elf import Elf

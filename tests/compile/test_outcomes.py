@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import CodeImage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import read_needs

@@ -10,11 +10,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import fields
 
 from support import command_line
 from tilusbuild.cli.parser import parse, verbs

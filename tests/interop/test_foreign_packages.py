@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from support import command_line
 from tilusbuild.errors import InputError
@@ -242,26 +242,24 @@ HOSTILE: dict[str, tuple[Callable[[FileList, ListedCache], FileList], str]] = {
         "a directory that is a file",
     ),
     "a file of programs": (
-        lambda found, cache: dataclasses.replace(
+        lambda found, cache: replace(
             found, files={**found.files, f"programs/{'0' * 64}/lib.so": _any(found)}
         ),
         "belongs to no cache",
     ),
     "another system's file": (
-        lambda found, cache: dataclasses.replace(
+        lambda found, cache: replace(
             found, files={**found.files, "caches/hidet/ops/x": _any(found)}
         ),
         "belongs to no cache",
     ),
     "no library": (
-        lambda found, cache: _with(
-            found, entries=(dataclasses.replace(cache.entries[0], library="lib.so"),)
-        ),
+        lambda found, cache: _with(found, entries=(replace(cache.entries[0], library="lib.so"),)),
         "has no library",
     ),
     "no unit": (lambda found, cache: _with(found, units=cache.units[1:]), "belongs to no unit"),
     "no cache": (
-        lambda found, cache: dataclasses.replace(found, part=None),
+        lambda found, cache: replace(found, part=None),
         "says nothing",
     ),
     "a terminal's control characters": (
@@ -276,8 +274,8 @@ def _any(found: FileList) -> FileEntry:
 
 
 def _with(found: FileList, **changes: object) -> FileList:
-    changed = dataclasses.replace(cache_of(found), **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(found, part=changed)
+    changed = replace(cache_of(found), **changes)
+    return replace(found, part=changed)
 
 
 @pytest.mark.parametrize("case", HOSTILE)
@@ -295,9 +293,9 @@ def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> 
     cache = make("tilelang")
     found = read(str(cache))
     contents = collect(found, "carried", "1").contents
-    entries = tuple(dataclasses.replace(e, images=()) for e in cache_of(contents.listed).entries)
+    entries = tuple(replace(e, images=()) for e in cache_of(contents.listed).entries)
     wrong = _with(contents.listed, entries=entries)
-    contents = dataclasses.replace(contents, listed=wrong, encoded=wrong.encode())
+    contents = replace(contents, listed=wrong, encoded=wrong.encode())
     order = PackageOrder("carried", PackageSection(), found.system, "1")
     (made,) = pack.write(order, contents, ["tar.zst"], str(tmp_path / "dist"))
     assert {type(each) for each in problems_of(made.path)} == {CodeMismatchError}

@@ -8,11 +8,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.project import Project, needs_cxx
 from tilusbuild.package.listing import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tilusbuild.package.errors import MalformedListError, PackageError, UnsafeNameError
 from tilusbuild.package.listing import FileEntry, FileList, ProgramEntry, parse

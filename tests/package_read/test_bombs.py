@@ -74,11 +74,11 @@ def zeros(size: int) -> bytes:
 
 def claiming(hand: Hand, size: int) -> Any:
     """The list says that a library has this size."""
-    import dataclasses
+    import msgspec
 
     name = hand.path("module/lib.so")
-    entry = dataclasses.replace(hand.listing.files[name], size=size)
-    return dataclasses.replace(hand.listing, files={**hand.listing.files, name: entry})
+    entry = msgspec.structs.replace(hand.listing.files[name], size=size)
+    return msgspec.structs.replace(hand.listing, files={**hand.listing.files, name: entry})
 
 
 def test_ten_gigabytes_that_the_list_admits(hand: Hand, tmp_path: Path) -> None:

@@ -85,11 +85,11 @@ def test_schedules_and_scripts_that_come_and_go(
 
 def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
     """Given another choice for one bucket and a bucket more, then these two rows are told."""
-    import dataclasses
+    import msgspec
 
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     scripts = tuple(
-        dataclasses.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
+        msgspec.structs.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
     )
     paths = []
     for number, rows in enumerate(([[[8], 0]], [[[8], 2], [[16], 1]])):

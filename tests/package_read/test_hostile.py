@@ -346,12 +346,12 @@ OUT_OF_RANGE = (
     ids=["deep", "empty", "pickle", "a program that there is not"],
 )
 def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> None:
-    import dataclasses
+    import msgspec
 
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     hand.files[f"{script.root}/dispatch_table.json"] = table
     scripts = tuple(
-        dataclasses.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
+        msgspec.structs.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
     )
     path = hand.relist(scripts=scripts).archive(tmp_path / "p")
     assert isinstance(refusal(path), errors.InconsistentError)

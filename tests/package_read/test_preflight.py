@@ -6,7 +6,6 @@ where follows from the descriptions and the list, as it does in a deployment.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.packages import Hand
 from support.project import Project
@@ -58,10 +58,8 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
         files[f"{directory}/script.json"] = seal({**described, "hash": digest, "target": value})
         if table is not None:
             files[f"{directory}/dispatch_table.json"] = json.dumps(table).encode()
-        scripts.append(
-            dataclasses.replace(entry, hash=digest, target=target["name"], tables=table is not None)
-        )
-        listed[target["name"]] = dataclasses.replace(
+        scripts.append(replace(entry, hash=digest, target=target["name"], tables=table is not None))
+        listed[target["name"]] = replace(
             hand.listing.targets["cpu"],
             kind="cuda",
             archs=tuple(target["archs"]),
@@ -73,7 +71,7 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
         Image("ptx", t["archs"][-1]) for t in targets if t["ptx"]
     )
     programs = {
-        digest: dataclasses.replace(program, target=owner.target, images=images)
+        digest: replace(program, target=owner.target, images=images)
         for digest, program in hand.listing.programs.items()
         if program.script == "mark"
     }
@@ -145,7 +143,7 @@ def test_code_that_is_not_what_its_target_says(hand: Hand, tmp_path: Path) -> No
     made = for_targets(hand, AMPERE)
     programs = dict(made.listing.programs)
     odd = min(programs)
-    programs[odd] = dataclasses.replace(programs[odd], images=(Image("sass", "sm_90"),))
+    programs[odd] = replace(programs[odd], images=(Image("sass", "sm_90"),))
     path = made.relist(programs=programs).archive(tmp_path / "p")
     (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).instances
     (problem,) = answer.problems
@@ -180,7 +178,7 @@ def test_a_default_that_is_not_packaged(hand: Hand, tmp_path: Path) -> None:
     gone = script.programs[1]
     programs = {d: p for d, p in made.listing.programs.items() if d != gone}
     made.files = {path: data for path, data in made.files.items() if gone not in path}
-    scripts = (dataclasses.replace(script, programs=(script.programs[0], script.programs[2])),)
+    scripts = (replace(script, programs=(script.programs[0], script.programs[2])),)
     path = made.relist(scripts=scripts, programs=programs).archive(tmp_path / "p")
     result = ask(path, DescribedHost(gpu("sm_80"), MACHINE))
     assert result.ok

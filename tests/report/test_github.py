@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tilusbuild.engine.events import FailureGroup, Sharded, Summary, Verdict
 from tilusbuild.errors import Place, input_error
@@ -133,7 +134,8 @@ def test_whatever_a_compiler_prints_is_one_command(text: str) -> None:
     ],
 )
 def test_the_first_place_of_an_error_is_found(log: str, spot: Spot | None) -> None:
-    assert first_spot(log) == spot
+    found = first_spot(log)
+    assert spot == (found and replace(found, message=""))
 
 
 def test_a_file_is_named_from_the_top_of_the_checkout(workspace: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.build_story import summary
 from tilusbuild.engine.events import FailureGroup, RemoteSummary, Verdict

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec

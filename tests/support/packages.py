@@ -7,7 +7,6 @@ what nobody should. `Hand` is a package to change before it is written; `member`
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import zstandard
 
 from tilusbuild._version import __version__
@@ -59,9 +59,9 @@ class Hand:
             path: FileEntry(len(data), hashlib.sha256(data).hexdigest())
             for path, data in self.files.items()
         }
-        made = dataclasses.replace(self.listing, **{"files": entries, **fields})
+        made = msgspec.structs.replace(self.listing, **{"files": entries, **fields})
         inputs = digest_of_inputs([s.hash for s in made.scripts], made.programs, made.files)
-        self.listing = dataclasses.replace(made, inputs=inputs)
+        self.listing = msgspec.structs.replace(made, inputs=inputs)
         return self
 
     def only(self, script: str) -> Hand:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tilusbuild.arch import parse_arch
 from tilusbuild.compile import (

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+
+from msgspec.structs import replace
 
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.garbage import litter

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
 
 Version = tuple[int, int]
 
@@ -27,8 +27,7 @@ _KB = 1024
 _NO_LIMIT = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Arch:
+class Arch(Struct, frozen=True):
     """What code is compiled for: a GPU architecture, or `cpu`.
 
     `name` is as nvcc spells it ("sm_90a"), `number` the digits (90), `suffix` "", "a" (features of
@@ -102,8 +101,7 @@ ATTRIBUTES = (
 """The names that `Arch.attributes` gives, the same for every architecture and for `cpu`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     threads: int
     blocks: int
     smem_sm_kb: int
@@ -208,8 +206,7 @@ CPU = Arch(
 """The host processor: no GPU limit restricts a schedule on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Struct, frozen=True):
     """Blocks and warps that one SM holds at once, the share of its warps, and what stops more.
 
     `limited_by` names every resource that allows no more blocks: "warps", "blocks", "registers",

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
-from tilusbuild.lazy_dataclass import dataclass
 
 _ENTRY = 0x10  # in a symbol's `other`: a kernel, not a device function
 _RESERVED_SMEM = 1024
@@ -30,8 +31,7 @@ _BLOCKS_OF_CLUSTER = 0x3D
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_(\d{2,3})[af]?)(?![0-9a-z])")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelUsage:
+class KernelUsage(Struct, frozen=True):
     """What one kernel needs. Sizes are bytes.
 
     `stack` is what a thread needs with the functions it calls, as far as ptxas knows it;
@@ -160,8 +160,7 @@ _STACK = re.compile(r"(\d+) bytes cumulative stack size", re.ASCII)
 _SMEM = re.compile(r"(\d+)(?:\+\d+)? bytes smem", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PtxasUsage:
+class PtxasUsage(Struct, frozen=True):
     """What ptxas said about one kernel for one architecture. Sizes are bytes, of a thread's stack
     and spills, and of a block's static shared memory (without what the driver reserves)."""
 

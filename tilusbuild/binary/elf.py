@@ -16,8 +16,9 @@ import re
 import struct
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.lazy_dataclass import dataclass
 
 MAGIC = b"\x7fELF\x02\x01"
 """ELF, 64 bit, little endian."""
@@ -43,8 +44,7 @@ def is_relocatable(elf: bytes) -> bool:
     return elf[16:18] == _RELOCATABLE
 
 
-@dataclass(frozen=True, slots=True)
-class ElfSection:
+class ElfSection(Struct, frozen=True):
     """A row of the section table. `size` is also that of a section without content (.bss)."""
 
     name: str
@@ -56,8 +56,7 @@ class ElfSection:
     info: int
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     name: str
     info: int
     other: int
@@ -188,8 +187,7 @@ _LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 """The bits of GNU_PROPERTY_X86_ISA_1_NEEDED, from the lowest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What a library needs of a host.
 
     `glibc` is the lowest version that loads it, as (2, 34), or None; `libstdcxx` likewise, as

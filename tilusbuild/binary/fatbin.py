@@ -13,9 +13,10 @@ import re
 import struct
 from typing import Literal
 
+from msgspec import Struct
+
 from tilusbuild.binary.cubin import cubin_arch, open_cubin
 from tilusbuild.binary.elf import MACHINE_CUDA, MACHINES, MAGIC, BinaryError, Elf
-from tilusbuild.lazy_dataclass import dataclass
 
 _FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows
@@ -39,8 +40,7 @@ MAX_CUBIN_SIZE = 1 << 30
 MAX_WINDOW_SIZE = 1 << 27
 
 
-@dataclass(frozen=True, slots=True)
-class CodeImage:
+class CodeImage(Struct, frozen=True):
     """One piece of GPU code: `arch` is "sm_90a" for PTX too. `size` is the bytes it takes, packed.
 
     `exact` is False when the suffix could not be read: the code may be an `a` or `f` variant.
@@ -52,16 +52,14 @@ class CodeImage:
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Cubin:
+class Cubin(Struct, frozen=True):
     """A cubin taken out of its container: what the container says of it, and its bytes."""
 
     image: CodeImage
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     image: CodeImage
     offset: int
     flags: int

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
 from tilusbuild.builder.project import Project
@@ -30,7 +32,6 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, jobs
 from tilusbuild.report.text import counted
@@ -39,8 +40,7 @@ from tilusbuild.state.stamp import Stamp
 from tilusbuild.status import Status
 
 
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
+class BuildRequest(Struct, frozen=True):
     """What is built, and what for."""
 
     plan: Plan
@@ -110,8 +110,7 @@ def build_planned(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """What a build would have to do."""
 
     programs: int

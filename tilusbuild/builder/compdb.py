@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import HERE, SOURCE, Recipe
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
 
 
-@dataclass(frozen=True, slots=True)
-class CompileCommand:
+class CompileCommand(Struct, frozen=True):
     """One entry; all paths are absolute."""
 
     label: str
@@ -48,8 +49,7 @@ class CompileCommand:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
+class Database(Struct, frozen=True):
     """Every command, and how many programs have no source yet."""
 
     commands: tuple[CompileCommand, ...]

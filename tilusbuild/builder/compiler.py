@@ -11,8 +11,10 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.entries import Stage
@@ -29,7 +31,6 @@ from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.engine.timeline import LAUNCHER, Timeline
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
 from tilusbuild.process.local import LocalRunner
@@ -54,8 +55,7 @@ def alone(runner: Runner, job: Job, toolchain: Toolchain) -> Runner:
     return runner
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
+class Ways(Struct, frozen=True):
     """How a build runs commands."""
 
     local: LocalRunner

@@ -9,9 +9,11 @@ as nothing and is an empty cell; a program that several scripts share counts onc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, compiler_log, listed, lookup
@@ -30,8 +32,7 @@ from tilusbuild.table import Cell, cell_text, table
 _MAX_LOG = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Of one kernel for one architecture: registers of a thread, and bytes of its spill stores and
     spill loads together."""
 
@@ -41,8 +42,7 @@ class Usage:
     spills: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cost(JsonLine):
+class Cost(JsonLine, frozen=True):
     """What a program costs. Also a line of `report --json`."""
 
     event: ClassVar[str] = "program"
@@ -87,8 +87,7 @@ class Cost(JsonLine):
         return max((usage.spills for usage in self.usages), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """Several programs together."""
 
     programs: int
@@ -105,8 +104,7 @@ class Total:
     """How many spill."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """Of a program on one side; null is not known."""
 
     hash: str
@@ -118,8 +116,7 @@ class Figures:
     """Of its last compile."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedLine(JsonLine):
+class ComparedLine(JsonLine, frozen=True):
     """A program on both sides; null where it is not."""
 
     event: ClassVar[str] = "compared"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.index import read_index
@@ -25,8 +27,7 @@ from tilusbuild.status import Status
 _MATCHED_BY = ("params", "schedule")
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """One difference. `before` is None for what was added, `after` for what was removed."""
 
     what: str
@@ -138,8 +139,7 @@ def _read(path: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Why one program is to be compiled, or what was recorded of it."""
 
     label: str

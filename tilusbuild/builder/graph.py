@@ -17,8 +17,9 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
@@ -34,16 +35,14 @@ from tilusbuild.table import cell_text
 Kind = Literal["manifest", "template", "header"]
 
 
-@dataclass(frozen=True, slots=True)
-class FileNode:
+class FileNode(Struct, frozen=True):
     """An input of scripts. A path inside the project is relative to it."""
 
     path: str
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptNode:
+class ScriptNode(Struct, frozen=True):
     """A script for one target: the paths of its inputs, how many programs have which status, and
     the bytes of their libraries together."""
 
@@ -63,8 +62,7 @@ class ScriptNode:
         return sum(self.statuses.values())
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramNode:
+class ProgramNode(Struct, frozen=True):
     """A program, and the names of the scripts that it is a schedule of."""
 
     hash: str
@@ -75,8 +73,7 @@ class ProgramNode:
     scripts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Everything, in the manifest's order; `programs` are empty when they were not asked for."""
 
     project: str

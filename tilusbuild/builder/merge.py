@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, merging
@@ -31,8 +32,7 @@ ScriptKey = tuple[str, str]
 """A script's directory and hash."""
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """The outcome of a merge."""
 
     sources: int

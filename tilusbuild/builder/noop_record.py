@@ -14,8 +14,10 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild._version import __version__
 from tilusbuild.builder import outputs
@@ -27,7 +29,6 @@ from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.noop import record, write
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import as_json
@@ -47,8 +48,7 @@ _KEPT = 256
 """Records of other commands are removed, oldest first, when there are more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
+class Invocation(Struct, frozen=True):
     """The command that is being answered."""
 
     key: bytes
@@ -61,8 +61,7 @@ class Invocation:
         return clock.moment().earlier(time.monotonic_ns() - self.started)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRead:
+class PlanRead(Struct, frozen=True):
     """What the plan of a command read. It is made when the plan is, before anything is compiled."""
 
     invocation: Invocation

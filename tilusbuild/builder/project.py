@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
@@ -304,7 +305,7 @@ def _tools(
         pipeline.check_archs(toolchain, target.archs, target.ptx, place)
     except InputError as error:
         of = f"toolchain {toolchain.name}: " if toolchain.name else ""
-        yield from (replace(each, message=of + each.message) for each in error.diagnostics)
+        yield from (each._replace(message=of + each.message) for each in error.diagnostics)
 
 
 def _runtime(

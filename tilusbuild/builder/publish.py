@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from msgspec import Struct
+
 from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.shards import ShardPart
@@ -30,7 +32,6 @@ from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.errors import InputError, TilusbuildError
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
     from tilusbuild.runtime.refused import Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """What a build is for: the programs that it has, and what it publishes of them."""
 
     mends: ClassVar[bool] = False
@@ -70,8 +70,7 @@ class Publish:
         `InputError`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing(Publish):
+class Nothing(Publish, frozen=True):
     """Some programs of a plan."""
 
     programs: tuple[ProgramJob, ...]
@@ -80,8 +79,7 @@ class Nothing(Publish):
         return self.programs
 
 
-@dataclass(frozen=True, slots=True)
-class OneShard(Publish):
+class OneShard(Publish, frozen=True):
     """A shard: dispatchers and measurements are for who merges the shards."""
 
     part: ShardPart
@@ -99,8 +97,7 @@ class OneShard(Publish):
         publish(project, plan, selection, dispatchers=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Everything(Publish):
+class Everything(Publish, frozen=True):
     """What a project has: scripts, dispatchers, outputs of libraries, its place in the index."""
 
     mends = True
@@ -118,8 +115,7 @@ class Everything(Publish):
             _publish_changed(project, plan, selection, result, self.root)
 
 
-@dataclass(frozen=True, slots=True)
-class Under(Everything):
+class Under(Everything, frozen=True):
     """The scripts alone: `root` keeps them in the index, and they get no dispatcher."""
 
     def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:

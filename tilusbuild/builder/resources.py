@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.builder.compiler import ProgramCompiler, Shared, Ways, alone
 from tilusbuild.builder.project import Project
@@ -26,7 +28,6 @@ from tilusbuild.engine.resources import (
     TokensBeside,
     TokenSource,
 )
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import Settings
 from tilusbuild.process.jobserver import (
     Jobserver,
@@ -100,8 +101,7 @@ class BuildStore:
         return compiler_log(self._cache, program)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceLimits:
+class ResourceLimits(Struct, frozen=True):
     """What a build asks before it starts a compiler, and what it gives to it."""
 
     tokens: TokenSource
@@ -139,8 +139,7 @@ def open_resources(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Builder:
+class Builder(Struct, frozen=True):
     """What the engine needs to build programs of a project. The compiler is the user's to close."""
 
     store: BuildStore

@@ -12,10 +12,11 @@ import heapq
 import re
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
+
 from tilusbuild.engine.events import Reporter, Sharded
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.state.files import sha256_text
 
@@ -24,8 +25,7 @@ MAX_SHARDS = 10_000
 _FORM = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """The part `number` of `count`; numbers count from 1."""
 
     number: int
@@ -35,8 +35,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """The programs of every shard, by their hashes. `seconds` is what each is expected to take."""
 
     shards: tuple[frozenset[str], ...]
@@ -97,8 +96,7 @@ _HEADERS = 30
 order of magnitude, which is all that a split without a history can go by."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPart:
+class ShardPart(Struct, frozen=True):
     """One shard of a plan."""
 
     plan: Plan

@@ -35,7 +35,6 @@ from tilusbuild.engine.timeline import (
     Span,
     Timeline,
 )
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.state.envelope import Envelope
@@ -102,8 +101,7 @@ def _waits(finished: CompletedCommand) -> Iterator[tuple[str, float]]:
         yield QUEUE, there.queued
 
 
-@dataclass(frozen=True, slots=True)
-class BuildTimeline(JsonLine):
+class BuildTimeline(JsonLine, frozen=True):
     """When everything of a build began and ended, in seconds since it did. Also a line of
     `report --json`."""
 
@@ -129,7 +127,7 @@ def built(timeline: Timeline, jobs: int, since: float = 0.0) -> BuildTimeline:
         return Span(span.name, start, end, span.label)
 
     def whole(each: AttemptRecord) -> AttemptRecord:
-        parts = {name: getattr(each, name) for name in AttemptRecord.__slots__}
+        parts = {name: getattr(each, name) for name in AttemptRecord.__struct_fields__}
         return AttemptRecord(**{**parts, "steps": [moved(step) for step in each.steps]})
 
     return BuildTimeline(
@@ -165,8 +163,8 @@ def kept(project: Project, config: BuildConfig) -> Iterator[None]:
 
 
 def _by_name(value: BuildTimeline | AttemptRecord | Span | MemorySample) -> dict[str, Any]:
-    # `dataclasses.asdict` copies what it finds, deeply: most of what a timeline costs.
-    return {name: getattr(value, name) for name in type(value).__slots__}
+    # `dataclasses.asdict` would copy deeply: most of what a timeline costs.
+    return {name: getattr(value, name) for name in type(value).__struct_fields__}
 
 
 def last(state_path: str) -> BuildTimeline | None:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
+
+from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import BuildStore

@@ -16,11 +16,12 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheError, wrap_oserror
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.tree import Private, Tree
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_file, sha256_text
@@ -34,8 +35,7 @@ ADDED_KEYS = ("schema", "program", "files")
 """What publishing adds to a meta.json: an entry that is published again gets its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A whole program of the cache."""
 
     hash: str

@@ -18,7 +18,9 @@ import stat
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError, wrap_oserror
@@ -26,7 +28,6 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -34,8 +35,7 @@ from tilusbuild.state.directories import is_directory, mounts_below
 from tilusbuild.state.files import sweep
 
 
-@dataclass(frozen=True, slots=True)
-class GarbageItem:
+class GarbageItem(Struct, frozen=True):
     """An entry of the cache as garbage collection sees it. `name` is relative to the cache."""
 
     name: str
@@ -45,8 +45,7 @@ class GarbageItem:
     """Seconds since it was published, or since what uses it was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """What `gc` removed, or would remove."""
 
     removed: tuple[GarbageItem, ...]
@@ -179,8 +178,7 @@ def exclusive_use(tree: Tree, *, wait: bool) -> Iterator[None]:
         yield
 
 
-@dataclass(slots=True)
-class _Entries:
+class _Entries(Struct):
     """Everything in the cache: sizes and times by name, and who needs whom."""
 
     sizes: dict[str, int]

@@ -15,8 +15,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -25,7 +26,6 @@ from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import ScriptText, read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError, did_you_mean, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.naming import (
     Name,
     NameSyntaxError,
@@ -44,8 +44,7 @@ from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltProject:
+class BuiltProject(Struct, frozen=True):
     """A project's name, and the (directory, hash) of each of its scripts."""
 
     name: str
@@ -212,8 +211,7 @@ def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptListing:
+class ScriptListing(Struct, frozen=True):
     """One script directory."""
 
     directory: str
@@ -248,8 +246,7 @@ class ScriptListing:
         return program_name(self.script, self.params, program, self.target)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(Struct, frozen=True):
     """The whole cache in numbers."""
 
     root: str

@@ -19,7 +19,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from tilusbuild.runtime.reader_lock import LOCKS, stripe
 from tilusbuild.runtime.regular import open_regular
 
@@ -30,8 +31,7 @@ _POLL = 0.01
 """Seconds between two attempts at an exclusive lock that another process holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockName:
+class LockName(Struct, frozen=True):
     """One thing to lock. `name` is a hex number of 15 digits or more, of which the first count."""
 
     kind: Kind

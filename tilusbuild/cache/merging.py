@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -28,8 +29,7 @@ from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedEntry:
+class RefusedEntry(Struct, frozen=True):
     """Something that is not taken. `name` is relative to the cache `source`."""
 
     source: str
@@ -40,8 +40,7 @@ class RefusedEntry:
         return f"{os.path.join(self.source, self.name)}: {self.what}"
 
 
-@dataclass(slots=True)
-class Takeover:
+class Takeover(Struct):
     """How many entries were taken over, and which were refused."""
 
     programs: int = 0

@@ -14,13 +14,14 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
+
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import find_entry
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.semantics import Value
@@ -32,8 +33,7 @@ from tilusbuild.table import Cell, table
 _PROGRAM = re.compile(r"(\d+) ([0-9a-f]{64})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptRecord:
+class ScriptRecord(Struct, frozen=True):
     """What to publish. `columns` and `rows` are the table of schedules; `described` is what a call
     must know of the script (`tilusbuild.runtime.script`), when there is anything to say. `begins`
     are files that a directory begins with when it is made, and that are then others' to keep."""
@@ -50,8 +50,7 @@ class ScriptRecord:
         return sha256_text(self.script_txt)
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptText:
+class ScriptText(Struct, frozen=True):
     """What script.txt says: the lines of its head ("script", "target", …), its constants as they
     are written, and its programs."""
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, CacheStrangerError, wrap_oserror
@@ -49,8 +50,7 @@ _IN_SCRIPT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CacheProblem:
+class CacheProblem(Struct, frozen=True):
     """Something in a cache that is not right. Names are relative to the cache."""
 
     name: str

@@ -1,7 +1,7 @@
-"""The arguments of the verbs: one frozen dataclass for each, whose fields are its options.
+"""The arguments of the verbs: one frozen value for each, whose fields are its options.
 
 A field states an option once: its type, flags, default and help. The parser is made from the fields
-and a verb receives its dataclass, so no name of an argument is written where mypy cannot check it.
+and a verb receives its value, so no name of an argument is written where mypy cannot check it.
 A field may also name the setting that it overrides (`options.project`).
 """
 
@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tilusbuild.report.jsonl import JsonLine
@@ -21,15 +20,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVar("A", bound="Common")
 
-_SPEC = "argument"
 TARGET_VARIABLE = "TILUSBUILD_TARGET"
 _FALSE = ("", "0", "false", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """How a field becomes an argument of a parser."""
+class _Spec(Struct, frozen=True):
+    """How a field becomes an argument of a parser. It is the factory of the field's default."""
 
+    default: Any
     add: Callable[..., None]
     """Add it to a parser or a group, under the field's name and with keywords that override."""
     setting: str | None = None
@@ -39,6 +37,9 @@ class _Spec:
     """Whether it is one of several, of which exactly one must be given."""
     variable: str | None = None
     """The environment variable that says what is not given."""
+
+    def __call__(self) -> Any:
+        return self.default
 
 
 def _argument(
@@ -59,7 +60,7 @@ def _argument(
 
     # argparse takes a list for an option that is repeated; fill() makes a tuple of it.
     known = () if default == [] else default
-    return field(default=known, metadata={_SPEC: _Spec(add, setting, group, either, variable)})
+    return field(default_factory=_Spec(known, add, setting, group, either, variable))
 
 
 def flag(
@@ -196,12 +197,29 @@ def one_of(flags: Mapping[str, str]) -> str | None:
         for word, text in flags.items():
             either.add_argument(f"--{word}", dest=name, action="store_const", const=word, help=text)
 
-    found: str | None = field(default=None, metadata={_SPEC: _Spec(add)})
+    found: str | None = field(default_factory=_Spec(None, add))
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Common:
+def trace_option() -> str | None:
+    """Return the option that asks when everything began and ended."""
+    return option(
+        "--trace",
+        metavar="FILE",
+        help="write a trace of everything that ran, for Perfetto and chrome://tracing",
+    )
+
+
+def specs_of(kind: type[Common]) -> dict[str, _Spec | None]:
+    """Return the names of the arguments, and how each becomes one of a parser; None: it does
+    not."""
+    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    specs = [each.factory if hasattr(each, "factory") else None for each in defaults]
+    none = [None] * (len(names) - len(specs))
+    return dict(zip(names, [*none, *specs], strict=True))
+
+
+class Common(Struct, frozen=True, kw_only=True):
     """The options of every verb, before its name or after it."""
 
     directory: str | None = option("-C", metavar="DIR", help="run as if started in DIR")
@@ -234,8 +252,7 @@ class Common:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceCompilerArgs(Common):
+class DeviceCompilerArgs(Common, frozen=True, kw_only=True):
     """Which compiler makes the device code: the two make different programs."""
 
     device_compiler: str | None = option(
@@ -246,19 +263,7 @@ class DeviceCompilerArgs(Common):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceArgs(Common):
-    """Whether it is written when everything began and ended."""
-
-    trace: str | None = option(
-        "--trace",
-        metavar="FILE",
-        help="write a trace of everything that ran, for Perfetto and chrome://tracing",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectionArgs(DeviceCompilerArgs):
+class SelectionArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """Scripts, targets and level."""
 
     scripts: tuple[str, ...] = positionals(
@@ -281,10 +286,10 @@ class SelectionArgs(DeviceCompilerArgs):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompilingArgs(SelectionArgs, TraceArgs):
+class CompilingArgs(SelectionArgs, frozen=True, kw_only=True):
     """How many compilers run at once, and when to stop."""
 
+    trace: str | None = trace_option()
     jobs: int | None = option(
         *("-j", "--jobs"),
         type=int,
@@ -310,8 +315,7 @@ class CompilingArgs(SelectionArgs, TraceArgs):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitArgs(Common):
+class LimitArgs(Common, frozen=True, kw_only=True):
     """How much a package may ask for."""
 
     max_size: str | None = option(
@@ -321,8 +325,7 @@ class LimitArgs(Common):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SignedArgs(LimitArgs):
+class SignedArgs(LimitArgs, frozen=True, kw_only=True):
     """Whose signature a package must have."""
 
     key: str | None = option("--key", metavar="PEM", help="require a signature by this public key")
@@ -338,9 +341,8 @@ def declare(parser: argparse.ArgumentParser, kind: type[Common]) -> None:
     """Add the fields of `kind` to the parser of a verb, those of every verb in a group."""
     groups: dict[str, Any] = {}
     either = None
-    for each in fields(kind):
-        spec: _Spec | None = each.metadata.get(_SPEC)
-        if spec is None or each.name in _COMMON:
+    for name, spec in specs_of(kind).items():
+        if spec is None or name in Common.__struct_fields__:
             continue
         into: Any = parser
         if spec.group is not None:
@@ -349,10 +351,7 @@ def declare(parser: argparse.ArgumentParser, kind: type[Common]) -> None:
             into = groups[spec.group]
         if spec.either:
             either = into = either or parser.add_mutually_exclusive_group(required=True)
-        spec.add(into, each.name)
-
-
-_COMMON = tuple(each.name for each in fields(Common))
+        spec.add(into, name)
 
 
 def declare_common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
@@ -363,33 +362,32 @@ def declare_common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     """
     group = parser.add_argument_group("every verb")
     override = {} if defaults else {"default": argparse.SUPPRESS}
-    for each in fields(Common):
-        each.metadata[_SPEC].add(group, each.name, **override)
+    for name, spec in specs_of(Common).items():
+        if spec is not None:
+            spec.add(group, name, **override)
 
 
 def fill(
     kind: type[A], namespace: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> A:
-    """Return the arguments as their dataclass. What is not given is taken from the variable that a
+    """Return the arguments as their value. What is not given is taken from the variable that a
     field names."""
     values: dict[str, Any] = {}
-    for each in fields(kind):
-        if _SPEC not in each.metadata and not hasattr(namespace, each.name):
+    for name, spec in specs_of(kind).items():
+        if spec is None and not hasattr(namespace, name):
             continue  # it is not an option, and who parses does not give it
-        value = getattr(namespace, each.name)
-        spec: _Spec | None = each.metadata.get(_SPEC)
+        value = getattr(namespace, name)
         if spec is not None and spec.variable is not None and not value:
             value = _from_environment(value, environment.get(spec.variable, ""))
-        values[each.name] = tuple(value) if isinstance(value, list) else value
+        values[name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
 
 
 def variables(kind: type[Common]) -> list[str]:
     """Return the environment variables that say what is not given."""
-    specs = (each.metadata.get(_SPEC) for each in fields(kind))
     return [
         spec.variable or "TILUSBUILD_" + str(spec.setting).upper().replace("-", "_")
-        for spec in specs
+        for spec in specs_of(kind).values()
         if spec is not None and (spec.variable or spec.setting)
     ]
 
@@ -409,16 +407,14 @@ def settings_of(arguments: Common) -> dict[str, Any]:
     """Return the settings that the command line overrides: None stands for one that it leaves
     alone."""
     found = {}
-    for each in fields(arguments):
-        spec: _Spec | None = each.metadata.get(_SPEC)
+    for name, spec in specs_of(type(arguments)).items():
         if spec is not None and spec.setting is not None:
-            value = getattr(arguments, each.name)
+            value = getattr(arguments, name)
             found[spec.setting] = None if value is False else value
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Verb(Generic[A]):
+class Verb(Struct, Generic[A], frozen=True):
     """What a verb's module declares: its arguments, what it does, and its lines of `--json`."""
 
     arguments: type[A]

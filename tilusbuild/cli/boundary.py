@@ -18,9 +18,10 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import ClassVar
+
+from msgspec import Struct
 
 from tilusbuild._version import __version__
 from tilusbuild.errors import InputError, TilusbuildError
@@ -39,8 +40,7 @@ _BROKEN = (errno.ENOMEM, errno.EIO, errno.EROFS)
 """What says nothing of a command either, whatever was made of it on the way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class ErrorPart(Struct, frozen=True):
     """One thing that is wrong, of an `error` line."""
 
     message: str
@@ -52,14 +52,13 @@ class Problem:
     hint: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorLine(JsonLine):
+class ErrorLine(JsonLine, frozen=True):
     """A command ended with an error: what stderr says, and its parts."""
 
     event: ClassVar[str] = "error"
     message: str
     """All of it, as it is printed."""
-    problems: tuple[Problem, ...]
+    problems: tuple[ErrorPart, ...]
     exit_status: int
 
 
@@ -67,7 +66,7 @@ def error_line(error: TilusbuildError) -> ErrorLine:
     """Return the line of `--json` for an error."""
     found = error.diagnostics if isinstance(error, InputError) else ()
     problems = (
-        Problem(
+        ErrorPart(
             each.message,
             each.place.path if each.place else None,
             each.place.line if each.place else None,
@@ -80,8 +79,7 @@ def error_line(error: TilusbuildError) -> ErrorLine:
     return ErrorLine(error.render(), tuple(problems), error.exit_status)
 
 
-@dataclass(frozen=True, slots=True)
-class InternalErrorLine(JsonLine):
+class InternalErrorLine(JsonLine, frozen=True):
     """A bug of tilusbuild ended the command."""
 
     event: ClassVar[str] = "internal_error"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.noop import UP_TO_DATE
 from tilusbuild.report.jsonl import JsonLine
 
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from tilusbuild.engine.events import Reporter
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildArgs(CompilingArgs):
+class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
     """Which part of the project, and how."""
 
     dry_run: bool = flag("-n", "--dry-run", help="print what would be compiled, and do nothing")
@@ -61,7 +59,7 @@ def run(arguments: BuildArgs) -> int:
         raise input_error("--history needs --shard", hint="add --shard I/N, or remove --history")
     display = options.reporter(arguments)
     opened = options.project(arguments, remembered=True)
-    with opened as project, options.traced(arguments, project):
+    with opened as project, options.traced(arguments.trace, project):
         result = build(
             project,
             options.selected(arguments, project),
@@ -83,8 +81,7 @@ def run(arguments: BuildArgs) -> int:
     return result.summary.exit_status
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLine(JsonLine):
+class CheckLine(JsonLine, frozen=True):
     """Whether a build would have anything to do; `what` is the first thing, or null."""
 
     event: ClassVar[str] = "check"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import cache_gc, cache_ls, cache_show, cache_transfer, options
@@ -19,8 +18,8 @@ from tilusbuild.cli.arguments import (
     optional,
     positionals,
 )
-from tilusbuild.cli.options import CountsLine, ProblemLine, emit, say
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
 
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
-class CacheLine(JsonLine):
+class CacheLine(JsonLine, frozen=True):
     """The cache."""
 
     event: ClassVar[str] = "cache"
@@ -46,15 +44,13 @@ def _dir(arguments: Common) -> int:
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheStatsArgs(Common):
+class CacheStatsArgs(Common, frozen=True, kw_only=True):
     """Another cache."""
 
     other: str | None = optional("DIR", help=options.other_cache_help())
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStatsLine(JsonLine):
+class CacheStatsLine(JsonLine, frozen=True):
     """How many programs have which status, and the bytes below each directory."""
 
     event: ClassVar[str] = "stats"
@@ -81,8 +77,7 @@ def _stats(arguments: CacheStatsArgs) -> int:
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheVerifyArgs(Common):
+class CacheVerifyArgs(Common, frozen=True, kw_only=True):
     """What to check."""
 
     other: str | None = optional("DIR", help=options.other_cache_help())
@@ -99,7 +94,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
     problems = verify_cache(cache, deep=not arguments.quick)
     for problem in problems:
         if arguments.json:
-            emit(ProblemLine(problem.name, problem.what, problem.advice))
+            emit(ProblemLine(problem.what, of=problem.name, advice=problem.advice))
         else:
             print(problem)
     removed = repair_cache(cache, problems) if arguments.repair else []
@@ -125,8 +120,7 @@ def _say_litter(cache: Tree, *, remove: bool) -> None:
         say(f"{name}: a killed process left it: {what}\n")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheMergeArgs(Common):
+class CacheMergeArgs(Common, frozen=True, kw_only=True):
     """Which caches."""
 
     sources: tuple[str, ...] = positionals(
@@ -134,8 +128,7 @@ class CacheMergeArgs(Common):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedLine(JsonLine):
+class RefusedLine(JsonLine, frozen=True):
     """Something that was not taken over; `name` is relative to the cache `source`."""
 
     event: ClassVar[str] = "refused"
@@ -144,8 +137,7 @@ class RefusedLine(JsonLine):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class IncompleteLine(JsonLine):
+class IncompleteLine(JsonLine, frozen=True):
     """A script of which programs are in none of the caches."""
 
     event: ClassVar[str] = "incomplete"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheGcArgs(Common):
+class CacheGcArgs(Common, frozen=True, kw_only=True):
     """What may go."""
 
     other: str | None = optional("DIR", help=options.other_cache_help())
@@ -37,8 +35,7 @@ class CacheGcArgs(Common):
     dry_run: bool = flag("-n", "--dry-run", help="print what would be removed")
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedLine(JsonLine):
+class RemovedLine(JsonLine, frozen=True):
     """An entry that was removed; its age is in seconds."""
 
     event: ClassVar[str] = "removed"
@@ -47,8 +44,7 @@ class RemovedLine(JsonLine):
     age: float
 
 
-@dataclass(frozen=True, slots=True)
-class LeftLine(JsonLine):
+class LeftLine(JsonLine, frozen=True):
     """Something in the cache that tilusbuild did not write: it stays."""
 
     event: ClassVar[str] = "left"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheLsArgs(Common):
+class CacheLsArgs(Common, frozen=True, kw_only=True):
     """A script, or another cache."""
 
     words: tuple[str, ...] = positionals(
@@ -31,8 +29,7 @@ class CacheLsArgs(Common):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CachedScriptLine(JsonLine):
+class CachedScriptLine(JsonLine, frozen=True):
     """A script that was published, and the projects and packages that keep it."""
 
     event: ClassVar[str] = "script"
@@ -46,8 +43,7 @@ class CachedScriptLine(JsonLine):
     """Its name: what other verbs take."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedProgramLine(JsonLine):
+class CachedProgramLine(JsonLine, frozen=True):
     """A program of the named script."""
 
     event: ClassVar[str] = "program"

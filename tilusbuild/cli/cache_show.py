@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
@@ -39,8 +38,7 @@ _PARTS: Mapping[str, str] = {
 _LEXERS = {"source": "cuda", "ptx": "nasm", "sass": "nasm"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheShowArgs(Common):
+class CacheShowArgs(Common, frozen=True, kw_only=True):
     """Which program, and what of it."""
 
     program: tuple[str, ...] = positionals(
@@ -58,8 +56,7 @@ class CacheShowArgs(Common):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShownProgramLine(JsonLine):
+class ShownProgramLine(JsonLine, frozen=True):
     """A program: where it is, and its `meta.json`."""
 
     event: ClassVar[str] = "program"
@@ -68,8 +65,7 @@ class ShownProgramLine(JsonLine):
     meta: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownPartLine(JsonLine):
+class ShownPartLine(JsonLine, frozen=True):
     """One text of a program, exactly."""
 
     event: ClassVar[str] = "part"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli import options
@@ -12,13 +11,11 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransferArgs(SelectionArgs):
+class TransferArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which programs."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransferSummary(JsonLine):
+class TransferSummary(JsonLine, frozen=True):
     """What went to the remote cache, or came from it; `left` did not."""
 
     event: ClassVar[str] = "summary"

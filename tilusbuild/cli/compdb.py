@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from tilusbuild.builder.compdb import Database
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompdbArgs(SelectionArgs):
+class CompdbArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which programs, in which form, and where to."""
 
     all: bool = flag("--all", help="include every schedule, not only the default ones")
@@ -27,8 +25,7 @@ class CompdbArgs(SelectionArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine(JsonLine):
+class CommandLine(JsonLine, frozen=True):
     """The command that compiles a program."""
 
     event: ClassVar[str] = "command"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb, positional
@@ -24,8 +23,7 @@ _FILES = ("FILE", "PATH", "PEM", "LOG", "A", "B")
 _DIRECTORIES = ("DIR",)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompletionsArgs(Common):
+class CompletionsArgs(Common, frozen=True, kw_only=True):
     """For which shell."""
 
     shell: str = positional(
@@ -35,8 +33,7 @@ class CompletionsArgs(Common):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionsLine(JsonLine):
+class CompletionsLine(JsonLine, frozen=True):
     """What was asked for."""
 
     event: ClassVar[str] = "completions"

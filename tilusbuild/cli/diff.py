@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli import options
@@ -13,8 +12,7 @@ from tilusbuild.report.jsonl import JsonLine
 _SHOWN = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffArgs(LimitArgs):
+class DiffArgs(LimitArgs, frozen=True, kw_only=True):
     """Two paths."""
 
     a: str = positional("A", help="a package or a cache")
@@ -22,8 +20,7 @@ class DiffArgs(LimitArgs):
     exit_code: bool = flag("--exit-code", help="exit with status 1 when they differ")
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeLine(JsonLine):
+class ChangeLine(JsonLine, frozen=True):
     """One difference."""
 
     event: ClassVar[str] = "change"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
@@ -34,8 +35,7 @@ _ACTIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DispatchArgs(DeviceCompilerArgs):
+class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """What to do, and for which script."""
 
     action: str = positional(
@@ -61,24 +61,21 @@ class DispatchArgs(DeviceCompilerArgs):
     write: bool = flag("--write", help="prune: restrict the tables to the programs that are kept")
 
 
-@dataclass(frozen=True, slots=True)
-class ListedRule:
+class ListedRule(Struct, frozen=True):
     """A rule, and the program that it chooses."""
 
     when: str
     program: int
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchTable:
+class DispatchTable(Struct, frozen=True):
     """The keys of a table, and the device that it was measured on."""
 
     fingerprint: Mapping[str, str]
     entries: tuple[tuple[Scalar, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchLine(JsonLine):
+class DispatchLine(JsonLine, frozen=True):
     """Everything that chooses the programs of an instance."""
 
     event: ClassVar[str] = "dispatch"
@@ -91,8 +88,7 @@ class DispatchLine(JsonLine):
     tables: tuple[DispatchTable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CoverageLine(JsonLine):
+class CoverageLine(JsonLine, frozen=True):
     """Which program serves some sizes."""
 
     event: ClassVar[str] = "coverage"
@@ -103,8 +99,7 @@ class CoverageLine(JsonLine):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PruneLine(JsonLine):
+class PruneLine(JsonLine, frozen=True):
     """The programs to keep for a device: how much slower than the best they are, as ratios.
 
     `worst` is null where some measured sizes are served by none of them.

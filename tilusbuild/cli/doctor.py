@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
@@ -21,13 +23,11 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain.diagnose import Finding
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoctorArgs(Common):
+class DoctorArgs(Common, frozen=True, kw_only=True):
     """No options of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedPlace:
+class SearchedPlace(Struct, frozen=True):
     """A place where a component was searched for."""
 
     where: str
@@ -35,8 +35,7 @@ class SearchedPlace:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class FindingLine(JsonLine):
+class FindingLine(JsonLine, frozen=True):
     """A component of the toolchain."""
 
     event: ClassVar[str] = "finding"
@@ -50,8 +49,7 @@ class FindingLine(JsonLine):
     searched: tuple[SearchedPlace, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SettingLine(JsonLine):
+class SettingLine(JsonLine, frozen=True):
     """A setting, and where its value is from."""
 
     event: ClassVar[str] = "setting"
@@ -60,16 +58,14 @@ class SettingLine(JsonLine):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorWarning(JsonLine):
+class DoctorWarning(JsonLine, frozen=True):
     """Something about the environment that may be a mistake."""
 
     event: ClassVar[str] = "warning"
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorSummary(JsonLine):
+class DoctorSummary(JsonLine, frozen=True):
     """The components that the project needs and that are missing."""
 
     event: ClassVar[str] = "summary"
@@ -212,9 +208,8 @@ def _settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
     """Yield each setting with its value and where that is from."""
     from tilusbuild.manifest.settings import OF_KERNEL_CACHE
 
-    for field in fields(chosen):
-        setting = getattr(chosen, field.name)
-        yield field.name.replace("_", "-"), setting.value, setting.source
+    for name, setting in asdict(chosen).items():
+        yield name.replace("_", "-"), setting.value, setting.source
     for variable, default in OF_KERNEL_CACHE.items():
         name = variable.removeprefix("TILUSBUILD_").lower().replace("_", "-")
         value = os.environ.get(variable)

@@ -1,4 +1,4 @@
-"""The JSON schema of all lines of `--json`, made from the dataclasses that declare them.
+"""The JSON schema of all lines of `--json`, made from the classes that declare them.
 
 `python -m tilusbuild.cli.events_schema` prints it; `docs/events.schema.json` is that text, which
 `make docs` writes. The lines of a verb are `#/$defs/build`, of an action `#/$defs/cache-gc`, each
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import is_dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema
+import msgspec
 
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.parser import actions_of, verbs
@@ -63,17 +61,18 @@ def lines() -> dict[str, tuple[type[events.Event] | type[JsonLine], ...]]:
 
 def schema() -> dict[str, Any]:
     """Return the schema of a line of any verb."""
+    endings = (ErrorLine, InternalErrorLine)
+    of_verbs = lines()
+    every = [kind for kinds in (*of_verbs.values(), endings) for kind in kinds]
+    _, found = msgspec.json.schema_components(every, ref_template="#/$defs/{name}")
+    classes = {name: _class(each) for name, each in found.items()}
+    for kind in every:
+        classes[kind.__name__] = _line(kind, classes)
     verbs: dict[str, Any] = {}
-    classes: dict[str, Any] = {}
-    for verb, kinds in lines().items():
+    for verb, kinds in of_verbs.items():
         # A line of an event that has two shapes may match both: one can have all keys of the other.
         one = "oneOf" if len({kind.event for kind in kinds}) == len(kinds) else "anyOf"
         verbs[verb.replace(" ", "-")] = {one: [_ref(kind.__name__) for kind in kinds]}
-        for kind in kinds:
-            _line(kind, classes)
-    endings = (ErrorLine, InternalErrorLine)
-    for ending in endings:
-        _line(ending, classes)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"A line of tilusbuild --json, schema {events.SCHEMA}",
@@ -91,45 +90,31 @@ def text() -> str:
     return json.dumps(schema(), indent=2) + "\n"
 
 
-class EventsSchemaGenerator(GenerateJsonSchema):
-    """Strings where the code has an enumeration: a later version may add a value."""
-
-    def enum_schema(self, schema: Any) -> dict[str, Any]:
-        return {"type": "string"}
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def _line(kind: Any, classes: dict[str, Any]) -> None:
-    """Add the schema of a line to `classes`, and those of the dataclasses that it holds."""
-    found = _object(kind, classes)
+def _line(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a line, which begins with its event."""
     properties: dict[str, Any] = {"event": {"const": kind.event}}
     others: dict[str, Any] = {}
-    for name, rule in found["properties"].items():
+    for name, rule in classes[kind.__name__]["properties"].items():
         if name != getattr(kind, "inlined", None):
             properties[name] = rule
-        elif is_dataclass(inner := get_type_hints(kind)[name]):
-            properties |= _object(inner, classes)["properties"]
+        elif "$ref" in rule:
+            properties |= classes[rule["$ref"].rpartition("/")[2]]["properties"]
         else:
-            others = {"additionalProperties": rule["additionalProperties"]}
-    classes[kind.__name__] = {**_required({**found, "properties": properties}), **others}
+            others = {"additionalProperties": rule.get("additionalProperties", True)}
+    return {**_object(properties), **others}
 
 
-def _object(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
-    found = TypeAdapter(kind).json_schema(
-        mode="serialization", schema_generator=EventsSchemaGenerator
-    )
-    for name, each in found.pop("$defs", {}).items():
-        classes[name] = _required(each) if "properties" in each else {"type": each["type"]}
-    return _required(found)
-
-
-def _required(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a dataclass with every key required, whatever defaults the class has."""
-    properties = found["properties"]
-    for rule in properties.values():
+def _class(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a class with every key required, whatever defaults it has. An
+    enumeration is of strings: a later version may add a value."""
+    if "properties" not in found:
+        return {"type": "string"}
+    for rule in found["properties"].values():
         rule.pop("default", None)
+    return _object(found["properties"])
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

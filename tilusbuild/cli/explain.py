@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -19,13 +18,11 @@ if TYPE_CHECKING:
 _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExplainArgs(SelectionArgs):
+class ExplainArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which programs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplanationLine(JsonLine):
+class ExplanationLine(JsonLine, frozen=True):
     """Why a program is in its state."""
 
     event: ClassVar[str] = "explanation"

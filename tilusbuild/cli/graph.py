@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -20,16 +19,14 @@ if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphArgs(SelectionArgs):
+class GraphArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which part of the project, and in how much detail."""
 
     programs: bool = flag("--programs", help="show each program, too")
     svg: str | None = option("--svg", metavar="FILE", help="draw it with Graphviz into FILE")
 
 
-@dataclass(frozen=True, slots=True)
-class GraphFileLine(JsonLine):
+class GraphFileLine(JsonLine, frozen=True):
     """An input of scripts."""
 
     event: ClassVar[str] = "file"
@@ -38,8 +35,7 @@ class GraphFileLine(JsonLine):
     """"manifest", "template" or "header"."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphScriptLine(JsonLine):
+class GraphScriptLine(JsonLine, frozen=True):
     """A script for one target: how many programs have which status, and the paths of its inputs."""
 
     event: ClassVar[str] = "script"
@@ -57,8 +53,7 @@ class GraphScriptLine(JsonLine):
     """Bytes of the libraries together."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphProgramLine(JsonLine):
+class GraphProgramLine(JsonLine, frozen=True):
     """A program, and the names of the scripts that share it."""
 
     event: ClassVar[str] = "program"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb, optional
@@ -13,15 +12,13 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.regular import read_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class InitArgs(Common):
+class InitArgs(Common, frozen=True, kw_only=True):
     """Where to."""
 
     into: str | None = optional("DIR", help="the directory to create it in (default: .)")
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedLine(JsonLine):
+class CreatedLine(JsonLine, frozen=True):
     """A project was created."""
 
     event: ClassVar[str] = "created"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
 
 
-@dataclass(frozen=True, kw_only=True)
-class InstallArgs(SignedArgs):
+class InstallArgs(SignedArgs, frozen=True, kw_only=True):
     """A package, or the name of one that is installed."""
 
     path: str | None = optional(
@@ -35,8 +33,7 @@ class InstallArgs(SignedArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledLine(JsonLine):
+class InstalledLine(JsonLine, frozen=True):
     """A package was installed: how many of its programs are new, and the bytes of these."""
 
     event: ClassVar[str] = "installed"
@@ -51,8 +48,7 @@ class InstalledLine(JsonLine):
     layers_read: int
 
 
-@dataclass(frozen=True, slots=True)
-class UninstalledLine(JsonLine):
+class UninstalledLine(JsonLine, frozen=True):
     """A package was uninstalled."""
 
     event: ClassVar[str] = "removed"

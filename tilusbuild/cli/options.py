@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from tilusbuild.cli.arguments import Common, settings_of
@@ -17,7 +16,7 @@ from tilusbuild.rooms import brought, load
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.cache.tree import Tree
-    from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs, TraceArgs
+    from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs
     from tilusbuild.engine.events import Reporter
     from tilusbuild.expr import Value
     from tilusbuild.package.extract import Limits
@@ -45,10 +44,9 @@ def _counting(name: str) -> Callable[[float | None], None]:
 
 
 @contextmanager
-def traced(arguments: TraceArgs, project: Project) -> Iterator[None]:
-    """Write the trace of the block, however it ends. Raises `InputError` where it cannot be
-    written, before anything is done if that is known then."""
-    path = arguments.trace
+def traced(path: str | None, project: Project) -> Iterator[None]:
+    """Write the trace of the block to `path`, if one is wanted, however the block ends. Raises
+    `InputError` where it cannot be written, before anything is done if that is known then."""
     if path is None:
         yield
         return
@@ -235,19 +233,7 @@ def say(text: str) -> None:
     Stream(sys.stderr).write(text)
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemLine(JsonLine):
-    """One thing that is wrong with what a command looked at."""
-
-    event: ClassVar[str] = "problem"
-    name: str
-    """The entry, file, instance or device that it is wrong with, or the kind of the problem."""
-    what: str
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CountsLine(JsonLine):
+class CountsLine(JsonLine, frozen=True):
     """The end of a command's lines: how many of each it found or made; sizes are in bytes."""
 
     event: ClassVar[str] = "summary"

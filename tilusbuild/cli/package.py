@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     Common,
     DeviceCompilerArgs,
-    TraceArgs,
     Verb,
     flag,
     option,
     optional,
     repeated,
+    trace_option,
 )
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackageArgs(DeviceCompilerArgs, TraceArgs):
+class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """Which packages, in which format, where to."""
 
+    trace: str | None = trace_option()
     name: str | None = optional("NAME", help="which [package.NAME] of the manifest (default: all)")
     formats: tuple[str, ...] = repeated(
         "--format",
@@ -61,8 +60,7 @@ class PackageArgs(DeviceCompilerArgs, TraceArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PackageFileLine(JsonLine):
+class PackageFileLine(JsonLine, frozen=True):
     """A package in one format."""
 
     event: ClassVar[str] = "carrier"
@@ -72,8 +70,7 @@ class PackageFileLine(JsonLine):
     digest: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PackageLine(JsonLine):
+class PackageLine(JsonLine, frozen=True):
     """What is in a package."""
 
     event: ClassVar[str] = "package"
@@ -91,7 +88,7 @@ def run(arguments: PackageArgs) -> int:
 
     formats = _formats(arguments.formats)
     attest = _attest(arguments.sign)
-    with options.project(arguments) as project, options.traced(arguments, project):
+    with options.project(arguments) as project, options.traced(arguments.trace, project):
         step = project.timeline.step
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value

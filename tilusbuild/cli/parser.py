@@ -1,4 +1,4 @@
-"""The parser of the command line: the verbs, their dataclasses of arguments, and its errors.
+"""The parser of the command line: the verbs, their classes of arguments, and its errors.
 
 The module of a verb is imported only when that verb is used, and imports what it needs when it
 runs: a verb starts as fast as it can, whatever the others need. Optional rooms bring more verbs
@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from msgspec import Struct
+
 from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill, variables
 from tilusbuild.errors import did_you_mean, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.rooms import brought
 
 VERBS = {
@@ -104,8 +105,7 @@ _ELSEWHERE = {
 """What other build systems call something that we have under another name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCommand:
+class ParsedCommand(Struct, frozen=True):
     """A command line that was parsed."""
 
     verb: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from tilusbuild.plan.planner import Plan
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanArgs(SelectionArgs):
+class PlanArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which part of the project, and in how much detail."""
 
     space: bool = flag(
@@ -29,8 +27,7 @@ class PlanArgs(SelectionArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceLine(JsonLine):
+class InstanceLine(JsonLine, frozen=True):
     """A script for one set of constants and one target."""
 
     event: ClassVar[str] = "instance"
@@ -49,8 +46,7 @@ class InstanceLine(JsonLine):
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSummary(JsonLine):
+class PlanSummary(JsonLine, frozen=True):
     """The whole plan. A program that several instances share counts once."""
 
     event: ClassVar[str] = "summary"
@@ -61,8 +57,7 @@ class PlanSummary(JsonLine):
     answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceLine(JsonLine):
+class SpaceLine(JsonLine, frozen=True):
     """The space of an instance."""
 
     event: ClassVar[str] = "space"

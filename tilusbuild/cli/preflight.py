@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
@@ -20,8 +21,7 @@ _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreflightArgs(LimitArgs):
+class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
     """The package, and what is known of the machine."""
 
     path: str = positional("PATH", help="a directory, a .tar.zst, a wheel or an OCI layout")
@@ -56,8 +56,7 @@ class PreflightArgs(LimitArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightCandidate:
+class PreflightCandidate(Struct, frozen=True):
     """A target, and why it does or does not suit the device."""
 
     target: str
@@ -65,8 +64,7 @@ class PreflightCandidate:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightLine(JsonLine):
+class PreflightLine(JsonLine, frozen=True):
     """What would be chosen for a script on a device."""
 
     event: ClassVar[str] = "preflight"

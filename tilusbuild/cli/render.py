@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 _SUFFIXES = {"c": ".c", "c++": ".cpp", "cu": ".cu"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RenderArgs(SelectionArgs):
+class RenderArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which programs, and where to."""
 
     output: str | None = option(
@@ -28,8 +26,7 @@ class RenderArgs(SelectionArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedLine(JsonLine):
+class RenderedLine(JsonLine, frozen=True):
     """The source of a program, in a file or as text."""
 
     event: ClassVar[str] = "rendered"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.builder.costs import ComparedLine, Cost, Total, costs, costs_text, total, totals
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from tilusbuild.plan.model import PlanSelection
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportArgs(SelectionArgs):
+class ReportArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which part of the project, and in which form."""
 
     top: int = option(
@@ -44,8 +42,7 @@ class ReportArgs(SelectionArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectLine(JsonLine):
+class ProjectLine(JsonLine, frozen=True):
     """Whose report this is."""
 
     event: ClassVar[str] = "project"
@@ -54,8 +51,7 @@ class ProjectLine(JsonLine):
     tilusbuild: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptCostLine(JsonLine):
+class ScriptCostLine(JsonLine, frozen=True):
     """The sums over the programs of a script for a target; null is not known."""
 
     event: ClassVar[str] = "script"
@@ -65,8 +61,7 @@ class ScriptCostLine(JsonLine):
     total: Total
 
 
-@dataclass(frozen=True, slots=True)
-class CostSummary(JsonLine):
+class CostSummary(JsonLine, frozen=True):
     """The sums over all programs, each counted once."""
 
     event: ClassVar[str] = "summary"

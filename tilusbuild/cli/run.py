@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
+
+from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from tilusbuild.tune.run import CallResult
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunArgs(DeviceCompilerArgs):
+class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """Which program, at which sizes."""
 
     script: tuple[str, ...] = positionals(
@@ -61,8 +61,7 @@ class RunArgs(DeviceCompilerArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CallLine(JsonLine):
+class CallLine(JsonLine, frozen=True):
     """The calls at one size."""
 
     event: ClassVar[str] = "call"

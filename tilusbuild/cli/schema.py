@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb
@@ -12,13 +11,11 @@ from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchemaArgs(Common):
+class SchemaArgs(Common, frozen=True, kw_only=True):
     """No options of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaLine(JsonLine):
+class SchemaLine(JsonLine, frozen=True):
     """The JSON schema of a manifest."""
 
     event: ClassVar[str] = "schema"

@@ -6,19 +6,20 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     TARGET_VARIABLE,
     DeviceCompilerArgs,
-    TraceArgs,
     Verb,
     flag,
     option,
     positionals,
     repeated,
+    trace_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.cli.tune_results import (
@@ -43,10 +44,10 @@ _MEASURING = "what to measure"
 _ELSEWHERE = "elsewhere"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TuneArgs(DeviceCompilerArgs, TraceArgs):
+class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """What to tune, for how long, and where the results go."""
 
+    trace: str | None = trace_option()
     script: tuple[str, ...] = positionals(
         "SCRIPT", help="the script or the instance to tune; with --import the log names it"
     )
@@ -165,7 +166,7 @@ def run(arguments: TuneArgs) -> int:
 
     if not arguments.script and arguments.import_ is None:
         raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
-    with options.project(arguments) as project, options.traced(arguments, project):
+    with options.project(arguments) as project, options.traced(arguments.trace, project):
         try:
             if arguments.import_ is not None:
                 return _import(arguments, project, arguments.import_)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
 
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
@@ -15,16 +16,14 @@ if TYPE_CHECKING:
     from tilusbuild.tune.tune import TunedInstance
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why a program is not usable at some sizes."""
 
     status: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class TunedLine(JsonLine):
+class TunedLine(JsonLine, frozen=True):
     """The choice for some sizes; null where no program is usable."""
 
     event: ClassVar[str] = "tuned"
@@ -40,8 +39,7 @@ class TunedLine(JsonLine):
     """By the program's number."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRowLine(JsonLine):
+class ModelRowLine(JsonLine, frozen=True):
     """With `--model`: a row of the table."""
 
     event: ClassVar[str] = "row"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.cli import options
@@ -12,8 +11,7 @@ from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import counted
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyArgs(SignedArgs):
+class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
     """The path, and whether to compile again."""
 
     path: str | None = optional("PATH", help="a package in any format, or a cache")
@@ -25,8 +23,7 @@ class VerifyArgs(SignedArgs):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RebuiltProgramLine(JsonLine):
+class RebuiltProgramLine(JsonLine, frozen=True):
     """With `--rebuild`: a program that was compiled again, and the digests of its libraries."""
 
     event: ClassVar[str] = "rebuilt"

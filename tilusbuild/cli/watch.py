@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
 
 
-@dataclass(frozen=True, kw_only=True)
-class WatchArgs(CompilingArgs):
+class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
     """Which part of the project, and how."""
 
     strict: bool = flag("--strict", help="count a build as failed when any schedule fails to build")
@@ -70,7 +68,7 @@ def run(arguments: WatchArgs) -> int:
         if isinstance(project, int):
             screen.close()
             return 128 + project
-        with project, options.traced(arguments, project):
+        with project, options.traced(arguments.trace, project):
             selection = options.selected(arguments, project)
             how = WatchOptions(
                 command=arguments.command,

@@ -21,7 +21,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tilusbuild.lazy_dataclass import dataclass
+import msgspec
+
 from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.structs import Struct, is_struct, struct_of
 
@@ -105,8 +106,7 @@ static_assert(tl_takes<decltype(&::{symbol})>::check<{types}>::value, "");
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DeclarationCheck:
+class DeclarationCheck(msgspec.Struct, frozen=True):
     """A unit to compile. `shared`: it depends on nothing but the declaration."""
 
     unit: str

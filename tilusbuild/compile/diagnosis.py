@@ -16,7 +16,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
 
 _ABSENT = os.strerror(errno.ENOENT)
 _STRERROR = "|".join(re.escape(os.strerror(number)) for number in errno.errorcode)
@@ -78,8 +78,7 @@ def scrub(output: bytes, directories: Mapping[str, str]) -> str:
     return _TEMPORARY.sub("tmp", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """What a step was given, to hold a tool's claims against."""
 
     flags: tuple[str, ...]
@@ -94,8 +93,7 @@ class Program:
     """Returns the content of a file of the program's own, "" for any other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What a tool's output says."""
 
     diagnosis: str | None

@@ -7,10 +7,11 @@ arguments become C of the launcher, which the schedules of an instance therefore
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.signature import Signature, Tile
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
@@ -21,8 +22,7 @@ _NOTHING = {"cooperative": 0, "pdl": 0, "carve-out": -1}
 """What a place holds that the launch does not mention, where that is not 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(Struct, frozen=True):
     """A launch as the program's table of constants and the launcher's C expressions."""
 
     constants: tuple[int, ...]

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.arch import Arch
 from tilusbuild.expr import Expr, Value
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.closure import Outside
 from tilusbuild.signature import Signature
 
@@ -41,8 +42,7 @@ EXPORTS_MAP = "exports.map"
 EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """How a kernel is launched: up to three expressions each, over constants and arguments."""
 
     grid: tuple[Expr, ...]
@@ -81,8 +81,7 @@ class Launch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Prune:
+class Prune(Struct, frozen=True):
     """Limits that a compiled kernel must keep to be linked. None: no limit."""
 
     max_registers: int | None = None
@@ -91,8 +90,7 @@ class Prune:
     min_blocks_per_sm: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """How objects become one library."""
 
     soname: str
@@ -111,8 +109,7 @@ class Link:
     """Sonames that the library asks for; what they define is not looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """One program to compile."""
 
     pipeline: Pipeline
@@ -159,8 +156,7 @@ class Recipe:
     """The programs whose objects are linked, by hash; `object_name` is each one's file."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedFlag:
+class RefusedFlag(Struct, frozen=True):
     """A flag that a pipeline's compiler does not know: its index among the flags, and a hint."""
 
     index: int
@@ -168,8 +164,7 @@ class RefusedFlag:
     hint: str
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """What a pipeline's checks have found so far in what its steps made."""
 
     usages: list[tuple[Arch, KernelUsage]] = field(default_factory=list)
@@ -178,8 +173,7 @@ class Findings:
     images: tuple[CodeImage, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One command. `argv[0]` is a tool's placeholder; `output` is the file that it must make."""
 
     name: str
@@ -213,8 +207,7 @@ def is_placeholder(word: str) -> bool:
     return word.startswith("{") and word.endswith("}") and not isinstance(word, UserWord)
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """The tools of one toolchain as a compile uses them: paths and environment.
 
     Making one looks for tools beside others, so it is made where one is run."""
@@ -245,8 +238,7 @@ class Tools:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherKind:
+class LauncherKind(Struct, frozen=True):
     """What a launcher does after it has checked the arguments."""
 
     part: str
@@ -265,8 +257,7 @@ class LauncherKind:
         return bool(self.part)
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptParts:
+class ScriptParts(Struct, frozen=True):
     """What a pipeline puts into `compile.sh`."""
 
     tools: str = "NVCC, CXX, CC, AS and LD"

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from tilusbuild.compile import checks, declared, units
 from tilusbuild.compile.causes import StepError, failure, not_started
@@ -35,7 +36,6 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.compile.units import Shared, UnitSteps
 from tilusbuild.errors import Diagnostic
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.envelope import StepStore
@@ -108,8 +108,7 @@ def compile_program(
         shutil.rmtree(work, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCode:
+class DeviceCode(Struct, frozen=True):
     """The result of `compile_device`. `image` is a cubin, or a fatbin for several architectures or
     PTX, `symbol` what it calls the kernel; both are empty unless `outcome.status` is "built". The
     log names lines of the rendered source: `render.messages.map_messages` replaces them by the
@@ -167,8 +166,7 @@ def _finish(stage: str, outcome: Compiled) -> Compiled:
     return outcome
 
 
-@dataclass(slots=True)
-class Compile:
+class Compile(Struct):
     """One compile in progress, with its logs, resource use and findings so far."""
 
     recipe: Recipe

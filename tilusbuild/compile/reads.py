@@ -22,10 +22,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
+from msgspec import Struct
+
 from tilusbuild.compile.model import HERE, SOURCE, Step, Tools
 from tilusbuild.compile.steps import TOOLS
 from tilusbuild.errors import Diagnostic
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process import landlock
 from tilusbuild.process.base import CompletedCommand, Sandbox
 from tilusbuild.runtime.regular import read_text
@@ -72,8 +73,7 @@ def offered() -> int:
     return landlock.version()
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
+class Reads(Struct, frozen=True):
     """The files of one compile. `work` is its private directory, `headers` that of its headers."""
 
     tools: Tools

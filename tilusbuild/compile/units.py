@@ -18,12 +18,12 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from tilusbuild.compile.kernel_names import VARIABLE, number_of
 from tilusbuild.compile.model import Recipe, Step
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_text
 
@@ -36,8 +36,7 @@ Span: TypeAlias = tuple[str, int, int]
 """A kernel's symbol, and where its declaration or definition begins and ends, in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """The output and the log of a step."""
 
     output: bytes | None
@@ -47,8 +46,7 @@ class Shared:
     """Those of PTX that each program can do without, but for its own."""
 
 
-@dataclass(slots=True)
-class UnitSteps:
+class UnitSteps(Struct):
     """The shared steps of one program, in the store of its build."""
 
     store: StepStore

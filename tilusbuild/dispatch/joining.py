@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup
@@ -34,8 +35,7 @@ from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 _MISSING = "missing"
 
 
-@dataclass(slots=True)
-class JoinResult:
+class JoinResult(Struct):
     """What came of it."""
 
     scripts: list[Script] = field(default_factory=list)

@@ -17,8 +17,9 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tilusbuild.cache import layout
 from tilusbuild.dispatch.tables import alone
@@ -38,8 +39,7 @@ TIE = 0.01
 """Programs within this share of the best are as good: the earlier one is chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """The times of programs at one key on one device, and why others have none."""
 
     fingerprint: Mapping[str, str]

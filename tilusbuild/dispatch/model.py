@@ -28,8 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from tilusbuild.arch import occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse
@@ -52,8 +53,7 @@ RESOURCE = "resources."
 Column = list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CostModel:
+class CostModel(Struct, frozen=True):
     """A cost over the keys, and the columns that it reads."""
 
     source: str
@@ -61,8 +61,7 @@ class CostModel:
     columns: Mapping[str, Column]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """What models can read of each program."""
 
     schedules: Sequence[Mapping[str, Value]]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.dispatch import latency, tables
@@ -54,8 +55,7 @@ class ServedSizes(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchOverview:
+class DispatchOverview(Struct, frozen=True):
     """One instance. `device` is what it would run on here; None when there is none."""
 
     script: Script
@@ -219,8 +219,7 @@ Key: TypeAlias = tuple[int, ...]
 Times: TypeAlias = Mapping[Key, Mapping[int, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(Struct, frozen=True):
     """A set of programs, in the order of choice, and what it costs against the best of each key."""
 
     programs: tuple[int, ...]

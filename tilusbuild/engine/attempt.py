@@ -12,17 +12,18 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from tilusbuild.engine.interfaces import Compiler, Job, Store, StoredProgram
 from tilusbuild.engine.states import Ticket
 from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import CancelledError, start_thread
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Cause, Compiled, Status
@@ -31,8 +32,7 @@ _TRIES = 2
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramAnswer:
+class ProgramAnswer(Struct, frozen=True):
     """The answer of a program: built, failed, crashed, …"""
 
     compiled: Compiled
@@ -42,18 +42,15 @@ class ProgramAnswer:
     """Another machine made it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockedElsewhere:
+class LockedElsewhere(Struct, frozen=True):
     """Another builder has the program's lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Aborted:
+class Aborted(Struct, frozen=True):
     """Nothing was done, or the compiler was killed by us."""
 
 
-@dataclass(frozen=True, slots=True)
-class InternalError:
+class InternalError(Struct, frozen=True):
     """Something other than the program is wrong: the disk, the machine, or our own code."""
 
     error: BaseException
@@ -75,22 +72,19 @@ class StageLostError(TilusbuildError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CompileStarted:
+class CompileStarted(Struct, frozen=True):
     """Message of a worker: a compiler is about to run."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class CompileEnded:
+class CompileEnded(Struct, frozen=True):
     """Message of a worker: the compiler has ended, and its output is published now."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Struct, frozen=True):
     """Message of a worker: it is idle again."""
 
     ticket: Ticket

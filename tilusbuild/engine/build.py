@@ -13,10 +13,11 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from queue import Empty
 from typing import Any
+
+from msgspec.structs import replace
 
 from tilusbuild._version import __version__
 from tilusbuild.engine import events, results

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from tilusbuild.engine.history import History
 from tilusbuild.engine.remote import Remote
 from tilusbuild.engine.resources import Admission, TokenSource
 from tilusbuild.engine.timeline import Timeline
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.machine import usable_cores
 
 
-@dataclass(frozen=True, slots=True)
-class BuildConfig:
+class BuildConfig(Struct, frozen=True):
     """How a build is to run: above what a user asks for, below what a build adds with
     `replace`."""
 

@@ -8,24 +8,22 @@ but not renamed or given another meaning. Times are seconds, memory is bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import ClassVar, Protocol
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from tilusbuild.status import Status
 
 SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something happened."""
 
     event: ClassVar[str] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BuildStarted(Event):
+class BuildStarted(Event, frozen=True):
     """First of all."""
 
     event: ClassVar[str] = "start"
@@ -36,8 +34,7 @@ class BuildStarted(Event):
     schema: int = SCHEMA
 
 
-@dataclass(frozen=True, slots=True)
-class Sharded(Event):
+class Sharded(Event, frozen=True):
     """This build is for one shard of the plan. Emitted before `Planned`."""
 
     event: ClassVar[str] = "shard"
@@ -54,8 +51,7 @@ class Sharded(Event):
     """Distinguishes this split from others: all shards of one build have the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned(Event):
+class Planned(Event, frozen=True):
     """Every program was looked up. `programs` counts a shared hash once."""
 
     event: ClassVar[str] = "plan"
@@ -71,16 +67,14 @@ class Planned(Event):
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Warned(Event):
+class Warned(Event, frozen=True):
     """Something that the user may want to change; the build goes on. Emitted after `Planned`."""
 
     event: ClassVar[str] = "warning"
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Started(Event):
+class Started(Event, frozen=True):
     """A compiler runs."""
 
     event: ClassVar[str] = "started"
@@ -95,8 +89,7 @@ WAITING, SENT, QUEUED, EXECUTING, HERE = "waiting", "sent", "queued", "executing
 """Where a compile is that found no core free here: see `Placed.place`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed(Event):
+class Placed(Event, frozen=True):
     """How far a compile is that has `Started` and found no core free here, or that must stay, where
     other machines compile, too. Without one it runs here."""
 
@@ -112,8 +105,7 @@ class Placed(Event):
     """The server's name for it, where it says that before the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished(Event):
+class Finished(Event, frozen=True):
     """A program has its answer. `done` of `to_compile` have one."""
 
     event: ClassVar[str] = "finished"
@@ -144,8 +136,7 @@ class Finished(Event):
     """What the compilers said, with -vv."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting(Event):
+class Waiting(Event, frozen=True):
     """Another builder compiles this program; it comes back later."""
 
     event: ClassVar[str] = "waiting"
@@ -153,8 +144,7 @@ class Waiting(Event):
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Retried(Event):
+class Retried(Event, frozen=True):
     """A compile ended by accident and will be tried once more, alone."""
 
     event: ClassVar[str] = "retry"
@@ -163,8 +153,7 @@ class Retried(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped(Event):
+class Dropped(Event, frozen=True):
     """A compile that had begun was of no more use and has ended: what it was for has changed."""
 
     event: ClassVar[str] = "dropped"
@@ -172,8 +161,7 @@ class Dropped(Event):
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBack(Event):
+class HeldBack(Event, frozen=True):
     """Schedules of an instance are left out: its default and another one fail at the same line of
     the template, with the same error, and none builds. They count as skipped."""
 
@@ -187,8 +175,7 @@ class HeldBack(Event):
     """Of the default, with its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class WouldCompile(Event):
+class WouldCompile(Event, frozen=True):
     """In a dry run: this program is not there."""
 
     event: ClassVar[str] = "would_compile"
@@ -198,8 +185,7 @@ class WouldCompile(Event):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping(Event):
+class Stopping(Event, frozen=True):
     """Nothing more is started. `why` is "interrupted", "failures" or "error"."""
 
     event: ClassVar[str] = "stopping"
@@ -208,8 +194,7 @@ class Stopping(Event):
     running: int
 
 
-@dataclass(frozen=True, slots=True)
-class FailureGroup:
+class FailureGroup(Struct, frozen=True):
     """Failures whose first error line is the same but for places, names and numbers."""
 
     error: str
@@ -224,8 +209,7 @@ class FailureGroup:
     """What reproduces the sample; None when nothing of it is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What a script came to for one set of constants and one target."""
 
     script: str
@@ -241,8 +225,7 @@ class Verdict:
     """The instance's name, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteSummary:
+class RemoteSummary(Struct, frozen=True):
     """What the remote cache was good for."""
 
     address: str
@@ -279,8 +262,7 @@ class RemoteSummary:
     """What came of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary(Event):
+class Summary(Event, frozen=True):
     """Last of all. `programs` is the sum of the six columns from `compiled` to `skipped`."""
 
     event: ClassVar[str] = "summary"
@@ -312,12 +294,11 @@ class Summary(Event):
     """Groups of failures that are not among `failures`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """What `build` returns: the summary, and each program's status by its hash."""
 
     summary: Summary
-    statuses: Mapping[str, str] = field(repr=False)
+    statuses: Mapping[str, str]
     """As in `Finished.status`, or "skipped"."""
 
     @property

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from msgspec import Struct
+
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.errors import input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.log import StateFile, header
 
@@ -21,8 +22,7 @@ _SAVE_EVERY = 64
 """Records. A build that is killed loses no more than so many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """What a compile will probably need; None where there is nothing to go by."""
 
     seconds: float | None
@@ -32,8 +32,7 @@ class Estimate:
 NOTHING = Estimate(None, None)
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     """Of the schedules of an instance, or of all."""
 
     count: int = 0

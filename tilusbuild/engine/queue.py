@@ -13,34 +13,31 @@ from collections.abc import Iterable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.interfaces import Job
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Status
 
 
-@dataclass(frozen=True, slots=True)
-class NewPlan:
+class NewPlan(Struct, frozen=True):
     """These programs, and no others."""
 
     jobs: Iterable[Job]
 
 
-@dataclass(frozen=True, slots=True)
-class WantProgram:
+class WantProgram(Struct, frozen=True):
     """This program too, ahead of its plan; the one with the hash `instead` no more."""
 
     job: Job
     instead: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class WakeUp:
+class WakeUp(Struct, frozen=True):
     """Nothing new, but the loop may end now."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenAvailable:
+class TokenAvailable(Struct, frozen=True):
     """There may be a token for one more compile."""
 
 

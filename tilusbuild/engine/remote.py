@@ -11,24 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.events import RemoteSummary
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.states import BuildState, Ticket
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Compiled
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteAnswered:
+class RemoteAnswered(Struct, frozen=True):
     """Message of a remote: a program is in the store now; without an answer, compile it here."""
 
     program: str
     answer: ProgramAnswer | None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteWithdrawn:
+class RemoteWithdrawn(Struct, frozen=True):
     """Message of a remote that turned out to be wrong: what came from it is not in the store any
     more, and is to be compiled here."""
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from tilusbuild.engine.attempt import ProgramAnswer, placed
 from tilusbuild.engine.events import (
@@ -31,7 +32,6 @@ from tilusbuild.engine.events import (
 from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.shortage import shortage_of
 from tilusbuild.status import ACCIDENTS, RECORDED, Compiled, Status
 
@@ -49,8 +49,7 @@ _COLUMN = re.compile(r"(:\d+):\d+:")
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"|`[^`]*`")
 
 
-@dataclass(slots=True)
-class Ending:
+class Ending(Struct):
     """Whether nothing more is started, and why."""
 
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -193,8 +192,7 @@ def _column(status: Status, cached: bool) -> str:
     return status if status in COLUMNS else "crashed"
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """The answers of one instance's schedules so far."""
 
     script: str
@@ -289,8 +287,7 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A program that is not built, with what it takes to show it."""
 
     label: str

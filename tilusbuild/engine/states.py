@@ -34,12 +34,12 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from tilusbuild.engine.history import NOTHING, Estimate
 from tilusbuild.engine.interfaces import Job
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Compiled, Status
 
 FIRST_PAUSE = 0.02
@@ -87,8 +87,7 @@ TRANSITIONS: dict[BuildState, set[BuildState]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
+class Ticket(Struct, eq=False):
     """A program that is wanted and has no answer yet."""
 
     job: Job

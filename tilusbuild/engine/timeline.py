@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from tilusbuild.engine.interfaces import Job
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.status import Compiled
 
 MAX_KEPT = 50_000
@@ -31,8 +31,7 @@ PLACE, SEND, QUEUE = "wait for a core", "send", "wait for a worker"
 """Steps of an attempt that other machines may take part in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Something that took from `start` to `end`."""
 
     name: str
@@ -42,16 +41,14 @@ class Span:
     """The program that it is about; "" when it is about none."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySample:
+class MemorySample(Struct, frozen=True):
     """How many bytes were in use beyond those of the start."""
 
     at: float
     bytes: int
 
 
-@dataclass(slots=True)
-class AttemptRecord:
+class AttemptRecord(Struct):
     """One attempt at a program. A step is named by its tool, or `RENDER` or `PUBLISH`."""
 
     hash: str

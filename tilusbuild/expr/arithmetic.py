@@ -9,10 +9,10 @@ computes it instead.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tilusbuild.expr.tree import INT64_MAX, INT64_MIN
 
@@ -26,8 +26,7 @@ class UnprovenError(Exception):
     """The scalar form has to answer."""
 
 
-@dataclass(slots=True)
-class VectorPart:
+class VectorPart(Struct):
     """A value per point, or one for all; `low`..`high` bound it if it is a bool or an integer;
     `bad` marks the points without a value (None: there is none)."""
 

@@ -6,7 +6,6 @@ The forms are made at their first use. An `Expr` never changes in any way that c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import did_you_mean
@@ -23,7 +22,6 @@ from tilusbuild.expr.tree import (
     canonical,
     walk,
 )
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.semantics import NoValueError, result_of
 
 if TYPE_CHECKING:
@@ -37,23 +35,19 @@ def _never(*values: Value) -> Value:
     raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Expr:
     """A parsed expression. `names` are its free names; those of arch and facts are dotted."""
 
-    source: str
-    tree: Node
-    names: frozenset[str] = field(init=False)
-    canonical: str = field(init=False)
-    _order: tuple[str, ...] = field(init=False)
-    _careful: Careful | None = field(init=False, default=None)
-    _quick: Callable[..., Value] | None = field(init=False, default=None)
+    __slots__ = ("_careful", "_order", "_quick", "canonical", "names", "source", "tree")
 
-    def __post_init__(self) -> None:
-        names = frozenset(part.name for part in walk(self.tree) if isinstance(part, Name))
-        object.__setattr__(self, "names", names)
-        object.__setattr__(self, "canonical", canonical(self.tree))
-        object.__setattr__(self, "_order", tuple(sorted(names)))
+    def __init__(self, source: str, tree: Node) -> None:
+        self.source = source
+        self.tree = tree
+        self.names = frozenset(part.name for part in walk(tree) if isinstance(part, Name))
+        self.canonical = canonical(tree)
+        self._order = tuple(sorted(self.names))
+        self._careful: Careful | None = None
+        self._quick: Callable[..., Value] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expr) and self.canonical == other.canonical
@@ -83,10 +77,10 @@ class Expr:
         except KeyError as error:
             raise self._unknown(str(error.args[0]), env) from None
         if self._quick is None:
-            object.__setattr__(self, "_quick", quick(self.tree, self._order) or _never)
+            self._quick = quick(self.tree, self._order) or _never
         if _INTEGERS.issuperset(map(type, values)):
             try:
-                result: int = self._quick(*values)  # type: ignore[misc, assignment]
+                result: int = self._quick(*values)  # type: ignore[assignment]
             except Exception:  # noqa: S110
                 pass  # whatever it was, the careful form below raises it with its column
             else:
@@ -100,7 +94,7 @@ class Expr:
         function = self._careful
         if function is None:
             function = careful(self.tree)
-            object.__setattr__(self, "_careful", function)
+            self._careful = function
         try:
             return result_of(function(env))
         except NoValueError as error:

@@ -209,11 +209,11 @@ class _Reader:
                 return self._compare(node, column, depth)
             case ast.BoolOp():
                 items = tuple(self.read(item, depth + 1) for item in node.values)
-                return Logic("and" if isinstance(node.op, ast.And) else "or", items, column)
+                return Logic("and" if isinstance(node.op, ast.And) else "or", items, column=column)
             case ast.IfExp():
                 yes = self.read(node.body, depth + 1)
                 test = self.read(node.test, depth + 1)
-                return Select(test, yes, self.read(node.orelse, depth + 1), column)
+                return Select(test, yes, self.read(node.orelse, depth + 1), column=column)
             case ast.Call():
                 return self._call(node, column, depth)
             case _:
@@ -229,9 +229,9 @@ class _Reader:
     def _literal(self, node: ast.Constant, column: int) -> Const:
         value = node.value
         if isinstance(value, bool | int | float):
-            return Const(_checked_number(value, column), column)
+            return Const(_checked_number(value, column), column=column)
         if isinstance(value, str):
-            return Const(value, column)
+            return Const(value, column=column)
         raise ExprError(f"{value!r:.40} is not a number, a string or a bool", column)
 
     def _name(self, name: str, column: int) -> Name:
@@ -239,24 +239,24 @@ class _Reader:
             raise ExprError(f'"{name}" is a function and needs arguments', column)
         if name in PREFIXES:
             raise ExprError(f'"{name}" has no value of its own: write {name}.<something>', column)
-        return Name(name, column)
+        return Name(name, column=column)
 
     def _dotted(self, node: ast.Attribute, column: int) -> Name:
         if isinstance(node.value, ast.Name) and node.value.id in PREFIXES:
-            return Name(f"{node.value.id}.{node.attr}", column)
+            return Name(f"{node.value.id}.{node.attr}", column=column)
         raise ExprError("attributes are only those of arch and facts", column)
 
     def _unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
         op = UNARY_OPERATORS[type(node.op)]
         if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
             self._nodes += 1
-            return Const(INT64_MIN, column)
+            return Const(INT64_MIN, column=column)
         operand = self.read(node.operand, depth + 1)
         if op in "+-" and isinstance(operand, Const) and type(operand.value) in (int, float):
             value = operand.value if op == "+" else semantics.UNARY["-"](operand.value)
             if value != -INT64_MIN:
-                return Const(value, column)
-        return Unary(op, operand, column)
+                return Const(value, column=column)
+        return Unary(op, operand, column=column)
 
     def _binary(self, node: ast.BinOp, column: int, depth: int) -> Binary:
         op = BINARY_OPERATORS.get(type(node.op))
@@ -279,7 +279,7 @@ class _Reader:
         for side in (left, right):
             if isinstance(side, Const) and isinstance(side.value, str):
                 raise ExprError(f'"{op}" needs numbers, not a string', side.column)
-        return Binary(op, left, right, column)
+        return Binary(op, left, right, column=column)
 
     def _compare(self, node: ast.Compare, column: int, depth: int) -> Node:
         if isinstance(node.ops[0], ast.In | ast.NotIn) and len(node.ops) == 1:
@@ -293,7 +293,7 @@ class _Reader:
                     raise ExprError('put "in" inside a chain of comparisons in parentheses', column)
                 raise ExprError('compare with "==" and "!=", not with "is"', column)
             rest.append((op, self.read(right, depth + 1)))
-        return Compare(first, tuple(rest), column)
+        return Compare(first, tuple(rest), column=column)
 
     def _member(self, node: ast.Compare, column: int, depth: int) -> Member:
         right = node.comparators[0]
@@ -303,7 +303,7 @@ class _Reader:
             )
         item = self.read(node.left, depth + 1)
         choices = tuple(self.read(choice, depth + 1) for choice in right.elts)
-        return Member(item, choices, isinstance(node.ops[0], ast.NotIn), column)
+        return Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)
 
     def _call(self, node: ast.Call, column: int, depth: int) -> Call:
         if not isinstance(node.func, ast.Name):
@@ -319,7 +319,7 @@ class _Reader:
             count = f"{least} argument{'s' * (least > 1)}"
             need = count if most == least else f"at least {count}"
             raise ExprError(f'"{name}" takes {need}, not {len(node.args)}', column)
-        return Call(name, tuple(self.read(a, depth + 1) for a in node.args), column)
+        return Call(name, tuple(self.read(a, depth + 1) for a in node.args), column=column)
 
 
 def _bits(node: Node) -> int:

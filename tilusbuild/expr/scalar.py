@@ -95,11 +95,11 @@ def _name(node: Name) -> Careful:
         if isinstance(value, int):
             if INT64_MIN <= value <= INT64_MAX:
                 return value
-            raise ExprError(f"overflow: {node.name} does not fit 64 bits", node.column)
+            raise ExprError(f"overflow: {node.name} does not fit 64 bits", column=node.column)
         if isinstance(value, float):
             if math.isfinite(value):
                 return value
-            raise ExprError(f"{node.name} is not finite", node.column)
+            raise ExprError(f"{node.name} is not finite", column=node.column)
         if isinstance(value, str):
             return value
         if isinstance(value, ExprError):
@@ -259,29 +259,29 @@ def fold(node: Node, env: Mapping[str, Value]) -> Node:
     """`node` with the names of `env` replaced and everything constant computed."""
     match node:
         case Name():
-            return Const(env[node.name], node.column) if node.name in env else node
+            return Const(env[node.name], column=node.column) if node.name in env else node
         case Unary():
-            return _computed(Unary(node.op, fold(node.operand, env), node.column))
+            return _computed(Unary(node.op, fold(node.operand, env), column=node.column))
         case Binary():
             left, right = fold(node.left, env), fold(node.right, env)
-            return _computed(Binary(node.op, left, right, node.column))
+            return _computed(Binary(node.op, left, right, column=node.column))
         case Compare():
             rest = tuple((op, fold(right, env)) for op, right in node.rest)
-            return _computed(Compare(fold(node.first, env), rest, node.column))
+            return _computed(Compare(fold(node.first, env), rest, column=node.column))
         case Member():
             choices = tuple(fold(choice, env) for choice in node.choices)
             item = fold(node.item, env)
-            return _computed(Member(item, choices, node.negated, node.column))
+            return _computed(Member(item, choices, node.negated, column=node.column))
         case Logic():
             return _folded_logic(node, env)
         case Select():
             test, yes, no = fold(node.test, env), fold(node.yes, env), fold(node.no, env)
             if isinstance(test, Const) and not isinstance(test.value, str):
                 return yes if truth(test.value) else no
-            return Select(test, yes, no, node.column)
+            return Select(test, yes, no, column=node.column)
         case Call():
             arguments = tuple(fold(argument, env) for argument in node.arguments)
-            return _computed(Call(node.function, arguments, node.column))
+            return _computed(Call(node.function, arguments, column=node.column))
         case _:
             return node
 
@@ -289,7 +289,7 @@ def fold(node: Node, env: Mapping[str, Value]) -> Node:
 def _computed(node: Node) -> Node:
     if all(isinstance(child, Const) for child in children(node)):
         try:
-            return Const(result_of(careful(node)({})), node.column)
+            return Const(result_of(careful(node)({})), column=node.column)
         except (ExprError, NoValueError):
             return node
     return node
@@ -305,16 +305,16 @@ def _folded_logic(node: Logic, env: Mapping[str, Value]) -> Node:
             if truth(folded.value) != stop:
                 continue
             if not kept:
-                return Const(stop, node.column)
-            kept.append(Const(stop, folded.column))
+                return Const(stop, column=node.column)
+            kept.append(Const(stop, column=folded.column))
             break
         kept.append(folded)
     if not kept:
-        return Const(not stop, node.column)
+        return Const(not stop, column=node.column)
     if len(kept) == 1 and is_boolean(kept[0]):
         return kept[0]
     if (
         len(kept) == 1
     ):  # one item alone is not an `and`: keep a neighbour, so that the value is a bool
-        kept.append(Const(not stop, node.column))
-    return Logic(node.op, tuple(kept), node.column)
+        kept.append(Const(not stop, column=node.column))
+    return Logic(node.op, tuple(kept), column=node.column)

@@ -8,10 +8,9 @@ parses to the same tree.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
 
 
 class ExprError(Exception):
@@ -49,80 +48,75 @@ FUNCTIONS: dict[str, tuple[int, int | None]] = {  # name: least and most argumen
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class _Node(Struct, frozen=True, kw_only=True, eq=False):
+    column: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.content() == other.content()
+
+    def __hash__(self) -> int:
+        return hash(self.content())
+
+    def content(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__[:-1])
+
+
+class Const(_Node, frozen=True):
     value: Value
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(_Node, frozen=True):
     name: str
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(_Node, frozen=True):
     """`op` is one of - + ~ not."""
 
     op: str
     operand: Node
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(_Node, frozen=True):
     """`op` is one of + - * / // % ** << >> & | ^; of ** and << the right side is a Const 0..62."""
 
     op: str
     left: Node
     right: Node
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(_Node, frozen=True):
     """A chain `first op node op node …`; `op` is one of == != < <= > >=."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(_Node, frozen=True):
     """`item in (choices)`, or `not in` when `negated`; means `item == a or item == b or …`."""
 
     item: Node
     choices: tuple[Node, ...]
     negated: bool
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Logic:
+class Logic(_Node, frozen=True):
     """`op` is `and` or `or`; the value is always a bool."""
 
     op: str
     items: tuple[Node, ...]
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(_Node, frozen=True):
     """`yes if test else no`."""
 
     test: Node
     yes: Node
     no: Node
-    column: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(_Node, frozen=True):
     function: str
     arguments: tuple[Node, ...]
-    column: int | None = field(default=None, compare=False)
 
 
 Node: TypeAlias = Const | Name | Unary | Binary | Compare | Member | Logic | Select | Call

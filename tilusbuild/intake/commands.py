@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.expr import Value
@@ -47,8 +48,7 @@ _LANGUAGES = {"cuda": "cu", "cu": "cu", "c++": "c++", "c": "c"}
 """What `-x` names, as `LANGUAGES` has it."""
 
 
-@dataclass(slots=True)
-class Arguments:
+class Arguments(Struct):
     """What one command says of its source."""
 
     include_dirs: list[str] = field(default_factory=list)

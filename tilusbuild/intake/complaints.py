@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.expr import Value
 from tilusbuild.manifest.check_targets import flag_problems
@@ -28,8 +29,7 @@ _MISSING = re.compile(r"(.+): No such file or directory")
 _MARKER = re.compile(rb'# \d+ "((?:[^"\\]|\\.)*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
+class Complaint(Struct, frozen=True):
     """Why a source cannot be preprocessed."""
 
     file: str
@@ -39,8 +39,7 @@ class Complaint:
     """The header that was not found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preprocessed:
+class Preprocessed(Struct, frozen=True):
     """What became of a source."""
 
     complaint: Complaint | None = None

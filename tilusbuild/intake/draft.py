@@ -9,8 +9,9 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import get_args
+
+from msgspec import Struct, field
 
 from tilusbuild.expr import Value
 from tilusbuild.manifest.sections import Standard
@@ -25,8 +26,7 @@ _YEARS = {"1y": "14", "1z": "17", "2a": "20", "2b": "23"}
 _LINE = 100
 
 
-@dataclass(slots=True)
-class LibraryDraft:
+class LibraryDraft(Struct):
     """Sources that are compiled with the same arguments, and become one library."""
 
     name: str
@@ -42,8 +42,7 @@ class LibraryDraft:
     undefined: bool = False
 
 
-@dataclass(slots=True)
-class KernelDraft:
+class KernelDraft(Struct):
     """A kernel that is called by itself, with its tuning space."""
 
     name: str
@@ -65,8 +64,7 @@ class KernelDraft:
     """The template was written for Jinja2 itself."""
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """A whole manifest."""
 
     project: str

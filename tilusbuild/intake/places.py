@@ -11,7 +11,8 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tilusbuild.render.preprocessor import Include
 
@@ -50,8 +51,7 @@ def _ending(index: dict[str, list[str]], name: str) -> list[str]:
     return [file for file in index.get(parts[-1], ()) if file.split("/")[-len(parts) :] == parts]
 
 
-@dataclass(slots=True)
-class Places:
+class Places(Struct):
     """Where headers are, as far as it was asked."""
 
     root: str

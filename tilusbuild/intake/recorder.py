@@ -65,7 +65,7 @@ def _plain(value: Any, names: set[str]) -> Any:
     """Return a value as JSON has it."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if hasattr(value, "__array__"):  # numpy's, of which a large one is no list of values
+    if hasattr(value, "__array__"):  # numpy's, whose large arrays are not sent
         return _plain(value.tolist(), names) if value.size <= 1 << 16 else {"?": "an array"}
     if isinstance(value, Mapping):
         return {str(key): _plain(each, names) for key, each in value.items()}
@@ -109,7 +109,7 @@ def _tree(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
 
 
 def _facts(code: CodeType) -> object:
-    """Return what tells the functions of one line apart, wherever they are compiled."""
+    """Return what distinguishes the functions of one line, wherever they are compiled."""
     constants = [repr(each) for each in code.co_consts if not isinstance(each, CodeType | None)]
     return code.co_varnames, {*code.co_names, *code.co_freevars}, constants
 

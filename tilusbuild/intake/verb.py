@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -25,8 +24,7 @@ _A_SIGNAL = 128
 """Exit statuses above are those of a build that a signal ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportArgs(Common):
+class ImportArgs(Common, frozen=True, kw_only=True):
     """What is imported."""
 
     what: str = positional(
@@ -43,8 +41,7 @@ class ImportArgs(Common):
     build: bool = flag("--build", help="build it, and leave out what does not compile")
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedLine(JsonLine):
+class ImportedLine(JsonLine, frozen=True):
     """A manifest was made."""
 
     event: ClassVar[str] = "imported"

@@ -9,7 +9,8 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.sources import LANGUAGES
@@ -36,8 +37,7 @@ _JOINED = re.compile(r"(-(?:isystem|iquote|[IDULx]|l(?!ineinfo)))=?(.+)")
 _MAX_WORDS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """One option of a command, or one word that is not an option."""
 
     name: str
@@ -46,8 +46,7 @@ class Option:
     written: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Words:
+class _Words(Struct):
     """The words of a command, with those of the files that it names in their place."""
 
     directory: str

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.interop.kind import group_with_place, is_group
 from tilusbuild.interop.listing import ListedCache, cache_of
@@ -30,8 +31,7 @@ _PREFIX = ".tilusbuild-"
 """Of the private directories: other systems' own temporary names are not taken for ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledCache:
+class InstalledCache(Struct, frozen=True):
     """The number of new entries, and the bytes that were written."""
 
     new: int

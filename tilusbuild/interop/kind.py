@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 
 import rfc8785
+from msgspec import Struct
 
 from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.interop.caches import SYSTEMS, triton
@@ -140,8 +140,7 @@ class ForeignCacheKind:
 KIND: Kind = ForeignCacheKind()
 
 
-@dataclass(frozen=True, slots=True)
-class EntryVerdict:
+class EntryVerdict(Struct, frozen=True):
     """Whether an entry runs on the machine, and why."""
 
     entry: ListedEntry
@@ -154,8 +153,7 @@ class EntryVerdict:
         return " ".join(filter(None, (self.entry.kind, self.entry.name)))
 
 
-@dataclass(frozen=True, slots=True)
-class CachePreflight:
+class CachePreflight(Struct, frozen=True):
     """The verdicts for one machine; `problems` are those of the machine itself."""
 
     host: DescribedHost

@@ -8,8 +8,9 @@ checked list leads out of the directory that the package is installed into.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from tilusbuild.interop.caches import SYSTEMS
 from tilusbuild.package import names
@@ -24,8 +25,7 @@ _MAX_TEXT = 200
 _MAX_UNIT_PARTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ListedEntry:
+class ListedEntry(Struct, frozen=True):
     """An entry in a list. `path` is its directory in the cache and `library` the file in it with
     the code: `images` for GPUs, and host code for `machine` (None: no host code)."""
 
@@ -37,8 +37,7 @@ class ListedEntry:
     machine: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCache:
+class ListedCache(Struct, frozen=True):
     """A foreign cache: the `ListPart` of a list. Paths are relative to the cache. `units` are the
     files and directories that appear by one rename each, `links` the entry that each link leads
     to; both sorted, as `entries` are."""

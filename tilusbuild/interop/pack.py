@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tilusbuild._version import __version__
 from tilusbuild.binary import BinaryError, read_needs
@@ -39,8 +40,7 @@ _FATBIN = "kernel.fatbin"
 has found no library in its entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedCache:
+class PackedCache(Struct, frozen=True):
     """A package's contents, and the broken entries that were left out, each with a reason."""
 
     contents: Contents
@@ -123,8 +123,7 @@ def _target(directory: CacheDirectory, path: str) -> str | None:
     return os.path.relpath(os.path.join(os.path.dirname(full), text), directory.root)
 
 
-@dataclass(slots=True)
-class _CacheCollector:
+class _CacheCollector(Struct):
     """What was collected so far; paths are relative to the cache."""
 
     directory: CacheDirectory

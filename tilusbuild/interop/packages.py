@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 _FORMATS = ("dir", "tar.zst", "oci")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackCacheArgs(Common):
+class PackCacheArgs(Common, frozen=True, kw_only=True):
     """Which cache, in which format, where to."""
 
     source: str = positional("DIR", help="a cache of Tilus, TileLang, Hidet or Triton")
@@ -51,8 +49,7 @@ class PackCacheArgs(Common):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOutLine(JsonLine):
+class LeftOutLine(JsonLine, frozen=True):
     """With `--skip-broken`: an entry that is not in the package."""
 
     event: ClassVar[str] = "left out"
@@ -60,8 +57,7 @@ class LeftOutLine(JsonLine):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PackedCacheLine(JsonLine):
+class PackedCacheLine(JsonLine, frozen=True):
     """What is in a package of a foreign cache."""
 
     event: ClassVar[str] = "package"
@@ -75,8 +71,7 @@ class PackedCacheLine(JsonLine):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledCacheLine(JsonLine):
+class InstalledCacheLine(JsonLine, frozen=True):
     """A package of a foreign cache was installed in the directory `cache`."""
 
     event: ClassVar[str] = "installed"
@@ -91,8 +86,7 @@ class InstalledCacheLine(JsonLine):
     pickles: int
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightEntryLine(JsonLine):
+class PreflightEntryLine(JsonLine, frozen=True):
     """Whether an entry of a foreign cache would run on a device."""
 
     event: ClassVar[str] = "preflight"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional, positionals
-from tilusbuild.cli.options import CountsLine, ProblemLine, emit, say
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from tilusbuild.interop.caches.directory import ForeignCache
 
 
-@dataclass(frozen=True, slots=True)
-class StatsLine(JsonLine):
+class StatsLine(JsonLine, frozen=True):
     """A foreign cache in numbers, and the paths of the entries that have the same code."""
 
     event: ClassVar[str] = "stats"
@@ -32,8 +30,7 @@ class StatsLine(JsonLine):
     duplicates: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StaleFileLine(JsonLine):
+class StaleFileLine(JsonLine, frozen=True):
     """A file that a system left behind and does not use."""
 
     event: ClassVar[str] = "litter"
@@ -42,8 +39,7 @@ class StaleFileLine(JsonLine):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedFileLine(JsonLine):
+class RemovedFileLine(JsonLine, frozen=True):
     """Something that was removed from a foreign cache, and why."""
 
     event: ClassVar[str] = "removed"
@@ -52,8 +48,7 @@ class RemovedFileLine(JsonLine):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class InUseLine(JsonLine):
+class InUseLine(JsonLine, frozen=True):
     """Something that is in use, and was not removed."""
 
     event: ClassVar[str] = "in use"
@@ -62,8 +57,7 @@ class InUseLine(JsonLine):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class EntryLine(JsonLine):
+class EntryLine(JsonLine, frozen=True):
     """An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
 
     event: ClassVar[str] = "entry"
@@ -178,7 +172,7 @@ def verify(path: str, arguments: Common) -> int:
     cache = read(path)
     for problem in cache.broken:
         if arguments.json:
-            emit(ProblemLine(problem.path, problem.what))
+            emit(ProblemLine(problem.what, of=problem.path))
         else:
             print(problem)
     for file in cache.stale:
@@ -237,8 +231,7 @@ def title(cache: ForeignCache) -> str:
     return f"{cache.system} {cache.version}".strip()
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheExportArgs(Common):
+class CacheExportArgs(Common, frozen=True, kw_only=True):
     """What, where to, and in whose layout."""
 
     into: str = positional("DIR", help="a new directory, or an earlier export")
@@ -254,8 +247,7 @@ class CacheExportArgs(Common):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedLine(JsonLine):
+class ExportedLine(JsonLine, frozen=True):
     """What was exported; `copied` are bytes, the other files are links."""
 
     event: ClassVar[str] = "exported"

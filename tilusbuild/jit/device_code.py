@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project, requested
 from tilusbuild.cache.includes import publish_include
@@ -42,8 +44,7 @@ _NONE = ToolFile("-", "", "-", "-")
 _NO_HOST = HostCompiler(_NONE, _NONE, _NONE, _NONE, (), "-", "-", (), ())
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceKernel:
+class DeviceKernel(Struct, frozen=True):
     """Device code, and all that a launch of it needs."""
 
     script: Script

@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.compile.steps import launcher_in
@@ -30,8 +32,7 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """How the kernels were obtained."""
 
     memory_hits: int = 0
@@ -147,8 +148,7 @@ def _with_outputs(script: Script, out: Sequence[int]) -> Script:
     return script._replace(arguments=changed)
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     """A place in memory: the lock of whoever makes the kernel, and the kernel."""
 
     lock: threading.Lock

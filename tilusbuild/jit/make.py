@@ -10,7 +10,8 @@ import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
@@ -72,8 +73,7 @@ class Inputs:
         return self._is_sure
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltKernel:
+class BuiltKernel(Struct, frozen=True):
     """A script with the one program."""
 
     script: Script

@@ -14,8 +14,9 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.builder.project import Project
@@ -50,8 +51,7 @@ _PREFIX = "TILUSBUILD_"
 _FALSE = ("", "0", "false", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One kernel that is wanted."""
 
     source: Source | str

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tilusbuild.errors import did_you_mean, input_error
 
@@ -34,8 +35,7 @@ _COMPILE_FLAGS = "tl.device_compile_flags"
 _VERBOSE_PTXAS = "tl.enable_ptxas_verbose_output"
 
 
-@dataclass(frozen=True, slots=True)
-class TargetWords:
+class TargetWords(Struct, frozen=True):
     """What a target's words ask for."""
 
     name: str
@@ -44,8 +44,7 @@ class TargetWords:
     """The `-march` of host code, if they say one."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassConfigs:
+class PassConfigs(Struct, frozen=True):
     """What pass configs ask for."""
 
     switches: tuple[tuple[str, bool], ...]

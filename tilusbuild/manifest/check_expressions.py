@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
@@ -33,8 +35,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.script_sections import Arg, DispatchSection, LaunchOverride
 
 
-@dataclass(frozen=True, slots=True)
-class NameScope:
+class NameScope(Struct, frozen=True):
     """The names that a script's expressions see for one target."""
 
     params: frozenset[str]
@@ -77,8 +78,7 @@ def check_expressions(checks: Checks) -> None:
             _cycles(checks, path, target, script)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     path: Path
     source: Value
     sees: frozenset[str]

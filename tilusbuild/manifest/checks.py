@@ -8,11 +8,11 @@ entries that were cut out of the manifest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from tilusbuild.errors import Diagnostic, Place
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.names import declared_names
 from tilusbuild.manifest.scanner import Path
@@ -35,8 +35,7 @@ def too_many(document: Document, more: int | None = None) -> Diagnostic:
     return Diagnostic(left, Place(document.shown), "they are shown when these are mended")
 
 
-@dataclass(slots=True)
-class Checks:
+class Checks(Struct):
     """The manifest under check, and the mistakes found so far."""
 
     document: Document

@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import field
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct, field
 
 Path = tuple[str | int, ...]
 Span = tuple[int, int]
@@ -27,8 +26,7 @@ _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
-@dataclass(slots=True)
-class Locations:
+class Locations(Struct):
     """The spans of all keys and values of one text.
 
     An item of an array has an int in its path, and so has a table of an array of tables. A table

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from msgspec import Struct
+
 from tilusbuild.errors import did_you_mean, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.runtime.trust import VARIABLE as SAFE_DIRECTORIES
 from tilusbuild.runtime.trust import refusal
@@ -88,8 +88,7 @@ SWITCH = {"1": True, "true": True, "yes": True, "on": True}
 SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Setting(Generic[Kind]):
+class Setting(Struct, Generic[Kind], frozen=True):
     """A value, and where it came from: "--jobs", "tilusbuild.option", "TILUSBUILD_JOBS",
     "tilus.toml" or "default"."""
 
@@ -97,8 +96,7 @@ class Setting(Generic[Kind]):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What a command runs with."""
 
     cache_dir: Setting[str]
@@ -198,7 +196,7 @@ _REMOTE = (
 
 VARIABLES = frozenset(
     [
-        *(variable(each.name.replace("_", "-")) for each in fields(Settings)),
+        *(variable(name.replace("_", "-")) for name in Settings.__struct_fields__),
         *OF_KERNEL_CACHE,
         "TILUSBUILD_SANDBOX",
         *(REMOTE_PREFIX + name for name in _REMOTE),

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
@@ -76,8 +77,7 @@ Files = Mapping[str, FileEntry]
 """What is packed of a program or a header directory, by the name within it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """The result of `verify`. `listing` is None when the list itself cannot be read."""
 
     listing: FileList | None
@@ -114,8 +114,7 @@ def verify(reader: Reader, limits: Limits) -> Verified:
     return Verified(listing, tuple(problems))
 
 
-@dataclass(slots=True)
-class Checker:
+class Checker(Struct):
     """Takes the files of a package as they arrive, and writes those to keep below `directory`.
 
     `refuse` is called with each thing that is wrong, and raises or returns.

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild._version import __version__
 from tilusbuild.binary import BinaryError, read_archs, read_needs
@@ -60,8 +62,7 @@ _AGAIN = "`tilusbuild cache verify --repair` removes what is corrupt, `tilusbuil
 _BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of date, and why"
 
 
-@dataclass(frozen=True, slots=True)
-class PackageOrder:
+class PackageOrder(Struct, frozen=True):
     """A package to make: its name in the manifest, and what the manifest says of it."""
 
     name: str
@@ -135,8 +136,7 @@ def _read(
             raise CannotPackError(str(error), hint=_AGAIN) from None
 
 
-@dataclass(slots=True)
-class _Collector:
+class _Collector(Struct):
     """What was collected so far. `dispatched`: only programs that dispatch can choose."""
 
     cache: Tree

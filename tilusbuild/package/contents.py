@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.binary import read_needs
@@ -35,8 +37,7 @@ _BASELINES = ("x86-64", "armv8-a")
 _MARCH = re.compile(r"(?<!\S)-march=([A-Za-z0-9_.+-]+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """A package to write. `encoded` is the list's text; `origins` has each listed file's bytes, or
     the path to read them from; `beside` the attestations about the list, by their names."""
 

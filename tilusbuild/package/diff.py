@@ -12,8 +12,9 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from tilusbuild.builder.costs import ComparedLine, Cost, Figures
 from tilusbuild.builder.explain import differences
@@ -41,8 +42,7 @@ Key: TypeAlias = tuple[str, str, str]
 """A script's name, target and constants."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackageSide:
+class PackageSide(Struct, frozen=True):
     """One of the two. `libraries` has the sha256 of each program's library, by program hash."""
 
     root: str
@@ -54,8 +54,7 @@ class PackageSide:
     """Of another kind of package: what counts as one thing, with a digest of all that it holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackageChange:
+class PackageChange(Struct, frozen=True):
     """One difference. `what` is "package", "entry", "script", "program", "table"; `kind` "added",
     "removed" or "changed". `label` says of what; `reasons` say how."""
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.package import names
@@ -35,8 +36,7 @@ _MAX_SCRIPTS = 1 << 30
 Refuse = Callable[[PackageError], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a package may ask for, in bytes: of all files together, and unpacked for each packed
     byte.
 
@@ -49,8 +49,7 @@ class Limits:
     """Bytes that the ratio does not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackageMember:
+class PackageMember(Struct, frozen=True):
     """A listed file of a package. Its pieces are read once, before the next file is asked for."""
 
     path: str

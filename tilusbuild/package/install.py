@@ -10,8 +10,9 @@ is swept.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -37,8 +38,7 @@ ROOT = "package:"
 """What the names of packages begin with in `index.json`, where projects have their manifests."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPackage:
+class InstalledPackage(Struct, frozen=True):
     """What was installed. Sizes are bytes."""
 
     listing: FileList

@@ -12,10 +12,10 @@ is safe. Anything else is `MalformedListError`, or `UnsafeNameError`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
 import rfc8785
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.package import names
@@ -46,8 +46,7 @@ ANY_MACHINE = "any"
 """`needs.machine` of a package of another kind without host code."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackageTarget:
+class PackageTarget(Struct, frozen=True):
     """A target of the manifest. `toolkit` is the version of the newest CUDA toolkit that
     made code for it; None for the CPU."""
 
@@ -57,8 +56,7 @@ class PackageTarget:
     toolkit: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class HostNeeds:
+class HostNeeds(Struct, frozen=True):
     """What the libraries need of a host. None: nothing of the kind.
 
     `machine` as `uname -m` says it, or "any" for a package of another kind without host code;
@@ -75,8 +73,7 @@ class HostNeeds:
     libstdcxx: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptEntry:
+class ScriptEntry(Struct, frozen=True):
     """An instance of a script for a target. `params` are its constants, as script.txt writes them;
     `programs` those of its programs that are packed, in the order of the plan; `tables`: whether a
     dispatch table is packed."""
@@ -99,8 +96,7 @@ class ScriptEntry:
         return "/".join((layout.SCRIPTS, *self.place))
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramEntry:
+class ProgramEntry(Struct, frozen=True):
     """A program that is packed, and the first of the scripts and targets that have it."""
 
     script: str
@@ -108,16 +104,14 @@ class ProgramEntry:
     images: tuple[Image, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(Struct, frozen=True):
     """A file's size in bytes and its sha256."""
 
     size: int
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileList:
+class FileList(Struct, frozen=True):
     """The whole list. `tool` is the version of tilusbuild that made it; `inputs` is
     `digest_of_inputs`; `scripts` are sorted by script, target and hash. A list of another kind has
     a `part`, and neither targets, scripts nor programs."""
@@ -433,8 +427,7 @@ def _refuse(problem: str) -> NoReturn:
 # did not change is not sent again. The list alone decides.
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """Some of a package's files, sorted. A program belongs to the script and target that the list
     gives it. `script` and `target` are "" for the layer of headers, which many programs share; for
     one of another kind `script` is the directory below the kind's root."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.cache import layout
@@ -134,8 +136,7 @@ MAX_LIBRARY_SIZE = 256 << 20
 """Bytes of a library: libraries are read whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """A piece of GPU code in a library, as read from the binary: `binary.CodeImage` without its
     size."""
 
@@ -226,16 +227,15 @@ def _no_number(text: str) -> NoReturn:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of dataclasses, mappings and tuples as JSON has it: `Field`'s opposite."""
-    if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    """Return a value of structs, mappings and tuples as JSON has it: `Field`'s opposite."""
+    if isinstance(value, Struct):
+        return {name: plain(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A value, and its place in the list, for the message when it is not what it should be."""
 
     where: str

@@ -13,7 +13,9 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import input_error
@@ -39,8 +41,7 @@ _MAX_TIME = 4354819199
 """The end of 2107, the last that a zip can say."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackageFile:
+class PackageFile(Struct, frozen=True):
     """A file or directory that was written: its format, path and bytes. `digest` is the list's;
     None for the wheel that only finds others."""
 

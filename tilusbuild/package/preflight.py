@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import numbers_of
@@ -30,8 +31,7 @@ NEWEST_DRIVER = 99_990
 _LEVEL = re.compile(r"x86-64(?:-v([234]))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedHost:
+class DescribedHost(Struct, frozen=True):
     """A machine that a package is to run on. None: not known, and not compared."""
 
     device: Device
@@ -42,8 +42,7 @@ class DescribedHost:
     tvm_ffi: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceReport:
+class InstanceReport(Struct, frozen=True):
     """An instance of a script on the machine. `chosen` is None when nothing of it runs there."""
 
     label: str
@@ -60,8 +59,7 @@ class InstanceReport:
         return next((j.reason for j in self.evaluations if j.script is self.chosen), "")
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightReport:
+class PreflightReport(Struct, frozen=True):
     """The instances, and what of the host itself is not enough."""
 
     host: DescribedHost

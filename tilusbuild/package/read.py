@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
@@ -91,8 +92,7 @@ def _has(path: str, name: str) -> bool:
     return os.path.lexists(os.path.join(path, name))
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackedPackage:
+class UnpackedPackage(Struct, frozen=True):
     """A list, and the directory that holds the files that were asked for."""
 
     listing: FileList

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup, product_of
@@ -39,8 +40,7 @@ from tilusbuild.toolchain.host import find_host
 from tilusbuild.toolchain.probe import Probe
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildResult:
+class RebuildResult(Struct, frozen=True):
     """A program that was compiled again. `error` is why it could not be."""
 
     program: str

@@ -16,10 +16,10 @@ import importlib
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import rfc8785
+from msgspec import Struct
 
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.package import names
@@ -46,8 +46,7 @@ Sign = Callable[[bytes], bytes]
 """From a statement to the bytes of its file, signed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignaturePolicy:
+class SignaturePolicy(Struct, frozen=True):
     """The signer that is accepted: a public key (a PEM file), or an identity that `issuer` vouches
     for."""
 
@@ -56,8 +55,7 @@ class SignaturePolicy:
     issuer: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureInfo:
+class SignatureInfo(Struct, frozen=True):
     """Who signed the list, and the predicates of all signed attestations, by their names."""
 
     signer: str

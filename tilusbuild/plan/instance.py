@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.compile import Pipeline, Recipe, pipeline_for
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import LANGUAGES, signature_of, snake_case
 from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
 from tilusbuild.plan.model import Target, target_constants
@@ -41,8 +42,7 @@ HeadersOf: TypeAlias = Callable[[str], Headers]
 """The headers that a template of a script can reach, by the template's name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InstanceSpec:
+class InstanceSpec(Struct, frozen=True, eq=False):
     """A script with its constants fixed, for one target, as the manifest describes it."""
 
     manifest: Manifest
@@ -133,8 +133,7 @@ class Sources:
         return self._external[key]
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """What programs were made of: a change of any of it may change them."""
 
     paths: frozenset[str] = frozenset()
@@ -154,8 +153,7 @@ class Inputs:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedInstance:
+class PlannedInstance(Struct, frozen=True, eq=False):
     """A script with its constants fixed, for one target: what one script directory describes."""
 
     spec: InstanceSpec
@@ -297,7 +295,7 @@ def _grouping(
         return valued.kernels({**params, **values})
 
     def fail(problem: Diagnostic) -> InputError:
-        return InputError(replace(problem, place=place))
+        return InputError(problem._replace(place=place))
 
     return Grouping(group, space.spec, names, fail)
 

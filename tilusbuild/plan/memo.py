@@ -20,10 +20,10 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from itertools import islice
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct, field
+
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources
 from tilusbuild.plan.rendering import Reads, RenderedProgram, closure_of_text, render
 from tilusbuild.plan.spaces import SpaceCache
@@ -43,8 +43,7 @@ _SLACK = 1000
 those of another level, or of values that were taken out and may come back."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputsKey:
+class InputsKey(Struct, frozen=True):
     """The inputs of programs that asked for the same templates and reach the same headers."""
 
     templates: tuple[tuple[str, str], ...]
@@ -56,8 +55,7 @@ class InputsKey:
     """The digest of its closure and of the headers beyond it, which the toolchain has."""
 
 
-@dataclass(slots=True)
-class KnownPrograms:
+class KnownPrograms(Struct):
     """The programs of one instance that are known."""
 
     fixed: str

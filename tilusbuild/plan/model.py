@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.arch import Arch, combined, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.naming import (
     Name,
     NameSyntaxError,
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest import Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What to compile for, as the manifest names it."""
 
     name: str
@@ -48,8 +48,7 @@ class Target:
         return "+".join([*(arch.name for arch in self.archs), *(["ptx"] if self.ptx else [])])
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSelection:
+class PlanSelection(Struct, frozen=True):
     """Which part of a project to plan; empty means all."""
 
     scripts: tuple[str | Name, ...] = ()

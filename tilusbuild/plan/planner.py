@@ -9,13 +9,13 @@ the hash, so that what is compiled is always what the hash names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from tilusbuild.compile import pipeline_for
 from tilusbuild.errors import Diagnostic, InputError, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import (
     Inputs,
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest import Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Every program of a build, in order, and what renders it again."""
 
     project: str
@@ -71,8 +70,7 @@ class Plan:
         return {path for instance in self.instances for path in instance.inputs.paths}
 
 
-@dataclass(slots=True)
-class Planner:
+class Planner(Struct):
     """Plans one project. Keeps closures and compiled templates from one plan to the next."""
 
     manifest: Manifest
@@ -273,8 +271,7 @@ def position(schedules: Sequence[int], wanted: Schedule | None) -> int | None:
     return schedules.index(wanted.index)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramJob:
+class ProgramJob(Struct, frozen=True):
     """One program of a plan."""
 
     hash: str

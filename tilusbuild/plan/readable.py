@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tilusbuild.compile.kernel_names import VARIABLE
 from tilusbuild.errors import InputError, Place

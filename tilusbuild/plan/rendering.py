@@ -8,11 +8,12 @@ returned. A program that is only planned is rendered and dropped: it stays out o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.compile import Recipe, options_text
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.sources import SOURCE
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources, is_source, language_of
@@ -24,8 +25,7 @@ from tilusbuild.state.patterns import PatternTooWideError
 from tilusbuild.toolchain import Toolchain
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedProgram:
+class RenderedProgram(Struct, frozen=True):
     """One program with all its texts: what its hash is made of, and what compiles it."""
 
     program_txt: str

@@ -14,14 +14,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Expr, Value
 from tilusbuild.expr.tree import Compare, Const, Name
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.plan.model import (
     PlanSelection,
@@ -206,8 +207,7 @@ _SPARE = 16
 or of values that may come back."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSpace:
+class KnownSpace(Struct, frozen=True):
     """The schedules that were chosen of one space. `columns` are the values of `names`, schedule by
     schedule; `indices` the places of the schedules, None for all; `default` is a place, too."""
 
@@ -309,7 +309,7 @@ class SpaceCache:
             names=tuple(columns),
             columns=[column[:] for column in columns.values()],
         )
-        fields = [getattr(known, name) for name in KnownSpace.__slots__]
+        fields = [getattr(known, name) for name in KnownSpace.__struct_fields__]
         self._scripts[script][key] = json.dumps(fields, separators=(",", ":"))
         self._changed.add(script)
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.compile import Launch, Pipeline, Prune
 from tilusbuild.compile.declared import layout_asserts
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest import expression, signature_of
 from tilusbuild.manifest.valued_flags import filled_in, has_values
 from tilusbuild.runtime.structs import is_struct, struct_of
@@ -184,8 +185,7 @@ MAX_KERNELS = 256
 """In one unit."""
 
 
-@dataclass(slots=True)
-class Grouping:
+class Grouping(Struct):
     """How the schedules of one instance are divided into units."""
 
     group: Collection[str]
@@ -244,7 +244,7 @@ class Grouping:
         )
         return InputError(
             *(
-                replace(each, hint=hint.format(name=found[1]))
+                each._replace(hint=hint.format(name=found[1]))
                 if (found := _UNDEFINED.match(each.message)) and found[1] in hidden
                 else each
                 for each in error.diagnostics

@@ -11,11 +11,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

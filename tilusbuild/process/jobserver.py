@@ -23,9 +23,9 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import start_thread
 
 if TYPE_CHECKING:

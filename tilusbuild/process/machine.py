@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-
-from tilusbuild.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 _UNLIMITED = 1 << 60
 """Bytes: version 1 writes such a large number for no limit."""

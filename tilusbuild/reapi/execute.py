@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct, field
 
 from tilusbuild.engine.events import SENT
 from tilusbuild.process.base import (
@@ -57,8 +59,7 @@ class _NoAnswerError(Exception):
     """A worker could not do it, which says nothing about the program or the server."""
 
 
-@dataclass(slots=True)
-class Executed:
+class Executed(Struct):
     """What other machines did for a build."""
 
     commands: int = 0

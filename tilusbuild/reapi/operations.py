@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
+from msgspec import Struct
 
 from tilusbuild.engine.events import EXECUTING, QUEUED
 from tilusbuild.process.base import CancelledError
@@ -51,8 +51,7 @@ class InputsAbsentError(Exception):
     """Something that the action consists of is missing on the server. The text is what it said."""
 
 
-@dataclass(slots=True, eq=False)
-class Running:
+class Running(Struct, eq=False):
     """An action under way."""
 
     cancelled: threading.Event

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Arrivals
@@ -42,8 +43,7 @@ _ATTEMPTS, _PAUSE = 5, 0.05
 may have it for the moment in which it is published; who compiles this one has it for longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """A program that came from the remote, and is in the store."""
 
     program: str
@@ -51,15 +51,13 @@ class Hit:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(Struct, frozen=True):
     """A program that the remote has not, or that another build here has at this moment."""
 
     program: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A program that is not what it should be: what is wrong, in words."""
 
     program: str
@@ -69,8 +67,7 @@ class Refused:
 Outcome: TypeAlias = Hit | Miss | Refused
 
 
-@dataclass(slots=True)
-class Contents:
+class Contents(Struct):
     """Blobs that were fetched. `wrong` came, and are others than was said."""
 
     good: dict[Blob, bytes] = field(default_factory=dict)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.tree import Tree

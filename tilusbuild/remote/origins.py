@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.tree import Tree
@@ -16,8 +17,7 @@ from tilusbuild.process.base import Elsewhere
 from tilusbuild.state.log import StateFile
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a program is from: a remote cache or, with `executed`, a server whose worker compiled
     it."""
 

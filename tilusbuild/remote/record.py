@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, listed
@@ -50,8 +51,7 @@ class RecordError(ValueError):
     """A record, or something in it, that cannot be one of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """A program's blobs. `directories` has the listing of each `include/<digest>`, by that
     digest."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct, field
+
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ _SECRETS = ("headers", "tls_certificate", "tls_key")
 """What is given to a server. A credential helper gets the address, and decides itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteSettings:
+class RemoteSettings(Struct, frozen=True):
     """A remote cache, and how it is used. Times are seconds."""
 
     address: str
@@ -44,13 +43,16 @@ class RemoteSettings:
     verify: float = 0.0
     properties: Mapping[str, str] = field(default_factory=dict)
     jobs: int = 64
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
     credential_helper: str | None = None
     tls_ca: str | None = None
     tls_certificate: str | None = None
     tls_key: str | None = None
     withheld: bool = False
     """Whether there are secrets that are not for this server."""
+
+    def __repr__(self) -> str:
+        return f"RemoteSettings({self.address!r})"  # the headers are secrets
 
     @property
     def scheme(self) -> str:

@@ -19,11 +19,11 @@ import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from tilusbuild.errors import Diagnostic
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.state.directories import is_trouble
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.patterns import PatternTooWideError, matching
@@ -32,8 +32,7 @@ MANIFEST = "MANIFEST"
 KEEP = ".keep"
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(Struct, frozen=True):
     """A directory of the include path: `path` on disk, `name` in the copy that a compile sees.
 
     It belongs to a tree, of which the last `depth` parts of both lead to it: `..` may climb that
@@ -71,8 +70,7 @@ def inside(tree: str, base: str, directory: str = "", *, quoted_only: bool = Fal
     return Root("/".join([tree, *parts]), os.path.join(base, *parts), quoted_only, len(parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """A header of a closure: `name` is its path in the copy; `path`, on disk, is never hashed."""
 
     name: str
@@ -81,8 +79,7 @@ class Header:
     """None for an empty file that only makes a directory exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closure:
+class Closure(Struct, frozen=True):
     """The headers that a source can reach, sorted by name."""
 
     headers: tuple[Header, ...]
@@ -217,8 +214,7 @@ def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
                 yield name, status.st_size
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(Struct, frozen=True):
     """The directories that a compiler searches after the project's, in their order, and the headers
     that it includes before the source, by name."""
 
@@ -226,8 +222,7 @@ class Outside:
     implied: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Overlap:
+class Overlap(Struct):
     """What the project's directories and those outside have in common, as it was looked for."""
 
     shadows: bool = False

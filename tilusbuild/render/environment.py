@@ -37,8 +37,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
+from msgspec import Struct
 
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render import cuda, templates_directory
 from tilusbuild.runtime.regular import read_bytes
@@ -61,8 +61,7 @@ _NOT_DETERMINISTIC = {"filters": ("random", "pprint"), "globals": ("lipsum",)}
 SHIPPED = "tilusbuild/"
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """How the templates of a script are read: Jinja2's settings, or no rendering at all."""
 
     rendered: bool = True

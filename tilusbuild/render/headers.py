@@ -12,12 +12,12 @@ import os
 import posixpath
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
+from msgspec import Struct, field
+
 from tilusbuild.errors import Diagnostic, Place, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.closure import (
     KEEP,
     Closure,
@@ -55,8 +55,7 @@ class _NoMemory:
         return sha256_file(path)
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A header that was found. One outside the project has no tree, and its path for a name."""
 
     tree: str
@@ -231,8 +230,7 @@ def closure(
     return headers.closure(source, extra=extra, defines=defines)
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """A search in progress: the files found, and those whose includes are still to be found."""
 
     headers: Headers

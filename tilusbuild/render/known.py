@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import astuple
+
 from tilusbuild.errors import Diagnostic, Place
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.closure import Closure, Header
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.digests import DigestMemory
@@ -62,8 +63,7 @@ class ClosureMemory:
             known.forget()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A header of a closure, or one outside the project, which has no name; and its stamp."""
 
     path: str
@@ -148,7 +148,7 @@ class KnownClosures:
             "headers": indices[: len(found.headers)],
             "outside": indices[len(found.headers) :],
             "digest": found.digest,
-            "notes": [astuple(note) for note in found.notes],
+            "notes": found.notes,
             "probed": probed,
             "places": beyond,
             "external": found.external,

@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.filters import do_indent
 from jinja2.runtime import Context, Macro
 from jinja2.visitor import NodeTransformer
+from msgspec import Struct
 
 from tilusbuild.render.environment import Environment, ProjectLoader, Style
 from tilusbuild.render.preprocessor import lines_inside
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """A line of a template, counted from 1, and the lines that called it, innermost first."""
 
     template: str
@@ -37,8 +36,7 @@ class Origin:
         return f"{self.template}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A part of a rendered line, from `column` (counted from 1) on."""
 
     column: int
@@ -48,8 +46,7 @@ class Piece:
     """Whether this is the template's own text, and not the value of an expression."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineMap:
+class LineMap(Struct, frozen=True):
     """The origins of the lines of `rendered`: `pieces[i]` are those of line i + 1, if known."""
 
     rendered: tuple[str, ...]
@@ -129,8 +126,7 @@ def build(marked: str, text: str, names: Sequence[str], read: Callable[[str], st
     return LineMap(rendered, tuple(pieces), read)
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """A call in progress: its place (None: the whole rendering), and that of the text it writes."""
 
     site: tuple[str, int] | None

@@ -11,7 +11,8 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.errors import Diagnostic, did_you_mean
 from tilusbuild.render.linemap import LineMap, Origin
@@ -21,8 +22,7 @@ _TAB = 8
 """gcc counts columns with tab stops of eight (-ftabstop)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(Struct, frozen=True):
     """The first line of a message about the rendered source."""
 
     line: int

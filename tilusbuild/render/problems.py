@@ -15,9 +15,9 @@ from jinja2 import Template, TemplateError, TemplateNotFound, TemplateSyntaxErro
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError, TemplateAssertionError, TemplatesNotFound
 from jinja2.utils import missing
+from msgspec import Struct
 
 from tilusbuild.errors import InputError, Place, did_you_mean, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.cuda import RaisedError
 from tilusbuild.render.environment import (
     NOT_USABLE,
@@ -30,8 +30,7 @@ from tilusbuild.render.environment import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateLine:
+class TemplateLine(Struct, frozen=True):
     """A line of a template, counted from 1."""
 
     template: str
@@ -41,8 +40,7 @@ class TemplateLine:
         return f"{self.template}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateProblem:
+class TemplateProblem(Struct, frozen=True):
     """A diagnostic before its place is known. `word` stands at the column to show."""
 
     message: str

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from jinja2 import BytecodeCache, TemplateError, meta
 from jinja2.bccache import Bucket
+from msgspec import Struct
 
 from tilusbuild.errors import InputError, Place, TilusbuildError, input_error
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.render.environment import (
     MAX_CHARACTERS,
     NOT_USABLE,
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from tilusbuild.render.linemap import LineMap, MarkingEnvironment
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+class Rendering(Struct, frozen=True):
     """A rendered text, and the templates that it used, in the order of first use."""
 
     text: str

@@ -1,4 +1,4 @@
-"""Lines of JSON: an event, which is a frozen dataclass, as one object on one line.
+"""Lines of JSON: an event, which is a frozen value, as one object on one line.
 
 The first key is "event", the others are the fields in their order. Everything beyond ASCII is
 escaped, so a line is the same bytes in every locale and a name that is not UTF-8 passes through.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from tilusbuild.report.text import Stream
 
@@ -21,28 +23,27 @@ Scalar: TypeAlias = bool | int | float | str
 """The value of a constant, a parameter or a size."""
 
 
-class JsonLine:
-    """A line of `--json` that is not an event of a build. Subclasses are frozen dataclasses.
+class JsonLine(Struct, frozen=True):
+    """A line of `--json` that is not an event of a build.
 
     The names and the order of the fields are those of the keys, and part of the interface:
     `docs/events.schema.json` is made from them (`cli/events_schema.py`).
     """
 
-    __slots__ = ()
     event: ClassVar[str]
     inlined: ClassVar[str | None] = None
-    """The field, a mapping or a dataclass, whose keys are written in its place."""
+    """The field, a mapping or a value, whose keys are written in its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemLine(JsonLine):
-    """Something that is wrong. `of` is what it is about, an instance or a device, "" for all;
-    `kind` the name of an error, "" where the verb has one kind only."""
+class ProblemLine(JsonLine, frozen=True):
+    """Something that is wrong. `of` is what it is about, an entry, a file, an instance or a device,
+    "" for all; `kind` the name of an error, "" where the verb has one kind only."""
 
     event: ClassVar[str] = "problem"
     what: str
     of: str = ""
     kind: str = ""
+    advice: str = ""
 
 
 class JsonReporter:
@@ -94,14 +95,14 @@ def as_json(event: Event) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    return {name: _plain(each) for name, each in asdict(value).items()}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of what JSON knows. `dataclasses.asdict` cannot copy a read-only mapping."""
+    """Return a value of what JSON knows."""
     if isinstance(value, float) and not math.isfinite(value):
         return None  # json writes Infinity and NaN, which no other reader of JSON takes
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return _fields(value)
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}

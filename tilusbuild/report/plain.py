@@ -13,8 +13,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TextIO
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.engine import events
 from tilusbuild.engine.events import (
@@ -33,14 +35,12 @@ from tilusbuild.engine.events import (
     Started,
     Waiting,
 )
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, counted, duration, one_line
 from tilusbuild.status import Status
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A compiler at work since `since`."""
 
     label: str

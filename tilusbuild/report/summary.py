@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary, Verdict
 from tilusbuild.report.text import amount, cleaned, counted, duration, one_line
@@ -148,14 +149,13 @@ _PLACES = (
 """As nvcc and as the host compilers write where an error is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """Where an error is. `file` is as the log has it: relative to the project's root."""
 
     file: str
     line: int
     column: int | None
-    message: str = field(default="", compare=False)
+    message: str = ""
 
 
 def first_spot(log: str) -> Spot | None:

@@ -5,7 +5,8 @@ is known, and the constants put in their places.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from tilusbuild.expr import Expr, parse
-from tilusbuild.lazy_dataclass import dataclass
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
@@ -31,8 +32,7 @@ class SignatureError(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """What a tensor map is of: boxes of a tensor, as the tensor memory accelerator copies them. The
     expressions are over constants; a width in bytes is 0 where there is none."""
 
@@ -73,8 +73,7 @@ class Tile:
         return " ".join([*words, *(["nan"] if self.nan else [])])
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """One argument of the kernel. `dims` is None for a scalar; `()` is a tensor of one element."""
 
     name: str
@@ -140,8 +139,7 @@ class Argument:
         return " ".join(words)
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The arguments in the kernel's order; made by `signature` or `resolve`."""
 
     arguments: tuple[Argument, ...]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits

@@ -5,11 +5,11 @@ holds a column's, and derived values are computed a block of points at a time, i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.vector import evaluate_marked
@@ -31,8 +31,7 @@ class Table:
         return narrowed(value_array(self.values))
 
 
-@dataclass(frozen=True, slots=True)
-class Coded:
+class Coded(Struct, frozen=True):
     """One name of a parameter, at some points: the numbers of their rows."""
 
     rows: Any
@@ -48,8 +47,7 @@ class Coded:
         return self.table.array[self.rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(Struct, frozen=True):
     """A derived value at some points."""
 
     array: Any

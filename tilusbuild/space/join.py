@@ -12,10 +12,10 @@ only if no other rule excludes it. So the outcome does not depend on the order o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tilusbuild.expr.tree import Binary, walk
 from tilusbuild.expr.vector import evaluate_marked
@@ -48,16 +48,14 @@ class BudgetError(Exception):
     """A count would look at more points than was allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limb:
+class Limb(Struct, frozen=True):
     """A run of members whose digits make one 64-bit number: position → radix, in order."""
 
     radix: Mapping[int, int]
     size: int
 
 
-@dataclass(slots=True)
-class _Points:
+class _Points(Struct):
     """Partial points: their ranks so far, the columns still needed, and the marks.
 
     `fault` is 0, or 1 + the number of the first rule that has no value at the point.

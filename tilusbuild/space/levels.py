@@ -4,13 +4,13 @@ are computed, which rules applied, and which columns are kept for later ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tilusbuild.space.model import Derived, Model, Rule
 
 
-@dataclass(slots=True)
-class JoinLevel:
+class JoinLevel(Struct):
     """What happens when one parameter joins."""
 
     position: int

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from graphlib import CycleError, TopologicalSorter
+
+from msgspec import Struct, field
 
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, canonical, is_boolean
-from tilusbuild.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """The rows that a parameter can take: the declared ones, then `else` if it is not one of them.
 
     `pinned` is the row of `else`; None for a parameter without a condition.
@@ -42,8 +41,7 @@ class Domain:
         return next((i for i in alike if _exact(self.rows[i]) == wanted), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(Struct, frozen=True):
     """A value computed at each point; `needs` are the positions of the parameters it depends on."""
 
     name: str
@@ -51,8 +49,7 @@ class Derived:
     needs: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A condition that every point meets. `pins` is a parameter's position when the rule is that
     parameter's `when`: then `expr` decides between its declared rows and its pinned one."""
 
@@ -63,8 +60,7 @@ class Rule:
     pins: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """The space, ready to be joined."""
 
     domains: tuple[Domain, ...]
@@ -313,7 +309,7 @@ def _truth(expr: Expr) -> Expr:
     """Return the expression as one whose value is a bool."""
     if is_boolean(expr.tree):
         return expr
-    return Expr(expr.source, Logic("and", (expr.tree,), expr.tree.column))
+    return Expr(expr.source, Logic("and", (expr.tree,), column=expr.tree.column))
 
 
 def _constant_truth(name: str, expr: Expr) -> bool:
@@ -352,8 +348,7 @@ class EmptySpaceError(SpaceError):
 Row = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One parameter, or several linked ones that take their values together, a row at a time.
 
     While `when` is false the parameter is pinned to `otherwise`, which need not be among `values`.
@@ -366,8 +361,7 @@ class Parameter:
     default: Row | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceSpec:
+class SpaceSpec(Struct, frozen=True):
     """A whole space. `constants` are what expressions see besides: params, arch.X and facts.X.
 
     `derived` may stand in any order; a point is valid when every expression of `restrict` is true.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.space.component import groups
 from tilusbuild.space.join import BudgetError, Join, Watch
@@ -19,8 +20,7 @@ from tilusbuild.space.model import Model, SpaceError
 MAX_POINTS = 400_000_000  # visited for one report: some seconds
 
 
-@dataclass(frozen=True, slots=True)
-class RuleEffect:
+class RuleEffect(Struct, frozen=True):
     """`removed`: the points that the rule takes of those that the rules before it left. `alone`:
     those that it would take if it were the only rule. None: too many to count. A point where the
     rule has no value counts as left. `empties`: alone, it leaves no point."""
@@ -31,8 +31,7 @@ class RuleEffect:
     empties: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceReport:
+class SpaceReport(Struct, frozen=True):
     """`cartesian`: combinations of declared values; `conditional`: how many of them a `when` makes
     equal to another; `count`: points left by the conditions and all rules (None: too many)."""
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol, overload
 
+from msgspec import Struct
+
 from tilusbuild.expr import Value
-from tilusbuild.lazy_dataclass import dataclass
 
 CHUNK = 4096  # schedules made at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """One point: its place in the order, and the values of all parameters and derived values."""
 
     index: int

@@ -14,9 +14,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.expr.parser import BINARY_OPERATORS, COMPARE_OPERATORS, UNARY_OPERATORS
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime import semantics
 from tilusbuild.space.model import Parameter, SpaceError
 
@@ -34,8 +35,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _QUOTED_OR_C_LOGIC = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|&&|\|\|")
 
 
-@dataclass(frozen=True, slots=True)
-class T1Space:
+class T1Space(Struct, frozen=True):
     """What a T1 file says of the space. `default` holds the parameters that have one in it."""
 
     kernel: str | None

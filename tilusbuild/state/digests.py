@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Protocol
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct, field
+
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.directories import is_trouble
 from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
@@ -29,8 +29,7 @@ class Digests(Protocol):
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """What a digest was taken of: a file, or the selected files of a tree and their directories."""
 
     key: str

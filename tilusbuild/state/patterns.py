@@ -12,10 +12,9 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from typing import NamedTuple
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct, field
 
 MAX_NAMES = 200_000
 """The names that one pattern may look at."""
@@ -31,8 +30,7 @@ class PatternTooWideError(Exception):
         self.pattern = pattern
 
 
-@dataclass(slots=True)
-class Matches:
+class Matches(Struct):
     """The names, sorted and relative to the root, of files and of directories; and the directories
     that were looked into, by path."""
 

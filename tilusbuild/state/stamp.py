@@ -17,7 +17,8 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from tilusbuild.state.clock import Moment
 
 TICK = 50_000_000
@@ -106,8 +107,7 @@ def all_settled(seen: Iterable[Sighting], at: Moment) -> bool:
     return all(is_settled(each.stamp.newest, at.on(each.device)) for each in seen)
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """What was found at a path, once."""
 
     stamp: Stamp

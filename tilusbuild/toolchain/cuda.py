@@ -15,8 +15,9 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import Struct
+
 from tilusbuild.arch import Arch
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
@@ -45,8 +46,7 @@ class RejectedError(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, slots=True)
-class Cuda:
+class Cuda(Struct, frozen=True):
     """A complete toolkit.
 
     `nvcc` is the real program, not a wrapper, `version` its full version ("13.0.88"), `archs` the

@@ -9,8 +9,10 @@ import glob
 import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.errors import InputError
 from tilusbuild.process import landlock
@@ -34,8 +36,7 @@ from tilusbuild.toolchain.reach import SANDBOX, sandbox_wanted
 Status = Literal["ok", "missing", "warning"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One component: `gives` is what it is needed for, `remedy` the command that installs it,
     `searched` the places that were searched, if there is more than one."""
 

@@ -12,12 +12,13 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
@@ -40,8 +41,7 @@ _Tool = TypeVar("_Tool", Cuda, NvrtcLibrary)
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCompiler:
+class DeviceCompiler(Struct, frozen=True):
     """What compiles kernels: "nvcc" or "nvrtc"."""
 
     name: str = "nvcc"
@@ -54,8 +54,7 @@ class DeviceCompiler:
         return own if own is not None and self.scripts_choose else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class ToolchainRequest:
+class ToolchainRequest(Struct, frozen=True):
     """A project's requirements on its compilers.
 
     `nvcc` is a requirement (">=12.4"), a path (relative to `project_root`) or None for any; `cxx` a
@@ -77,8 +76,7 @@ class ToolchainRequest:
     """Which compiles kernels; what it needs is in the other fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True):
     """A place that was searched, whether it has the tool, and why that was taken or not."""
 
     where: str
@@ -87,8 +85,7 @@ class SearchResult:
     remedy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
+class Toolchain(Struct, frozen=True, eq=False):
     """Compilers of a build. `cuda` is None where what they compile needs none.
 
     `fingerprint_cuda` and `fingerprint_host` are lines for `options.txt`; a program that includes
@@ -114,8 +111,18 @@ class Toolchain:
     device_compiler: DeviceCompiler = DeviceCompiler()
     name: str = ""
     """What the manifest calls it; "" is `[toolchain]`. It is in no hash."""
-    evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    evidence: Evidence | None = None
     """What the fingerprints were made of; None: it is not watched for changes."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Toolchain) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.fingerprint_cuda, self.fingerprint_host))
+
+    def _facts(self) -> dict[str, object]:
+        """Return what is compared: all but the evidence, which is one of a process."""
+        return {**asdict(self), "evidence": None}
 
     def reach(self) -> Reach:
         """Return the files of the machine that a compile needs."""

@@ -21,7 +21,8 @@ import re
 from collections.abc import Iterable
 from fnmatch import translate
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from tilusbuild.state.digests import Digests
 from tilusbuild.state.files import sha256_text
 
@@ -84,8 +85,7 @@ def _not_core_of_system(name: str) -> bool:
     return name.endswith("/") or not is_core_of_system(name)
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderDirectories:
+class HeaderDirectories(Struct, frozen=True):
     """The directories that every compile searches besides a program's own, in their order.
 
     `toolkit`: nvcc's; its first holds the others. `compiler`: the C++ library's and the compiler's

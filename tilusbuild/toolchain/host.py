@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 
+from msgspec import Struct
+
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
@@ -25,8 +26,7 @@ _GLIBC = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFile:
+class ToolFile(Struct, frozen=True):
     """A tool's file: its path, its version ("-" for a file without one) and its digest."""
 
     name: str
@@ -40,8 +40,7 @@ class ToolFile:
         return f"{self.name} {self.version} {self.digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class HostCompiler:
+class HostCompiler(Struct, frozen=True):
     """The host's tools. `parts` are files that the others run or link; `target` is "x86_64-…".
 
     `libc` is the version of the C library's headers ("2.36", or "-" when it is not glibc).

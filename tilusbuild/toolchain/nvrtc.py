@@ -13,8 +13,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
+
 from tilusbuild.arch import Arch
-from tilusbuild.lazy_dataclass import dataclass
 from tilusbuild.process.base import Command, OnWorker
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
@@ -30,8 +31,7 @@ _SECONDS = 60.0
 _COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc_command.py")
 
 
-@dataclass(frozen=True, slots=True)
-class NvrtcLibrary:
+class NvrtcLibrary(Struct, frozen=True):
     """A complete NVRTC.
 
     `numbers` are the architectures that it compiles for, without suffix; `include_dir` is the

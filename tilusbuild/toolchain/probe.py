@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_text
@@ -75,8 +76,7 @@ def run_apart(runner: Runner, command: Command) -> CompletedCommand:
             raise ProbeError(f"cannot be started: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """Runs programs to ask them. `env` is the user's environment."""
 
     runner: Runner

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tilusbuild.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from tilusbuild.toolchain.headers import outermost
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ _OF_A_PREFIX = ("lib", "lib32", "lib64", "libexec")
 """Where a compiler that is not the system's has its parts, beside its `bin`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """Real paths that exist. `nvrtc` is what NVRTC needs besides headers while it compiles."""
 
     tools: tuple[str, ...] = ()

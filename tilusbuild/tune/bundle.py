@@ -14,8 +14,10 @@ import re
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct, field
 
 import tilusbuild
 from tilusbuild.builder.project import Project
@@ -60,7 +62,6 @@ _CARRIED_RUNTIME = (
 _CARRIED = (
     "__init__.py",
     "errors.py",
-    "lazy_dataclass.py",
     "process",
     "state/__init__.py",
     "state/directories.py",
@@ -176,8 +177,7 @@ class _Replayed(SampleLog):
     def note(self, value: Mapping[str, Any]) -> None: ...
 
 
-@dataclass(slots=True)
-class _Segment:
+class _Segment(Struct):
     """One tuning in a log."""
 
     run: RunNote

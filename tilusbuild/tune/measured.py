@@ -10,7 +10,6 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilusbuild.builder.project import Project
@@ -29,8 +28,7 @@ from tilusbuild.tune.bench.session import lines
 from tilusbuild.tune.publish import Key, key_of
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLine(JsonLine):
+class MeasuredLine(JsonLine, frozen=True):
     """The times of an instance's programs at some sizes on a device, programs by their numbers."""
 
     event: ClassVar[str] = "measured"

@@ -18,10 +18,11 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.expr import Value
@@ -36,8 +37,7 @@ from tilusbuild.tune import inputs
 from tilusbuild.tune.bench.work import Candidate, Case, CaseArgument, Work, write_case
 
 
-@dataclass(frozen=True, slots=True)
-class OutputCheck:
+class OutputCheck(Struct, frozen=True):
     """How outputs are checked."""
 
     function: Callable[..., Any] | None

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
@@ -34,8 +35,7 @@ def key_of(script: Script, integers: Mapping[str, Scalar]) -> Key:
     return tuple(to_bucket(int(integers[name])) for name, to_bucket in pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedBucket:
+class SharedBucket(Struct, frozen=True):
     """Two cases of one bucket, by their labels."""
 
     key: Key

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
@@ -39,8 +39,7 @@ _CPU_SECONDS, _MIN_CALLS, _MAX_CALLS = 0.2, 5, 10_000
 """How long calls on the cpu are timed, and how many of them at least and at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True):
     """What to run."""
 
     name: Name
@@ -52,8 +51,7 @@ class RunRequest:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(Struct, frozen=True):
     """One call at one size."""
 
     sizes: Mapping[str, Value]
@@ -77,8 +75,7 @@ class CallFailedError(TilusbuildError):
     """The program's own complaint about a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenProgram:
+class ChosenProgram(Struct, frozen=True):
     """The program to run."""
 
     job: ProgramJob

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
@@ -33,8 +35,7 @@ from tilusbuild.tune.bench.work import Candidate, Case, Work
 from tilusbuild.tune.publish import Publisher, SharedBucket
 
 
-@dataclass(frozen=True, slots=True)
-class TuneRequest:
+class TuneRequest(Struct, frozen=True):
     """What to tune, and how."""
 
     script: str
@@ -58,8 +59,7 @@ class TuneRequest:
         return Name(self.script, self.constants, None, target)
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltInstance:
+class BuiltInstance(Struct, frozen=True):
     """An instance that is built."""
 
     instance: PlannedInstance
@@ -67,8 +67,7 @@ class BuiltInstance:
     work: Work
 
 
-@dataclass(frozen=True, slots=True)
-class TunedInstance:
+class TunedInstance(Struct, frozen=True):
     """An instance that is tuned."""
 
     script: Script

@@ -13,7 +13,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import dropped_measurements, publish
@@ -35,8 +36,7 @@ from tilusbuild.watch.events import CommandEnded
 from tilusbuild.watch.replan import PlanState
 
 
-@dataclass(frozen=True, slots=True)
-class BuildEnded:
+class BuildEnded(Struct, frozen=True):
     """How a build ended."""
 
     state: PlanState | None

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import Observation, observe
@@ -43,8 +44,7 @@ _SHOWN = 5
 MakeWatcher = Callable[[Callable[[str], None], Callable[[], str]], Watcher]
 
 
-@dataclass(slots=True)
-class Debounce:
+class Debounce(Struct):
     """Gathers what happens in quick succession."""
 
     quiet: float = QUIET
@@ -120,15 +120,13 @@ def _change(
     return Change(path)
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Struct, frozen=True):
     """Something happened to a path, or to any ("")."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Detected:
+class Detected(Struct, frozen=True):
     """What a check found: the parts that changes are about, with their paths, and the changes."""
 
     parts: Mapping[Part, list[str]]

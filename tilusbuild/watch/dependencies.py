@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.plan.instance import Inputs
@@ -55,8 +56,7 @@ def is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A path that is not what it was. `names` came to a directory or went from it; None for a file,
     and for what became a file or a directory."""
 
@@ -64,8 +64,7 @@ class Change:
     names: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(Struct, frozen=True):
     """What a part depends on."""
 
     paths: frozenset[str] = frozenset()

@@ -5,7 +5,6 @@ As in `engine/events.py`, their fields are the JSON that `--json` prints (`docs/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild.engine.events import Event
@@ -14,8 +13,7 @@ ASKED = "asked to"
 """Why files are polled with `--poll`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watching(Event):
+class Watching(Event, frozen=True):
     """At rest: waiting for a change. `ok` is whether everything stands as it is meant to."""
 
     event: ClassVar[str] = "watching"
@@ -26,8 +24,7 @@ class Watching(Event):
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Changed(Event):
+class Changed(Event, frozen=True):
     """Something that the plan depends on is not what it was."""
 
     event: ClassVar[str] = "changed"
@@ -39,8 +36,7 @@ class Changed(Event):
     """Which scripts that is about: "matmul h100"; or "manifest", "tools", "references"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replanned(Event):
+class Replanned(Event, frozen=True):
     """A new plan is made."""
 
     event: ClassVar[str] = "replanned"
@@ -53,8 +49,7 @@ class Replanned(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Problem(Event):
+class Problem(Event, frozen=True):
     """The manifest or a template is wrong; the last good plan stays until it is mended."""
 
     event: ClassVar[str] = "problem"
@@ -62,8 +57,7 @@ class Problem(Event):
     """Several lines, with the places."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt(Event):
+class Rebuilt(Event, frozen=True):
     """What a change came to."""
 
     event: ClassVar[str] = "rebuilt"
@@ -77,16 +71,14 @@ class Rebuilt(Event):
     first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CommandStarted(Event):
+class CommandStarted(Event, frozen=True):
     """What `--exec` runs begins."""
 
     event: ClassVar[str] = "running"
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class Printed(Event):
+class Printed(Event, frozen=True):
     """A line of what `--exec` runs, as it comes."""
 
     event: ClassVar[str] = "output"
@@ -94,8 +86,7 @@ class Printed(Event):
     """Without its end; of one that was written over (`\\r`), what was seen last."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEnded(Event):
+class CommandEnded(Event, frozen=True):
     """What `--exec` ran has ended, or was ended for a new change."""
 
     event: ClassVar[str] = "command"

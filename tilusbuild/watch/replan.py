@@ -12,7 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
@@ -52,8 +54,7 @@ Found = Callable[[ProgramJob, str | None], None]
 """Called with each program that is new, with the hash of the one in whose place it stands."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPart:
+class PlannedPart(Struct, frozen=True):
     """A part of the plan as it is now."""
 
     instances: tuple[PlannedInstance, ...]
@@ -66,8 +67,7 @@ class PlannedPart:
         return {program for instance in self.instances for program in instance.programs}
 
 
-@dataclass(frozen=True, slots=True)
-class PlanState:
+class PlanState(Struct, frozen=True):
     """A whole plan, and what it rests on."""
 
     project: Project
@@ -107,8 +107,7 @@ class PlanState:
         return jobs(self.plan)
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(Struct):
     """An instance under way: its schedules are decided, and some programs made."""
 
     before: PlannedInstance
@@ -127,8 +126,7 @@ class _Draft:
         return planned_instance(old.spec, old.sources, old.schedules, old.default, programs, inputs)
 
 
-@dataclass(slots=True)
-class Replanner:
+class Replanner(Struct):
     """Plans the selected part of a project, again and again."""
 
     selection: PlanSelection

@@ -15,8 +15,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+
+from msgspec import Struct, field
 
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.config import BuildConfig
@@ -45,8 +46,7 @@ _HEAD_START = 0.02
 """Seconds that rendering waits at most for the first compile to begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
+class WatchOptions(Struct, frozen=True):
     """What the command line says of watching."""
 
     command: str | None = None
@@ -67,8 +67,7 @@ class _StoppedError(Exception):
     """A signal came while a plan was made."""
 
 
-@dataclass(slots=True)
-class _PendingChanges:
+class _PendingChanges(Struct):
     """Changes that no plan has seen yet."""
 
     parts: set[Part] = field(default_factory=set)

@@ -13,8 +13,9 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary.elf import Elf
@@ -32,8 +33,7 @@ MAX_FILES = 10_000
 # What is read, as values.
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignProblem:
+class ForeignProblem(Struct, frozen=True):
     """Something broken. `path` is relative to the cache; `moved`: it works in its old place."""
 
     path: str
@@ -44,8 +44,7 @@ class ForeignProblem:
         return f"{self.path}: {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignEntry:
+class ForeignEntry(Struct, frozen=True):
     """One kernel: what the system keeps, looks up and deletes as one."""
 
     path: str
@@ -80,8 +79,7 @@ class ForeignEntry:
         return self.unit or self.path
 
 
-@dataclass(frozen=True, slots=True)
-class StaleFile:
+class StaleFile(Struct, frozen=True):
     """A file or directory that belongs to no entry and is not needed, such as an abandoned staging
     directory."""
 
@@ -91,8 +89,7 @@ class StaleFile:
     modified: float
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignCache:
+class ForeignCache(Struct, frozen=True):
     """A whole foreign cache."""
 
     system: str

@@ -11,7 +11,8 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.interop.caches.directory import CacheDirectory, ForeignCache, ForeignEntry
@@ -20,8 +21,7 @@ from tilusbuild.state import directories
 _PRIVATE = re.compile(r"\.removed-[a-z0-9_]{8}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """An entry or stale file to remove. `path` is relative to the cache."""
 
     path: str
@@ -67,8 +67,7 @@ def decide(
     return tuple(chosen.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
+class _Unit(Struct, frozen=True):
     """Entries that are removed together, as the kernels of a graph are."""
 
     path: str

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tilusbuild.cache.layout import files_below
 from tilusbuild.errors import TilusbuildError, input_error
@@ -32,8 +33,7 @@ MARK = ".tilusbuild-view"
 """The file by which an earlier export is recognised: its layout, and its files, one a line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """What was written: all files, hard links among them, and the bytes of those that are not."""
 
     files: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup
@@ -25,8 +26,7 @@ from tilusbuild.runtime.tables import Table, read_tables
 from tilusbuild.status import Status
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedProgram:
+class ExportedProgram(Struct, frozen=True):
     """One program of a script, built or not. `index` is its place in the plan, `status` that of
     meta.json or "missing", `meta` the whole of meta.json (empty when it is missing), `includes` the
     absolute paths of the directories in `include/` that its compile.sh reads."""
@@ -44,8 +44,7 @@ class ExportedProgram:
         return tuple(sorted(self.meta.get("files", ())))
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedScript:
+class ExportedScript(Struct, frozen=True):
     """A script with everything that a layout may need. `name` is in snake case; `latency` has the
     names of the directories in `latency/`."""
 
@@ -66,24 +65,21 @@ class ExportedScript:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HardLink:
+class HardLink(Struct, frozen=True):
     """A file of the cache under another name. `path` is relative to the export, in all three."""
 
     path: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class OwnFile:
+class OwnFile(Struct, frozen=True):
     """A file that only the export has."""
 
     path: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SymLink:
+class SymLink(Struct, frozen=True):
     """A symbolic link within the export."""
 
     path: str

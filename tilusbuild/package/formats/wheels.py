@@ -22,8 +22,10 @@ import stat
 import time as clock
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from keyword import iskeyword
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild import runtime
 from tilusbuild.package import names
@@ -55,8 +57,7 @@ _PYTHON = ">=3.10"
 _TVM_FFI = "apache-tvm-ffi>=0.1.9"
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """A wheel to write. `name` is normalized as PEP 503 has it, `version` as PEP 440;
     `requires` are its dependencies besides tvm-ffi; `extras` the extras, each with what it needs;
     `entry` its entry point in the group of packages, as (name, object)."""
