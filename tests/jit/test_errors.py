@@ -67,19 +67,3 @@ def test_a_callers_flags_are_held_to_what_a_manifests_are(
         tilusbuild.KernelCache().cached("scale", target="cpu", **how)
     assert said in str(raised.value)
     assert not list(tmp_path.glob(".cache/programs/*"))
-
-
-@pytest.mark.parametrize("more", ["strides = [2]", "constant = true"])
-def test_arguments_that_it_cannot_pass_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
-) -> None:
-    (tmp_path / "kernels").mkdir()
-    text = manifest().replace('x = "f32*[n]"', f'x = {{ type = "f32*[n]", {more} }}')
-    (tmp_path / "tilus.toml").write_text(text)
-    (tmp_path / "kernels" / "scale.cu.j2").write_text(TEMPLATE)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        tilusbuild.InputError, match='"x" is neither a dense tensor nor a number'
-    ) as raised:
-        tilusbuild.KernelCache().cached("scale", target="cpu")
-    assert raised.value.line is not None

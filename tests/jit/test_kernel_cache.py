@@ -83,6 +83,27 @@ def test_each_backend_computes_the_same_and_checks_the_same(source: Source, back
             kernel(*args)
 
 
+def test_arguments_that_are_not_dense_tensors(source: Source) -> None:
+    """They are passed as `load`'s kernels pass them: a stride, and a pointer without a shape."""
+    text = source.text.replace("x[i] *", "x[i * s] *").replace(
+        "const float *x, float *y", "const float *x, long long s, float *y"
+    )
+    args = dict(source.table["args"])
+    args = {"a": "f32", "x": {"type": "f32*[n]", "strides": ["s"]}, "s": "i64", **args}
+    args["x"] = {"type": "f32*[n]", "strides": ["s"]}
+    spread = Source(text, **{**source.table, "args": args})
+    kernel = KernelCache().cached(spread, target="cpu", times=2)
+    np.testing.assert_array_equal(kernel(2.0, np.repeat(X, 3)[::3]), 4 * X)
+
+
+@pytest.mark.nvcc
+def test_nvrtc_is_the_device_compiler_of_the_build(source: Source) -> None:
+    kernel = KernelCache().cached(source, target="sm_90a", execution_backend="nvrtc", times=2)
+    assert kernel.backend == "nvrtc"
+    with open(os.path.join(os.path.dirname(kernel.device_kernel_path), "compile.sh")) as script:
+        assert "# NVRTC is a path" in script.read()
+
+
 def test_which_arguments_are_outputs_can_be_said(source: Source) -> None:
     plain = Source(
         source.text, **{**source.table, "args": {**source.table["args"], "y": "f32*[n]"}}

@@ -124,7 +124,7 @@ def test_cuda_is_the_gpu_here_or_the_only_target_of_cuda(source: Source, project
         KernelCache().cached(source, target="cuda")
     both = (project / "tilus.toml").read_text() + '[target.old]\narch = "sm_80"\n'
     (project / "tilus.toml").write_text(both)
-    with pytest.raises(InputError, match="no target is for it"):
+    with pytest.raises(InputError, match="here there is no CUDA device"):
         KernelCache().cached("scale", target="cuda", kind="one")
 
 

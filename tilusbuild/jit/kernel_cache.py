@@ -20,12 +20,11 @@ from tilusbuild.cache import layout
 from tilusbuild.compile.steps import launcher_in
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit import device_code, make
-from tilusbuild.jit.make import clear
-from tilusbuild.jit.request import Request, Source, opened, request
+from tilusbuild.jit import make
+from tilusbuild.jit.request import Source, opened, request
 from tilusbuild.jit.tilelang_words import AUTO
 from tilusbuild.runtime import arrays, library, option
-from tilusbuild.runtime.calls import CallForms
+from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.places import get_cache_dir
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.regular import read_bytes, read_text
@@ -40,12 +39,10 @@ class Stats(Struct, frozen=True):
     compiles: int = 0
 
 
-class CachedKernel:
-    """A kernel that computes one program. Call it with the arguments that are not a dimension, in
-    order or by name; outputs that are left out are allocated like the first tensor, and returned.
+class CachedKernel(Kernel):
+    """A kernel that computes one program, whose library is open. It is called as any `Kernel`.
 
-    Its files are those of the cache tree. With the backend "nvrtc" there are none: their paths are
-    None.
+    Its files are those of the cache tree.
     """
 
     def __init__(
@@ -55,24 +52,19 @@ class CachedKernel:
         *,
         backend: str,
         out: Sequence[int] | None,
-        source: str | None = None,
-        hold: ReaderLock | None = None,
+        hold: ReaderLock,
     ) -> None:
-        self._launch = launch
-        self._source = source
-        self._hold = hold
         self.backend = backend
-        """ "tvm_ffi", "ctypes" or "nvrtc"."""
+        """ "tvm_ffi", "ctypes" or "nvrtc", as the request said."""
         self.script = script if out is None else _with_outputs(script, out)
         """What is known of the kernel: its target, constants, schedule and arguments."""
-        self._count = len(arrays.passed(self.script))
-        self._forms = CallForms(self.script)
+        super().__init__([self.script], hold=hold, launch=launch)
 
     def __repr__(self) -> str:
         return f"<CachedKernel {self.script.label} through {self.backend}>"
 
     @property
-    def device_kernel_path(self) -> str | None:
+    def device_kernel_path(self) -> str:
         """Return the path of the rendered source."""
         return self._file(layout.SOURCE)
 
@@ -80,56 +72,37 @@ class CachedKernel:
     def host_kernel_path(self) -> str | None:
         """Return the path of the generated launcher; None where the template has host code of its
         own."""
-        command = self._file(layout.COMPILE_SH)
-        if command is None:
-            return None
-        digests = layout.mentioned_headers(read_bytes(command))
+        digests = layout.mentioned_headers(read_bytes(self._file(layout.COMPILE_SH)))
         include = os.path.join(self.script.root, layout.INCLUDE)
         return launcher_in(os.path.join(include, digest) for digest in digests)
 
     @property
-    def kernel_lib_path(self) -> str | None:
+    def kernel_lib_path(self) -> str:
         """Return the path of the library."""
         return self._file(layout.LIBRARY)
 
     @property
-    def params_path(self) -> str | None:
+    def params_path(self) -> str:
         """Return the path of the signature, constants and schedules, as JSON."""
-        return os.path.join(self.script.path, layout.SCRIPT_JSON) if self.script.path else None
+        return os.path.join(self.script.path, layout.SCRIPT_JSON)
 
     def get_kernel_source(self) -> str:
         """Return the rendered source. Raises `OSError` when its file was removed."""
-        path = self.device_kernel_path
-        if path is None:
-            return self._source or ""
-        return read_text(path)
+        return read_text(self.device_kernel_path)
 
     def get_host_source(self) -> str:
         """Return the launcher's source; "" without one. Raises `OSError` when its file was
         removed."""
         path = self.host_kernel_path
-        if path is None:
-            return ""
-        return read_text(path)
+        return "" if path is None else read_text(path)
 
-    def _file(self, name: str) -> str | None:
-        if not self.script.path:
-            return None
+    def _file(self, name: str) -> str:
         return os.path.join(self.script.root, layout.PROGRAMS, self.script.programs[0], name)
 
     def release(self) -> None:
         """Let the cache remove the kernel's files: its library is open, so it can still be
         called."""
         self._hold = None
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        """Launch. Raises what the library says of the arguments: `TypeError`, `ValueError`."""
-        if not named and len(args) == self._count:
-            self._launch(*args)
-            return None
-        full, made = self._forms.complete(args, named)
-        self._launch(*full)
-        return made
 
 
 def _with_outputs(script: Script, out: Sequence[int]) -> Script:
@@ -220,11 +193,16 @@ class KernelCache:
         with slot.lock:
             kernel = slot.current()
             if kernel is not None:
-                self._count(memory_hits=1)
+                self._count("memory_hits")
                 return kernel
-            kernel, compiled, slot.inputs = _made(wanted)
-            slot.kernel = kernel
-        self._count(**({"compiles": 1} if compiled else {"disk_hits": 1}))
+            project, script, target, since = opened(wanted)
+            with project:
+                found, compiled, inputs = make.build(project, script, target, wanted, since)
+                hold = ReaderLock(found.root, [found.hash])
+            launch = library.launcher(found, 0, None)
+            kernel = CachedKernel(found, launch, backend=wanted.backend, out=wanted.out, hold=hold)
+            slot.kernel, slot.inputs = kernel, inputs
+        self._count("compiles" if compiled else "disk_hits")
         return kernel
 
     def clear_cache(self) -> None:
@@ -237,35 +215,8 @@ class KernelCache:
             with slot.lock:
                 if slot.kernel is not None:
                     slot.kernel.release()
-        clear(get_cache_dir())
+        make.clear(get_cache_dir())
 
-    def _count(self, **more: int) -> None:
+    def _count(self, name: str) -> None:
         with self._lock:
-            counts = {name: getattr(self._stats, name) + count for name, count in more.items()}
-            self._stats = replace(self._stats, **counts)
-
-
-def _made(wanted: Request) -> tuple[CachedKernel, bool, make.Inputs]:
-    project, script, target, since = opened(wanted)
-    with project:
-        if wanted.backend == "nvrtc":
-            from tilusbuild.jit.launchers import through_driver
-
-            found = device_code.build(project, script, target, since)
-            start = through_driver(
-                found.script, found.image, found.symbol, found.launch, found.constants
-            )
-            kernel = CachedKernel(
-                found.script, start, backend="nvrtc", out=wanted.out, source=found.source
-            )
-            return kernel, found.compiled, found.inputs
-        built = make.build(project, script, target, wanted, since)
-        hold = ReaderLock(built.script.root, [built.script.hash])
-    if wanted.backend == "ctypes":
-        from tilusbuild.jit.launchers import through_c
-
-        launch = through_c(built.script, built.program)
-    else:
-        launch = library.launcher(built.script, built.program, None)
-    kernel = CachedKernel(built.script, launch, backend=wanted.backend, out=wanted.out, hold=hold)
-    return kernel, built.compiled, built.inputs
+            self._stats = replace(self._stats, **{name: getattr(self._stats, name) + 1})

@@ -11,8 +11,6 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 
-from msgspec import Struct
-
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import Under
@@ -34,9 +32,6 @@ from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.state.stamp import observe
 from tilusbuild.status import Status
-
-DEVICE_CODE = "device"
-"""The directory in the cache's state directory that NVRTC's device code is kept in."""
 
 
 class Inputs:
@@ -73,16 +68,6 @@ class Inputs:
         return self._is_sure
 
 
-class BuiltKernel(Struct, frozen=True):
-    """A script with the one program."""
-
-    script: Script
-    program: int
-    compiled: bool
-    """Whether a compiler ran for it."""
-    inputs: Inputs
-
-
 def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
     """Return the plan of one program; no plan is remembered for it. Raises `InputError`."""
     selection = PlanSelection((script,), (target,), 0)
@@ -95,9 +80,10 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanS
 
 def build(
     project: Project, script: str, target: str, wanted: Request, since: Moment
-) -> BuiltKernel:
-    """Have the program in the cache; `since` is when reading began. Raises `InputError`,
-    `CacheError`, `KernelNotBuilt`."""
+) -> tuple[Script, bool, Inputs]:
+    """Return a script with the one program, which is in the cache then, whether a compiler ran for
+    it, and what it was made from; `since` is when reading began. Raises `InputError`, `CacheError`,
+    `KernelNotBuilt`."""
     plan, selection = planned_for(project, script, target)
     (instance,) = plan.instances
     inputs = Inputs(project, plan.inputs, since)
@@ -112,7 +98,7 @@ def build(
     if result.statuses.get(program) != Status.BUILT:
         raise KernelNotBuilt(_why(instance.label, result.summary), project.manifest.root)
     found = read_script(project.cache.script_path(instance.directory, instance.hash))
-    return BuiltKernel(found, 0, result.summary.compiled > 0, inputs)
+    return found, result.summary.compiled > 0, inputs
 
 
 def _why(label: str, summary: Summary) -> str:
@@ -169,5 +155,4 @@ def clear(root: str) -> None:
         left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
         for program in {p for pair in gone for p in listed.get(pair, ())} - left:
             cache.remove_entry(cache.program_path(program))
-    for name in (SOURCES, DEVICE_CODE):
-        shutil.rmtree(os.path.join(cache.state_path, name), ignore_errors=True)
+    shutil.rmtree(os.path.join(cache.state_path, SOURCES), ignore_errors=True)

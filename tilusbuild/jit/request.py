@@ -23,12 +23,10 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit.tensors import check_arguments
 from tilusbuild.jit.tilelang_words import (
     AUTO,
     CPU_WORDS,
     CUDA,
-    TargetWords,
     backend_of,
     host_of,
     pass_configs_of,
@@ -111,14 +109,16 @@ def request(
     for word, value in (*((f"constant {i}", v) for i, v in enumerate(args, 1)), *params.items()):
         if not isinstance(value, bool | int | float | str):
             raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
-    wanted, configs = _target(target), pass_configs_of(pass_configs or {})
+    if target is None:
+        target = os.environ.get(f"{_PREFIX}TARGET") or AUTO
+    wanted, configs = target_of(target), pass_configs_of(pass_configs or {})
     return Request(
         source=source if isinstance(source, Source) else name,
         directory=directory,
         target=wanted.name,
         target_host=host_of(target_host) or wanted.host,
         backend=backend_of(backend),
-        out=None if out_idx is None else _indices(out_idx),
+        out=_indices(out_idx),
         flags=(*words("compile_flags", compile_flags), *configs.flags),
         fast_math=configs.fast_math,
         configs=configs.switches,
@@ -138,11 +138,9 @@ def _place(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
     raise TypeError(f"a script's name or a Source is wanted, not {type(source).__name__}")
 
 
-def _target(target: str | Mapping[str, Any] | None) -> TargetWords:
-    return target_of(os.environ.get(f"{_PREFIX}TARGET") or AUTO if target is None else target)
-
-
-def _indices(out: int | Sequence[int]) -> tuple[int, ...]:
+def _indices(out: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if out is None:
+        return None
     found = (out,) if isinstance(out, int) else tuple(out)
     if not all(type(index) is int for index in found):
         raise TypeError(f"out_idx holds whole numbers, not {out!r}")
@@ -247,7 +245,11 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
             hint = did_you_mean(script, project.manifest.scripts)
             raise input_error(f'no script "{script}" in {project.manifest.path}', hint=hint)
         target = _target_of_script(project.manifest, script, wanted.target)
-    check_arguments(project.manifest, script)
+    if wanted.backend == "nvrtc" and project.manifest.targets[target].is_cpu:
+        raise input_error(
+            f"{script}: the backend nvrtc compiles for GPUs, and {target} is the cpu",
+            hint='execution_backend="tvm_ffi" or "ctypes" run there',
+        )
     project.manifest = _narrowed(project.manifest, script, target, wanted)
     since = project.clock.moment().earlier(time.monotonic_ns() - began)
     return project, script, target, since
@@ -280,31 +282,30 @@ def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
-    """Return the target of that name or architecture; with "auto", the best for this machine."""
+    """Return the target of that name or architecture; with "cuda" and "auto", the best for this
+    machine. Without a GPU, "cuda" is the only target of CUDA, and "auto" the cpu."""
     targets = targets_of(manifest)
     known = {name: targets[name] for name in manifest.targets_of(script)}
-    if word == CUDA and word not in known:
-        return _cuda_target(script, {n: t for n, t in known.items() if t.kind == "cuda"})
-    if word != AUTO:
-        if word in CPU_WORDS and word not in known:
-            word = "cpu"
-        fitting = [name for name, each in known.items() if word in (name, each.arch)]
+    choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
+    if word not in (AUTO, CUDA) or word in known:
+        arch = "cpu" if word in CPU_WORDS else word
+        fitting = [name for name, each in known.items() if word == name or arch == each.arch]
         if not fitting:
-            choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
-    fitting = _for_gpu(known, gpu_here())
-    if fitting:
-        return fitting[0]
-    hosts = [name for name, each in known.items() if each.kind == "cpu"]
-    if not hosts:
-        choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
-        gpu = gpu_here()
+    gpu = gpu_here()
+    fitting = _for_gpu(known, gpu)
+    if word == AUTO:
+        fitting += [name for name, each in known.items() if each.kind == "cpu"]
+    else:
+        of_cuda = [name for name, each in known.items() if each.kind == "cuda"]
+        fitting += of_cuda if len(of_cuda) == 1 else []
+    if not fitting:
         here = f"its GPU is {gpu}" if gpu else "there is no CUDA device"
         raise input_error(
             f"{script} is built for {choices}, and here {here}", hint="say target= to build anyway"
         )
-    return hosts[0]
+    return fitting[0]
 
 
 def _for_gpu(known: Mapping[str, Target], gpu: Device | None) -> list[str]:
@@ -315,18 +316,6 @@ def _for_gpu(known: Mapping[str, Target], gpu: Device | None) -> list[str]:
             fits = [a.name for a in each.archs if can_run(a.name, gpu.arch)]
             ranked += [(code_rank(arch, gpu.arch, "sass"), name) for arch in fits]
     return [name for _, name in sorted(ranked)]
-
-
-def _cuda_target(script: str, known: Mapping[str, Target]) -> str:
-    """Return the target that "cuda" means: the best for the GPU here, or the only one of CUDA."""
-    fitting = _for_gpu(known, gpu_here()) or list(known)[: len(known) == 1]
-    if not fitting:
-        choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
-        raise input_error(
-            f'{script}: target "cuda" is the GPU of this machine, and no target is for it',
-            hint=f"say one to build anyway: {choices}" if known else "it has no CUDA target",
-        )
-    return fitting[0]
 
 
 def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> Manifest:

@@ -24,7 +24,7 @@ CPU_WORDS = ("cpu", "c", "llvm")
 CUDA = "cuda"
 
 _OTHER_BACKENDS = {
-    "cython": '"ctypes" calls the C function of the library, as cython does there',
+    "cython": '"ctypes" calls the library, as cython does there',
     "torch": 'that is for Metal there; "tvm_ffi" takes tensors of torch',
     "cutedsl": 'kernels here are CUDA, not Python: a template may include CuTe; "tvm_ffi" calls it',
     "dlpack": '"tvm_ffi" takes whatever speaks DLPack',
@@ -93,15 +93,8 @@ def _option(target: str, word: str) -> tuple[str, str]:
 
 
 _IGNORED = (
-    "keys",
-    "tag",
-    "libs",
-    "device",
-    "max_num_threads",
-    "max_threads_per_block",
-    "thread_warp_size",
-    "max_shared_memory_per_block",
-    "model",
+    *("keys", "tag", "libs", "device", "model", "thread_warp_size", "max_num_threads"),
+    *("max_threads_per_block", "max_shared_memory_per_block"),
 )
 """Keys of TVM's tables that say what the architecture says here, or nothing about CUDA."""
 

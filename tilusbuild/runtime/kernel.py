@@ -80,8 +80,14 @@ class Kernel:
     outputs that are left out are allocated like the first tensor, and returned."""
 
     def __init__(
-        self, scripts: Sequence[Script], *, strict: bool = False, hold: ReaderLock | None = None
+        self,
+        scripts: Sequence[Script],
+        *,
+        strict: bool = False,
+        hold: ReaderLock | None = None,
+        launch: Callable[..., Any] | None = None,
     ) -> None:
+        """`launch` serves every call, where there is nothing to choose."""
         self._scripts = tuple(scripts)
         self._hold = hold
         self._strict = strict
@@ -91,7 +97,7 @@ class Kernel:
         self._lock = threading.RLock()
         process.kernels.add(self)
         one_device = all(script.kind == "cpu" for script in scripts)
-        self._direct: Callable[..., Any] | None = None
+        self._direct = launch
         self._label = scripts[0].label
         self._key = _key_reader(scripts[0], one_device)
         wanted = arrays.passed(scripts[0])
