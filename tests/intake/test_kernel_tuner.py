@@ -22,7 +22,6 @@ HEAD = f"""
 import os
 from collections import OrderedDict
 import numpy
-from jinja2 import Template
 from kernel_tuner import tune_kernel
 
 SOURCE = '''{KERNEL}'''
@@ -70,6 +69,25 @@ for device in ("A100", "H100"):
         "order_1": ["row"],
         "wide": [4],
     }
+
+
+def test_the_recorder_comes_before_a_package_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "kernel_tuner").mkdir()
+    (tmp_path / "kernel_tuner/__init__.py").touch()
+    (tmp_path / "beside.py").write_text("size = 7")
+    text = """
+import beside
+from kernel_tuner.utils.directives import anything
+tune_kernel("scale", SOURCE, beside.size, args, params)
+"""
+    assert imported(tmp_path, text)[0].kernels[0].grid == ["cdiv(7, block_size_x)"]
+
+
+def test_what_kernel_tuner_alone_writes_is_named(tmp_path: Path) -> None:
+    source = KERNEL.replace("if", "#pragma unroll loop_unroll_factor_0\n grid_size_x; if")
+    text = f"tune_kernel('scale', {source!r}, n, args, params, defines={{}})"
+    notes = "\n".join(imported(tmp_path, text)[0].notes)
+    assert all(word in notes for word in ("its defines", "grid_size_x", "loop_unroll_factor_0"))
 
 
 def test_a_source_beside_the_script_is_found(tmp_path: Path) -> None:
@@ -154,7 +172,7 @@ tune_kernel("scale", SOURCE, n, args, params)
 def test_grids_and_shared_memory_are_texts_and_functions(tmp_path: Path) -> None:
     text = """
 tune_kernel("scale", SOURCE, (4096, "tile", lambda p: p["tile"]), args, params,
-            grid_div_x=["block_size_x / tile"], grid_div_y=[], grid_div_z=lambda p: p["tile"] * 2,
+            grid_div_x=["block_size_x // tile"], grid_div_y=[], grid_div_z=lambda p: p["tile"] * 2,
             smem_args={"size": lambda p: p["block_size_x"] * 4},
             compiler_options=["-std=c++20", "-O3", "-I/usr/include/x"])
 """
@@ -180,37 +198,6 @@ def test_what_a_comment_assigns_to_is_no_output(tmp_path: Path) -> None:
     assert kernel.args == {"x": {"type": "f32*[n]", "out": True}, "y": "f32*[n]", "n": "i32"}
 
 
-def test_a_template_of_jinja2_is_one_here(tmp_path: Path) -> None:
-    text = """
-with open(os.path.join(os.path.dirname(__file__), "scale.cu")) as file:
-    template = Template(file.read())
-tune_kernel("scale", template.render, n, args, params)
-tune_kernel("scale", Template(SOURCE + ' ').render, n, args, params)
-"""
-    draft, made = imported(tmp_path, text, scale=KERNEL)
-    first, second = draft.kernels
-    assert (first.template, first.rendered) == ("scale.cu", True)
-    assert made == {second.template: KERNEL + " "}
-
-
-UNROLLED = """
-__global__ void scale(float *x, const float *y, int n) {
-    #pragma unroll loop_unroll_factor_0
-    for (int i = 0; i < 1024; i++) x[i] = y[i];
-}
-"""
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_what_unrolls_loops_is_no_macro(project: Project) -> None:
-    project.write("a/scale.cu", UNROLLED)
-    space = "{'block_size_x': [64], 'loop_unroll_factor_0': [0, 4]}"
-    project.write("a/tune.py", HEAD + f"tune_kernel('scale', 'scale.cu', n, args, {space})")
-    project.run("import", "a/tune.py")
-    assert Project(project.directory / "a", project.environment).compiled() == 2
-
-
 TYPED = '''
 GENERIC = """
 #include <cuda_fp16.h>
@@ -223,7 +210,7 @@ __global__ void fill(T *x, const float2 *y, int n) {
 """
 kinds = {"block_size_x": [64, 128], "float_type": ["float", "half"]}
 tune_kernel("fill<float_type, block_size_x>", GENERIC, n, [1, 2, n], kinds)
-tune_kernel("fill<double, block_size_x>", GENERIC, n, [1, 2, n], params, defines={})
+tune_kernel("fill<double, block_size_x>", GENERIC, n, [1, 2, n], params)
 '''
 
 
@@ -234,8 +221,6 @@ def test_types_of_templates_are_types_of_arguments(project: Project) -> None:
     assert [arg.type for arg in tuned.args.values()] == ["float_type_dtype*[n]", "f32*[n]", "i32"]
     assert [arg.type for arg in fixed.args.values()] == ["f64*[n]", "f32*[n]", "i32"]
     assert tuned.kernel == "fill<float_type, block_size_x>"  # macros
-    assert fixed.kernel == "fill<double, {{ block_size_x }}>"
-    assert not fixed.flags
     assert "16 to compile" in project.run("plan").out
 
 

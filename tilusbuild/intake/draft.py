@@ -59,9 +59,6 @@ class KernelDraft(Struct):
     smem: Value | None = None
     types: dict[str, str] = field(default_factory=dict)
     """Tuned types, and the constant that has each as an element type."""
-    rendered: bool = False
-    jinja2: bool = False
-    """The template was written for Jinja2 itself."""
 
 
 class Draft(Struct):
@@ -122,8 +119,7 @@ def _kernel(kernel: KernelDraft) -> list[str]:
     name = f"script.{kernel.name}"
     first = {
         "template": kernel.template,
-        "render": None if kernel.rendered else False,
-        "jinja": "jinja2" if kernel.jinja2 else None,
+        "render": False,
         "kernel": kernel.kernel,
         "flags": kernel.flags,
         "space-file": kernel.space_file,

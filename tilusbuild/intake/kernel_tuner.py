@@ -8,18 +8,15 @@ it imports must be installed, and branches that it does not take are not seen.
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import os
 import re
-import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value, parse
@@ -40,47 +37,22 @@ _DEFAULT_BLOCK = (256, 1, 1)
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 _LANGUAGES = ("cuda", "cupy", "nvcuda")
 _MAX_THREADS = 1024
-_MAX_SHOWN = 40
 
 
 def _shown(value: object) -> str:
     """Return a recorded value for a note."""
     text = str(value["?"]) if isinstance(value, dict) and "?" in value else str(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+    return text if len(text) <= recorder.LIMIT else f"{text[: recorder.LIMIT]}..."
 
 
 class _Reader(Struct, frozen=True):
     draft: Draft
     root: str
-    script: str
     files: dict[str, str]
-    lines: dict[str, int] = field(default_factory=dict)
-    """The line of the call that each kernel is of, by the kernel's name."""
+    """Takes the sources that the script holds as text, by the names that they are to have."""
 
-    def call(self, said: Mapping[str, Any]) -> None:
-        """Add the kernel of one call to the draft, or a note."""
-        notes = dict(self.draft.notes)
-        problem = self._problem(said) or self._kernel(said)
-        if problem is not None:
-            self.draft.note(f"left out: {self.script}:{said['where']} {problem}")
-        elif self._is_there_already(said):
-            # By an earlier round of a loop: over devices, say.
-            self.files.pop(self.draft.kernels.pop().template, None)
-            self.draft.notes = notes
-
-    def _is_there_already(self, said: Mapping[str, Any]) -> bool:
-        """Return whether the last kernel is an earlier one of the same line by another name."""
-        *before, last = self.draft.kernels
-        line = self.lines[last.name] = int(str(said["where"]))
-        text = self.files.get(last.template, last.template)
-        return any(
-            replace(last, name=each.name, template=each.template) == each
-            and text == self.files.get(each.template, each.template)
-            for each in before
-            if self.lines[each.name] == line
-        )
-
-    def _problem(self, said: Mapping[str, Any]) -> str | None:
+    def call(self, said: Mapping[str, Any]) -> str | None:
+        """Add the kernel of one call to the draft. Return why it cannot be."""
         if str(said.get("lang") or "cuda").lower() not in _LANGUAGES:
             return (
                 f"tunes a function of lang = {said['lang']!r}: only CUDA kernels are read, and no "
@@ -88,21 +60,17 @@ class _Reader(Struct, frozen=True):
             )
         if "texmem_args" in said:
             return "needs texture references, which CUDA has no longer"
-        source = said.get("kernel_source")
-        if not isinstance(source, str | list) and "template" not in (source or {}):
+        source, space = said.get("kernel_source"), said.get("tune_params")
+        others = source[1:] if isinstance(source, list) else []
+        source = source[0] if isinstance(source, list) and source else source
+        if not isinstance(source, str):
             return f"is given a kernel_source that is not text: {_shown(source)}"
-        if not isinstance(said.get("tune_params"), dict):
-            return (
-                f"is given tune_params that are not a dictionary: {_shown(said.get('tune_params'))}"
-            )
-        return None
-
-    def _kernel(self, said: Mapping[str, Any]) -> str | None:
-        """Add a kernel. Return why it cannot be."""
-        name, space = str(said.get("kernel_name")), said["tune_params"]
+        if not isinstance(space, dict):
+            return f"is given tune_params that are not a dictionary: {_shown(space)}"
+        name = str(said.get("kernel_name"))
         taken = [each.name for each in self.draft.kernels]
         kernel = KernelDraft(name_of(name, taken), "", name)
-        text = self._source(kernel, said["kernel_source"])
+        text = self._source(kernel, source)
         if text is None:
             return f"tunes {kernel.template}, which is not there"
         code = without_comments(text)
@@ -110,85 +78,66 @@ class _Reader(Struct, frozen=True):
         if found is None:
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
         kernel.kernel = found.name
-        take_space(self.draft, kernel, space)
+        if others:
+            self._note(kernel, "its other sources are not written; it may include them")
+        self._space(kernel, space)
         take_arguments(self.draft, kernel, found, code)
         if isinstance(filled := said.get("cmem_args"), dict):
             take_constants(self.draft, kernel, filled, code)
-        self._defines(said, kernel, text)
+        self._macros(said, kernel, text)
         self._rules(said, kernel)
         self._launch(said, kernel)
         self._options(said, kernel)
         self.draft.kernels.append(kernel)
         return None
 
-    def _source(self, kernel: KernelDraft, source: object) -> str | None:
+    def _note(self, kernel: KernelDraft, text: str) -> None:
+        self.draft.note(f"{kernel.name}: {text}")
+
+    def _source(self, kernel: KernelDraft, source: str) -> str | None:
         """Return the text of a kernel's file, which it makes where the script has it as text."""
-        if isinstance(source, list):
-            first = source[0] if source else None
-            self.draft.note(
-                f"{kernel.name}: its other sources are not written; it may include them"
-            )
-            source = first
-        if isinstance(source, dict) and "template" in source:
-            kernel.rendered = kernel.jinja2 = True
-            source = source["template"]
-        if not isinstance(source, str):
-            kernel.template = _shown(source)
-            return None
         if source.endswith(_SUFFIXES) and "\n" not in source:
             kernel.template = os.path.relpath(os.path.join(self.root, source), self.root)
             path = os.path.join(self.root, kernel.template)
             return read_text(path, "replace") if os.path.isfile(path) else None
         for name in sorted(os.listdir(self.root)):
             path = os.path.join(self.root, name)
-            if name.endswith((*_SUFFIXES, ".j2")) and read_text(path, "replace") == source:
+            if name.endswith(_SUFFIXES) and read_text(path, "replace") == source:
                 kernel.template = name  # the script has read it
                 return source
-        kernel.template = f"kernels/{kernel.name}.cu" + (".j2" if kernel.rendered else "")
+        kernel.template = f"kernels/{kernel.name}.cu"
         self.files[kernel.template] = source
         return source
 
-    def _defines(self, said: Mapping[str, Any], kernel: KernelDraft, text: str) -> None:
-        """Leave the macros out that a script does not want; add those that its source asks for."""
+    def _space(self, kernel: KernelDraft, space: Mapping[str, object]) -> None:
+        """Add parameters, each of them a macro as well, as Kernel Tuner has it."""
+        for name, values in space.items():
+            if not isinstance(values, list) or not values or not _plain(values):
+                self._note(kernel, f"the values of {name} are not understood")
+                continue
+            # A value that is there twice is one schedule here.
+            kernel.space[name] = list({(type(each), each): each for each in values}.values())
+            kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
+
+    def _macros(self, said: Mapping[str, Any], kernel: KernelDraft, text: str) -> None:
+        """Add the macros that a source asks for, and note what it has of Kernel Tuner's only."""
         names = [*kernel.space, *kernel.params]
-        if (defines := said.get("defines")) is not None:
-            head, bracket, rest = kernel.kernel.partition("<")
-            if bracket:
-                pattern = r"\b(" + "|".join(map(re.escape, names)) + r")\b"
-                kernel.kernel = head + bracket + re.sub(pattern, r"{{ \1 }}", rest)
-            kernel.flags.clear()
-            if defines:
-                self.draft.note(f"{kernel.name}: its defines are not written: give them as flags")
-            return
-        self._unrolled(kernel)
         sizes = dict(zip(_BLOCK, _DEFAULT_BLOCK, strict=True)) | {"kernel_tuner": 1}
         for name, value in sizes.items():
             if name not in names and re.search(rf"\b{name}\b", text):
                 kernel.flags.append(f"-D{name}={value}")
-        if re.search(r"\bgrid_size_[xyz]\b", text):
-            self.draft.note(f"{kernel.name}: the macros grid_size_x, _y and _z are not defined")
-
-    def _unrolled(self, kernel: KernelDraft) -> None:
-        """Declare what `#pragma unroll` is given, where no macro is expanded, as Kernel Tuner does:
-        by a template before the source."""
-        names = [name for name in kernel.space if "loop_unroll_factor" in name]
-        if not names or kernel.rendered:
-            return
-        before = "kernels"
-        own = f"{before}/{kernel.name}.cu.j2"
-        lines = [f"constexpr int {name} = {{{{ {name} }}}};" for name in names]
-        lines.append(f'#include "{os.path.relpath(kernel.template, before)}"')
-        self.files[own] = "\n".join(lines) + "\n"
-        kernel.template, kernel.rendered = own, True
-        for name in names:
-            kernel.flags.remove(f"-D{name}={{{{ {name} }}}}")
+        if said.get("defines") is not None:
+            self._note(kernel, "its defines are not read: each parameter is a macro")
+        for name in re.findall(r"\bgrid_size_[xyz]\b|(?<=#pragma unroll )loop_unroll_\w+", text):
+            self._note(
+                kernel, f"Kernel Tuner writes {name} into the source itself; nothing here does"
+            )
 
     def _rules(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
-        rules = said.get("restrictions") or []
-        for number, rule in enumerate(rules if isinstance(rules, list) else [rules], 1):
+        for number, rule in enumerate(_listed(said.get("restrictions")), 1):
             text = self._expression(kernel, rule)
             if text is None:
-                self.draft.note(f"{kernel.name}: a restriction is not understood: {_shown(rule)}")
+                self._note(kernel, f"a restriction is not understood: {_shown(rule)}")
             else:
                 kernel.restrict[f"rule_{number}"] = text
         names = [name for name in _block(said) if name in kernel.space]
@@ -201,13 +150,12 @@ class _Reader(Struct, frozen=True):
 
     def _expression(self, kernel: KernelDraft, rule: object) -> str | None:
         """Return a text as an expression over the parameters; None for what is none."""
-        names = {*kernel.space, *kernel.params}
         if not isinstance(rule, str):
             return None
         try:
-            unknown = parse(rule).names - names
+            unknown = parse(rule).names - {*kernel.space, *kernel.params}
         except ExprError as error:
-            self.draft.note(f"{kernel.name}: {rule}: {error.message}")
+            self._note(kernel, f"{rule}: {error.message}")
             return None
         return rule if not unknown else None
 
@@ -231,57 +179,49 @@ class _Reader(Struct, frozen=True):
             most = smem.get("size")
             kernel.smem = most if isinstance(most, int) else self._expression(kernel, most)
             if kernel.smem is None:
-                self.draft.note(f"{kernel.name}: the size of its shared memory is not understood")
+                self._note(kernel, "the size of its shared memory is not understood")
 
-    def _sizes(self, said: Mapping[str, Any], kernel: KernelDraft) -> list[Value]:
-        """Return the problem's size by axis: numbers, arguments of the kernel, expressions."""
-        given, positions = said.get("problem_size"), said["size arguments"]
+    def _sizes(self, said: Mapping[str, Any], kernel: KernelDraft) -> Iterator[Value]:
+        """Yield the problem's size by axis: numbers, arguments of the kernel, expressions."""
         names = [*kernel.args]
-        sizes: list[Value] = []
-        parts = given if isinstance(given, list) else [given]
-        for axis, value, at in zip("xyz", parts, positions, strict=False):
+        parts = _listed(said.get("problem_size"))
+        for axis, value, at in zip("xyz", parts, said["size arguments"], strict=False):
             name = names[at] if at is not None and at < len(names) else ""
             if kernel.args.get(name) in ("i32", "i64"):
-                sizes.append(name)
+                yield name
             elif isinstance(value, int):
-                sizes.append(value)
+                yield value
             elif (text := self._expression(kernel, value)) is not None:
-                sizes.append(text)
+                yield text
             else:
-                self.draft.note(
-                    f"{kernel.name}: the problem's size in {axis} is not known; 1 is written"
-                )
-                sizes.append(1)
-        return sizes
+                self._note(kernel, f"the problem's size in {axis} is not known; 1 is written")
+                yield 1
 
     def _divided(self, kernel: KernelDraft, size: Value, divisors: object, axis: str) -> Value:
-        """Return a size by its divisors, each of which Kernel Tuner rounds down."""
+        """Return a size by its divisors, each of which is a whole number."""
         texts = []
-        for divisor in divisors if isinstance(divisors, list) else [divisors]:
+        for divisor in _listed(divisors):
             text = str(divisor) if isinstance(divisor, int) else self._expression(kernel, divisor)
             if text is None:
-                self.draft.note(
-                    f"{kernel.name}: the grid's divisor in {axis} is not known: {_shown(divisor)}"
-                )
+                self._note(kernel, f"the grid's divisor in {axis} is not known: {_shown(divisor)}")
             else:
-                texts.append(_floored(text))
-        if not texts:
-            return size
-        by = " * ".join(f"({text})" if re.search(r"\W", text) else text for text in texts)
-        return f"cdiv({size}, {by})"
+                texts.append(f"({text})" if re.search(r"\W", text) else text)
+        return f"cdiv({size}, {' * '.join(texts)})" if texts else size
 
     def _options(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
-        options = said.get("compiler_options") or []
-        for word in options if isinstance(options, list) else [options]:
+        for word in _listed(said.get("compiler_options")):
             asked = re.fullmatch(r"--?std[= ](\S+)", str(word))
             if asked and (std := standard(asked[1])):
                 self.draft.std = self.draft.std or std
             elif isinstance(word, str) and not list(impure([word], cpu=False)):
                 kernel.flags.append(word)
             else:
-                self.draft.note(
-                    f"{kernel.name}: an option of the compiler is left out: {_shown(word)}"
-                )
+                self._note(kernel, f"an option of the compiler is left out: {_shown(word)}")
+
+
+def _listed(value: object) -> list[Any]:
+    """Return what may be given alone or in a list as a list."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _block(said: Mapping[str, Any]) -> list[str]:
@@ -289,35 +229,37 @@ def _block(said: Mapping[str, Any]) -> list[str]:
     return [str(each) for each in names] if isinstance(names, list) else [*_BLOCK]
 
 
+def _plain(values: Iterable[object]) -> bool:
+    plain = all(isinstance(each, str | int | float) for each in values)
+    return plain and all(math.isfinite(each) for each in values if isinstance(each, float))
+
+
 def _recorded(draft: Draft, root: str, name: str) -> list[dict[str, Any]]:
-    """Run a script, and return what each of its calls was given. Raises `InputError` of a script
-    that fails before its first call."""
+    """Run a script, and return what each of its calls was given, those of a loop that say the same
+    once. Raises `InputError` of a script that fails before its first call."""
     with TemporaryDirectory("import") as made, LocalRunner() as runner:
-        package = os.path.join(made.path, "kernel_tuner")
-        os.mkdir(package)
-        shutil.copy(recorder.__file__, os.path.join(package, "__init__.py"))
         record = os.path.join(made.path, "calls")
-        path = os.pathsep.join(filter(None, (made.path, os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, "PYTHONPATH": path, "TILUSBUILD_RECORD": record}
-        ended = runner.run(Command((sys.executable, name), root, env, timeout=_TIMEOUT))
+        argv = (sys.executable, recorder.__file__, record, name)
+        ended = runner.run(Command(argv, root, dict(os.environ), timeout=_TIMEOUT))
         text = read_text(record) if os.path.exists(record) else ""
-    calls = [json.loads(line) for line in text.splitlines()]
+    lines = text.splitlines()
     if not ended.ok:
         how = f"has not ended after {_TIMEOUT:.0f} s" if ended.timed_out else "failed"
         said = ended.output.decode(errors="replace").strip()
-        if not calls:
+        if not lines:
             raise input_error(f"{name} was run, and {how} before it called tune_kernel", hint=said)
         last = said.splitlines()[-1] if said else "it printed nothing"
-        draft.note(f"{name} was run, and {how} after its call {len(calls)}: {last}")
-    return calls
+        draft.note(f"{name} was run, and {how} after its call {len(lines)}: {last}")
+    return [json.loads(line) for line in dict.fromkeys(lines)]
 
 
 def read(draft: Draft, root: str, name: str, files: dict[str, str]) -> None:
     """Run a script and add the kernels that it tunes to a draft; `files` takes the sources that it
     holds as text. Raises `InputError`."""
-    reader = _Reader(draft, root, name, files)
+    reader = _Reader(draft, root, files)
     for said in _recorded(draft, root, name):
-        reader.call(said)
+        if problem := reader.call(said):
+            draft.note(f"left out: {name}:{said['where']} {problem}")
     for kernel in draft.kernels:
         points = math.prod(len(v) for v in kernel.space.values() if isinstance(v, list))
         if points > MAX_SCHEDULES:
@@ -325,27 +267,3 @@ def read(draft: Draft, root: str, name: str, files: dict[str, str]) -> None:
             draft.note(f"{kernel.name}: a space of up to {points:,} points; level = 1 is written")
     if not draft.kernels:
         draft.note(f"{name} was run, and no call of tune_kernel could be read")
-
-
-def take_space(draft: Draft, kernel: KernelDraft, space: Mapping[object, object]) -> None:
-    """Add parameters, each of them a macro as well, as Kernel Tuner has it."""
-    for name, values in space.items():
-        if not isinstance(values, list) or not values or not _plain(values):
-            draft.note(f"{kernel.name}: the values of {name} are not understood")
-            continue
-        # A value that is there twice is one schedule here.
-        kernel.space[str(name)] = list({(type(each), each): each for each in values}.values())
-        kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
-
-
-def _plain(values: Iterable[object]) -> bool:
-    plain = all(isinstance(each, str | int | float) for each in values)
-    return plain and all(math.isfinite(each) for each in values if isinstance(each, float))
-
-
-def _floored(text: str) -> str:
-    """Return an expression whose value is rounded down: `a / b` as `a // b`."""
-    tree = ast.parse(text.strip(), mode="eval").body
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div):
-        return ast.unparse(ast.BinOp(tree.left, ast.FloorDiv(), tree.right))
-    return text

@@ -1,8 +1,8 @@
-"""A stand-in for the package `kernel_tuner`, in the process that runs a user's script.
+"""`python recorder.py RECORD SCRIPT` runs a Kernel Tuner script and writes down what it tunes.
 
-`kernel_tuner.py` copies this file to a directory that is first on the script's path. `tune_kernel`
-writes down what it is given, a line of JSON each, measures nothing and returns no results. Other
-modules of `kernel_tuner` can be imported, and whatever they hold can be called. Imports nothing
+`kernel_tuner.py` starts it. The script's `kernel_tuner` is this module, also where a package of the
+name is installed or lies beside it: `tune_kernel` adds a line of JSON to RECORD, measures nothing
+and returns no results. Whatever else is imported from `kernel_tuner` can be called. Imports nothing
 of tilusbuild.
 
 A value that JSON has not is `{"?": its text}`, a function of the configuration the expression that
@@ -18,29 +18,32 @@ import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _NAMES = ("kernel_name", "kernel_source", "problem_size", "arguments", "tune_params")
-_LIMIT = 40
+LIMIT = 40
+"""Characters of a value that a note shows."""
+_RECORD = os.path.abspath(sys.argv[1]) if __name__ == "__main__" else ""
+__path__: list[str] = []  # it is a package, of modules that `_Modules` makes
 
 
 def tune_kernel(*args: Any, **named: Any) -> tuple[list[Any], dict[str, Any]]:
     """Write down one call. Returns no results."""
-    caller = sys._getframe(1)
     given = {**dict(zip(_NAMES, args, strict=False)), **named}
     arguments = given.pop("arguments", ())
     names = set(given.get("tune_params") or ())
     said: dict[str, Any] = {name: _plain(value, names) for name, value in given.items()}
-    said["kernel_source"] = _source(given.get("kernel_source"), names)
+    if callable(given.get("kernel_source")):
+        said["kernel_source"] = {"?": "a function"}
     # Which argument each part of the problem's size is: that may change from call to call.
     size = given.get("problem_size")
     parts = size if isinstance(size, list | tuple) else [size]
     said["size arguments"] = [_position(part, arguments) for part in parts]
-    said["where"] = caller.f_lineno
-    with open(os.environ["TILUSBUILD_RECORD"], "a", encoding="utf-8") as file:
+    said["where"] = sys._getframe(1).f_lineno
+    with open(_RECORD, "a", encoding="utf-8") as file:
         file.write(json.dumps(said) + "\n")
     return [], {}
 
@@ -51,14 +54,16 @@ def run_kernel(*args: Any, **named: Any) -> list[Any]:
 
 
 def _position(size: Any, arguments: Any) -> int | None:
-    """Return which argument a size is: the same object, or the only one of its value."""
+    """Return which argument a size is: the only integer of its value."""
     if not isinstance(arguments, list | tuple) or not hasattr(size, "__index__"):
         return None
-    scalars = {i: each for i, each in enumerate(arguments) if hasattr(each, "__index__")}
-    scalars = {i: each for i, each in scalars.items() if getattr(each, "shape", ()) == ()}
-    same = [i for i, each in scalars.items() if each is size and not isinstance(each, int)]
-    equal = [i for i, each in scalars.items() if int(each) == int(size) > 1]
-    return same[0] if same else equal[0] if len(equal) == 1 else None
+    scalars = {
+        number: int(each)
+        for number, each in enumerate(arguments)
+        if hasattr(each, "__index__") and getattr(each, "shape", ()) == ()
+    }
+    equal = [number for number, each in scalars.items() if each == int(size) > 1]
+    return equal[0] if len(equal) == 1 else None
 
 
 def _plain(value: Any, names: set[str]) -> Any:
@@ -72,21 +77,11 @@ def _plain(value: Any, names: set[str]) -> Any:
     if isinstance(value, list | tuple | set | range):
         return [_plain(each, names) for each in value]
     if isinstance(value, FunctionType):
-        text = _expression(value, names)
-        return text if text is not None else {"?": _shown(value)}
-    return {"?": repr(value)[:_LIMIT]}
-
-
-def _source(source: Any, names: set[str]) -> Any:
-    """Return a kernel's source: a text, the name of a file, or `{"template": either}`."""
-    rendered = getattr(source, "__self__", None)
-    if rendered is not None and type(rendered).__module__.startswith("jinja2"):
-        file = getattr(rendered, "filename", None)
-        text = _TEMPLATES.get(id(rendered))
-        return {"template": text if text is not None else file}
-    if isinstance(source, FunctionType):
-        return {"?": _shown(source)}
-    return _plain(source, names)
+        node = _tree(value)
+        text = _expression(value, node, names)
+        shown = ast.unparse(node) if isinstance(node, ast.Lambda) else value.__name__
+        return text if text is not None else {"?": shown[:LIMIT]}
+    return {"?": repr(value)[:LIMIT]}
 
 
 def _tree(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
@@ -97,14 +92,14 @@ def _tree(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
         return None
     code = function.__code__
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return node
-        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
-            made = compile(ast.Expression(node), "", "eval").co_consts[0]
-            if _facts(made) == _facts(code):
-                return node
+        is_there = isinstance(node, ast.Lambda | ast.FunctionDef)
+        if not is_there or node.lineno != code.co_firstlineno:
+            continue
+        if isinstance(node, ast.FunctionDef):
+            return node
+        made = compile(ast.Expression(node), "", "eval").co_consts[0]
+        if _facts(made) == _facts(code):
+            return node
     return None
 
 
@@ -114,21 +109,16 @@ def _facts(code: CodeType) -> object:
     return code.co_varnames, {*code.co_names, *code.co_freevars}, constants
 
 
-def _shown(function: FunctionType) -> str:
-    node = _tree(function)
-    return (ast.unparse(node) if isinstance(node, ast.Lambda) else function.__name__)[:_LIMIT]
-
-
-def _expression(function: FunctionType, names: set[str]) -> str | None:
+def _expression(
+    function: FunctionType, node: ast.Lambda | ast.FunctionDef | None, names: set[str]
+) -> str | None:
     """Return what a function of a configuration computes, as an expression over its parameters."""
-    node = _tree(function)
-    body: ast.expr | None = None
-    if isinstance(node, ast.Lambda):
-        body = node.body
-    elif node is not None:
+    if isinstance(node, ast.FunctionDef):
         *before, last = node.body
         plain = all(isinstance(each, ast.Expr) for each in before)  # a docstring
         body = last.value if isinstance(last, ast.Return) and plain else None
+    else:
+        body = node.body if node is not None else None
     if node is None or body is None:
         return None
     known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
@@ -169,9 +159,8 @@ class _Anything(ModuleType):
 
 class _Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if not name.startswith(f"{__name__}."):
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        ours = name.startswith("kernel_tuner.")
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if ours else None
 
     def create_module(self, spec: Any) -> ModuleType:
         return _Anything(spec.name)
@@ -180,25 +169,21 @@ class _Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-_TEMPLATES: dict[int, str] = {}
-"""The text of each template of Jinja2, which keeps none itself."""
-
-
-def _keep_templates() -> None:
-    from jinja2 import Template
-
-    make = Template.__new__
-
-    def keep(cls: Any, source: Any, *args: Any, **named: Any) -> Any:
-        made = make(cls, source, *args, **named)
-        _TEMPLATES[id(made)] = str(source)
-        made._kept = made  # the number is its own as long as the process lives
-        return made
-
-    Template.__new__ = keep  # type: ignore[method-assign]
-
-
-if os.environ.get("TILUSBUILD_RECORD"):
+def _run(script: str) -> None:
+    """Run a script as Python does. What it raises is shown without our own frame."""
+    main = ModuleType("__main__")
+    main.__file__ = script
+    sys.modules["kernel_tuner"], sys.modules["__main__"] = sys.modules["__main__"], main
     sys.meta_path.insert(0, _Modules())
-    with suppress(ImportError):
-        _keep_templates()
+    sys.argv, sys.path[0] = [script], os.getcwd()
+    try:
+        with open(script, "rb") as file:
+            exec(compile(file.read(), script, "exec"), main.__dict__)  # noqa: S102 - it is the user's
+    except Exception as error:
+        own = error.__traceback__
+        traceback.print_exception(type(error), error, own.tb_next if own else None)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    _run(sys.argv[2])
