@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilusbuild.toolchain.nvrtc_ptx import reached
+from tilusbuild.toolchain.nvrtc_library import reached
 
 HEAD = b""".version 9.0
 .target sm_90a

@@ -10,10 +10,10 @@ from tilusbuild.toolchain.discovery import (
     discover,
     discover_nvrtc,
 )
-from tilusbuild.toolchain.evidence import ToolsChangedError
 from tilusbuild.toolchain.headers import HeaderDirectories, package_dir
 from tilusbuild.toolchain.host import HostCompiler, ToolFile
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary
+from tilusbuild.toolchain.probe import ToolsChangedError
 
 __all__ = [
     "Cuda",

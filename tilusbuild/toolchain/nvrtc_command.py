@@ -1,8 +1,8 @@
 """NVRTC as a command: what `compile.sh` runs, what the build runs, and what discovery asks.
 
 A script of its own, standard library only: a copy of it and of what it loads (`nvrtc_library.py`,
-`nvrtc_places.py`, `nvrtc_ptx.py`) lies in the tree beside the launcher, so a library is made again
-with Python, NVRTC, binutils and at most ptxas. `--serve` keeps the library loaded and answers many
+`nvrtc_places.py`) lies in the tree beside the launcher, so a library is made again with Python,
+NVRTC, binutils and at most ptxas. `--serve` keeps the library loaded and answers many
 commands one after the other. Both ways run the same lines, and what is written depends on the
 command alone.
 
@@ -54,13 +54,12 @@ def _beside(name: str) -> Any:
 
 
 if __package__:
-    from tilusbuild.toolchain import nvrtc_library, nvrtc_places, nvrtc_ptx
+    from tilusbuild.toolchain import nvrtc_library, nvrtc_places
 else:
     sys.dont_write_bytecode = True  # beside these files, which may be a cache tree's
     nvrtc_library, nvrtc_places = _beside("nvrtc_library"), _beside("nvrtc_places")
-    nvrtc_ptx = _beside("nvrtc_ptx")
 
-SHIPPED = (__file__, nvrtc_library.__file__, nvrtc_places.__file__, nvrtc_ptx.__file__)
+SHIPPED = (__file__, nvrtc_library.__file__, nvrtc_places.__file__)
 """The files of the command, of which a copy lies in the tree."""
 
 FRAME = struct.Struct("<I")
@@ -109,7 +108,7 @@ def obey(nvrtc: nvrtc_library.Nvrtc, words: list[str], compiler: Any = None) -> 
                 _write(output, nvrtc_library.without_times(data))
             else:
                 ptx = data.rstrip(b"\0")
-                _write(output, nvrtc_ptx.reached(ptx) if words[0] == "reached" else ptx)
+                _write(output, nvrtc_library.reached(ptx) if words[0] == "reached" else ptx)
         if kernel and made:
             _write("kernel.s", b'.asciz "' + made[-1] + b'"\n')
         return status, log

@@ -6,7 +6,7 @@ finds the program's headers below /proc/self/cwd/include, as with nvcc, and the 
 so the launcher's object is kept beside its source.
 
 Where a source includes anything and there is a ptxas of NVRTC's version, the cubin is assembled
-from NVRTC's PTX less what no kernel reaches (`toolchain/nvrtc_ptx.py`): NVRTC keeps a variable for
+from NVRTC's PTX less what no kernel reaches (`nvrtc_library.py`): NVRTC keeps a variable for
 each constant of a header. A source that has none such keeps NVRTC's own cubin.
 """
 
