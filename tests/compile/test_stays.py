@@ -38,7 +38,7 @@ def test_a_pipeline_says_why_a_program_stays(pipeline, changes, why):
 
 def test_what_nvrtc_is_held_to_here_only_stays():
     recipe, note = make_recipe("kernel-nvrtc"), Diagnostic("a computed include")
-    assert "cannot be told" in str(recipe.pipeline.stays_here(recipe, [note]))
+    assert "cannot be determined" in str(recipe.pipeline.stays_here(recipe, [note]))
 
 
 def test_objects_are_compiled_elsewhere_and_linked_here():

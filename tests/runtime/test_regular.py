@@ -39,6 +39,7 @@ ALLOWED = {
     "report/text.py": "/dev/null",
     "watch/change_detector.py": "/proc/mounts",
     "tune/bench/devices.py": "/sys files",
+    "intake/recorder.py": "a program of its own without imports; the script that it was given",
     "toolchain/nvrtc_command.py": "a program of its own without imports; reads our compiles' files",
     "toolchain/nvrtc_library.py": "loaded by nvrtc_command, without imports; reads what it made",
     "toolchain/nvrtc_places.py": "loaded by nvrtc_command, without imports; toolkits' headers",
@@ -49,13 +50,13 @@ ALLOWED = {
 IN_OURS = {
     "builder/dump_ir.py",
     "builder/noop_record.py",
-    "builder/resources.py",
+    "builder/compiler.py",
     "cli/graph.py",
     "compile/declared.py",
     "compile/dump.py",
     "compile/program.py",
     "dispatch/dispatcher.py",
-    "remote/execute.py",
+    "reapi/execute.py",
     "tune/bench/work.py",
     "tune/prepare.py",
 }
