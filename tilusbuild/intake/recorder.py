@@ -92,8 +92,9 @@ def _tree(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
         return None
     code = function.__code__
     for node in ast.walk(tree):
-        is_there = isinstance(node, ast.Lambda | ast.FunctionDef)
-        if not is_there or node.lineno != code.co_firstlineno:
+        if not isinstance(node, ast.Lambda | ast.FunctionDef):
+            continue
+        if node.lineno != code.co_firstlineno:
             continue
         if isinstance(node, ast.FunctionDef):
             return node
