@@ -184,7 +184,7 @@ def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -
     assert "not a package of tilusbuild" in done.err
     assert (made / STEM / "thesis.tex").read_text() == "mine"
     assert (made / f"{STEM}.tar.zst").read_bytes() == b"kept"
-    assert not list(made.glob(".tmp-*"))
+    assert not list(made.glob(".tilusbuild-tmp-*"))
 
 
 @pytest.mark.parametrize(

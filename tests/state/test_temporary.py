@@ -36,3 +36,18 @@ def test_the_next_one_removes_what_a_killed_command_left(
         assert os.path.isdir(held.path)
         Path(made.path, "file").touch()
     assert os.listdir(tmp_path) == ["tilusbuild-tmp-theirs"]
+
+
+def test_what_another_one_has_beside_a_place_stays(tmp_path: Path) -> None:
+    kept = [tmp_path / ".tmp-abcdefgh", tmp_path / "package"]
+    for path in kept:
+        path.mkdir()
+    (tmp_path / ".tilusbuild-tmp-package-abcdefgh").symlink_to("package")
+    (tmp_path / ".tilusbuild-tmp-package-ijklmnop").mkdir()
+    with TemporaryDirectory("package", str(tmp_path)) as one:
+        with TemporaryDirectory("package", str(tmp_path)) as two:
+            assert os.path.isdir(one.path)
+            assert os.path.dirname(two.path) == str(tmp_path)
+        assert not os.path.exists(two.path)
+    names = {path.name for path in [*kept, tmp_path / ".tilusbuild-tmp-package-abcdefgh"]}
+    assert set(os.listdir(tmp_path)) == names

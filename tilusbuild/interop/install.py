@@ -19,16 +19,14 @@ from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import CannotInstallError
 from tilusbuild.package.extract import Limits, check_limits, members
-from tilusbuild.package.formats.directory import private_directory, sync_all
+from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.directories import below, make_below
 from tilusbuild.state.files import publish_new, sync_directory, write_atomic
-
-_PREFIX = ".tilusbuild-"
-"""Of the private directories: other systems' own temporary names are not taken for ours."""
+from tilusbuild.state.temporary import TemporaryDirectory
 
 
 class InstalledCache(Struct, frozen=True):
@@ -141,8 +139,8 @@ def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -
 @contextmanager
 def _private(place: str) -> Iterator[str]:
     os.makedirs(place, exist_ok=True)
-    with private_directory(place, _PREFIX) as private:
-        yield private
+    with TemporaryDirectory("install", place) as private:
+        yield private.path
 
 
 @contextmanager

@@ -27,12 +27,13 @@ from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import CannotPackError
 from tilusbuild.package.formats.archive import MAGIC as ZSTD_MAGIC
 from tilusbuild.package.formats.archive import write_archive
-from tilusbuild.package.formats.directory import private_directory, write_directory
+from tilusbuild.package.formats.directory import write_directory
 from tilusbuild.package.formats.oci import ARTIFACT, INDEX, write_oci
 from tilusbuild.package.formats.wheels import INSIDE, RUNTIME, write_wheels
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import publish, sync_directory
+from tilusbuild.state.temporary import TemporaryDirectory
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
 """A function from a package to its attestations, by their names."""
@@ -172,7 +173,7 @@ def _staging(output: str) -> Iterator[str]:
     with ExitStack() as stack:
         try:
             os.makedirs(output, exist_ok=True)
-            staged = stack.enter_context(private_directory(output))
+            staged = stack.enter_context(TemporaryDirectory("package", output)).path
         except OSError as error:
             raise input_error(f"--output {output}: {error.strerror}") from None
         try:

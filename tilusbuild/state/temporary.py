@@ -1,4 +1,4 @@
-"""Directories of ours in TMPDIR.
+"""Directories of ours in TMPDIR, or beside what is made in them.
 
 Who has one holds a lock of it, which the system drops however the holder ends. So the next one to
 make a directory knows what a killed command left, and removes it: directories of our names, of this
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PREFIX = "tilusbuild-tmp-"
-_MADE = re.compile(rf"{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
+_MADE = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
 class TemporaryDirectory:
     """A directory `path`, open as `handle`, that no other process reads or writes; use as a context
-    manager. `what` is what it is for, in small letters. Making one raises `OSError`."""
+    manager. `what` is what it is for, in small letters. It is in TMPDIR, or hidden in the directory
+    `place`, from which no rename crosses file systems. Making one raises `OSError`."""
 
-    def __init__(self, what: str) -> None:
-        _sweep()
+    def __init__(self, what: str, place: str | None = None) -> None:
+        top, hidden = (tempfile.gettempdir(), "") if place is None else (place, ".")
+        _sweep(top)
         while True:
-            self.path = tempfile.mkdtemp(prefix=f"{_PREFIX}{what}-")
+            self.path = tempfile.mkdtemp(prefix=f"{hidden}{_PREFIX}{what}-", dir=top)
             self._held = ExitStack()
             try:
                 self.handle = self._held.enter_context(below(*os.path.split(self.path)))
@@ -59,8 +61,7 @@ class TemporaryDirectory:
         self._held.close()
 
 
-def _sweep() -> None:
-    top = tempfile.gettempdir()
+def _sweep(top: str) -> None:
     with suppress(OSError):
         for name in filter(_MADE.fullmatch, os.listdir(top)):
             # Without a holder, and this user's.

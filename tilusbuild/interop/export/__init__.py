@@ -19,9 +19,9 @@ from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.cubins import cubin_layout
 from tilusbuild.interop.export.layouts import hidet_layout, tilelang_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem, HardLink, OwnFile, SymLink
-from tilusbuild.package.formats.directory import private_directory
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import publish
+from tilusbuild.state.temporary import TemporaryDirectory
 
 LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
     "tilus": tilus_layout,
@@ -52,9 +52,8 @@ def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Ex
     parent = os.path.dirname(directory)
     try:
         os.makedirs(parent, exist_ok=True)
-        # Beside its place: no rename crosses file systems.
-        with private_directory(parent, f".{os.path.basename(directory)}-") as private:
-            return _export(layout, scripts, directory, private)
+        with TemporaryDirectory("export", parent) as private:
+            return _export(layout, scripts, directory, private.path)
     except OSError as error:
         raise ExportError(f"{error.filename or directory}: {error.strerror}") from None
 
