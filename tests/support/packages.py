@@ -30,6 +30,7 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
+    Tool,
     digest_of_inputs,
     layers,
 )
@@ -232,7 +233,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
         name="marks",
         version=version,
         project="marks",
-        tool=__version__,
+        tool=Tool(__version__),
         inputs="",
         targets=targets,
         needs=together.needs(),

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.interop.caches import SYSTEMS, triton
-from tilusbuild.interop.listing import ListedCache, ListedEntry, cache_of, read
+from tilusbuild.interop.listing import ForeignList, ListedCache, ListedEntry, cache_of
 from tilusbuild.package.check import host_problem
 from tilusbuild.package.errors import (
     CannotPackError,
@@ -26,7 +26,7 @@ from tilusbuild.package.errors import (
     OverLimitError,
 )
 from tilusbuild.package.listing import ANY_MACHINE, FileList, Kind
-from tilusbuild.package.model import MAX_LIBRARY_SIZE, Field, code_of, decode
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of, decode
 from tilusbuild.package.preflight import DescribedHost, host_problems
 from tilusbuild.runtime.device import can_run
 from tilusbuild.runtime.regular import read_text
@@ -125,13 +125,12 @@ def group_with_place(data: bytes, directory: str) -> bytes:
 class ForeignCacheKind:
     """The checks and the list of such a package; see `package.listing.Kind`."""
 
+    listing: type[FileList] = ForeignList
+
     def path_problem(self, below: Sequence[str]) -> str | None:
         if len(below) > 1 and below[0] in SYSTEMS:
             return None
         return f"below caches come {', '.join(sorted(SYSTEMS))}, and a file"
-
-    def read(self, field: Field) -> ListedCache:
-        return read(field)
 
     def checker(self, listing: FileList) -> EntryChecker:
         return EntryChecker(listing, cache_of(listing))

@@ -8,45 +8,46 @@ checked list leads out of the directory that the package is installed into.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Annotated, NoReturn
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tilusbuild.interop.caches import SYSTEMS
 from tilusbuild.package import names
 from tilusbuild.package.errors import MalformedListError, NoPackageError
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.model import Field, Image, plain, read_images
+from tilusbuild.package.model import Image, Name
 from tilusbuild.report.text import counted
 from tilusbuild.state.files import sha256_text
 
 ROOT = "caches"
-_MAX_TEXT = 200
+_Text = Annotated[str, Meta(max_length=200)]
+_Path = Annotated[str, Meta(max_length=names.MAX_PATH)]
 _MAX_UNIT_PARTS = 8
 
 
-class ListedEntry(Struct, frozen=True):
+class ListedEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """An entry in a list. `path` is its directory in the cache and `library` the file in it with
     the code: `images` for GPUs, and host code for `machine` (None: no host code)."""
 
-    path: str
-    kind: str
-    name: str
-    library: str
+    path: _Path
+    kind: _Text
+    name: _Text
+    library: _Path
     images: tuple[Image, ...]
-    machine: str | None
+    machine: Name | None
 
 
-class ListedCache(Struct, frozen=True):
+class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
     """A foreign cache: the `ListPart` of a list. Paths are relative to the cache. `units` are the
     files and directories that appear by one rename each, `links` the entry that each link leads
     to; both sorted, as `entries` are."""
 
     system: str
-    version: str
+    version: _Text
     entries: tuple[ListedEntry, ...]
-    units: tuple[str, ...]
-    links: Mapping[str, str]
+    units: tuple[_Path, ...]
+    links: Mapping[str, _Path]
 
     @property
     def key(self) -> str:
@@ -70,10 +71,6 @@ class ListedCache(Struct, frozen=True):
     def libraries(self) -> dict[str, ListedEntry]:
         """Return the entries by the listed path of their code."""
         return {f"{self.prefix}{e.path}/{e.library}": e for e in self.entries}
-
-    def value(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self)
-        return found
 
     def inputs(self) -> list[str]:
         return [entry.path for entry in self.entries]
@@ -102,6 +99,12 @@ class ListedCache(Struct, frozen=True):
                 _refuse(f"the link {link} is in the place of an entry")
 
 
+class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"}):
+    """The list of a package that holds a foreign cache."""
+
+    part: ListedCache
+
+
 def cache_of(listing: FileList) -> ListedCache:
     """Return the foreign cache of a list. Raises `NoPackageError` for a list of another kind."""
     if not isinstance(listing.part, ListedCache):
@@ -125,43 +128,12 @@ def pickle_warning(listing: FileList) -> str:
     )
 
 
-def read(field: Field) -> ListedCache:
-    """Return the foreign cache in a list. Raises `MalformedListError`."""
-    return field.record(
-        ListedCache,
-        system=lambda each: each.one_of(*sorted(SYSTEMS)),
-        version=_printable,
-        entries=lambda each: each.array(_entry),
-        units=lambda each: each.array(_path),
-        links=lambda each: each.mapping(_path),
-    )
-
-
-def _entry(field: Field) -> ListedEntry:
-    return field.record(
-        ListedEntry,
-        path=_path,
-        kind=_printable,
-        name=_printable,
-        library=_path,
-        images=read_images,
-        machine=lambda each: each.optional(Field.name),
-    )
-
-
-def _path(field: Field) -> str:
-    return field.text(names.MAX_PATH)
-
-
-def _printable(field: Field) -> str:
-    """Return a text that is safe to print: a terminal would obey control characters."""
-    found = field.text(_MAX_TEXT)
-    if not found.isprintable():
-        _refuse(f"{field.where} holds a character that cannot be printed")
-    return found
-
-
 def _check_entries(cache: ListedCache, listing: FileList) -> None:
+    if cache.system not in SYSTEMS:
+        _refuse(f"adopted.system is {cache.system!r:.60}, not one of {', '.join(sorted(SYSTEMS))}")
+    texts = (text for entry in cache.entries for text in (entry.kind, entry.name))
+    if not all(text.isprintable() for text in (cache.version, *texts)):
+        _refuse("a name holds a character that cannot be printed")  # a terminal would obey it
     paths = [entry.path for entry in cache.entries]
     if paths != sorted(set(paths)):
         _refuse("the entries are not sorted, or one is there twice")

@@ -24,10 +24,17 @@ from tilusbuild.interop.caches.directory import (
     ForeignEntry,
 )
 from tilusbuild.interop.kind import group_without_place, is_group
-from tilusbuild.interop.listing import ROOT, ListedCache, ListedEntry
+from tilusbuild.interop.listing import ROOT, ForeignList, ListedCache, ListedEntry
 from tilusbuild.package.contents import Contents, HostRequirements
 from tilusbuild.package.errors import CannotPackError
-from tilusbuild.package.listing import ANY_MACHINE, FileEntry, FileList, HostNeeds, digest_of_inputs
+from tilusbuild.package.listing import (
+    ANY_MACHINE,
+    FileEntry,
+    FileList,
+    HostNeeds,
+    Tool,
+    digest_of_inputs,
+)
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
@@ -213,11 +220,11 @@ class _CacheCollector(Struct):
             units=tuple(sorted(unit for unit, count in self.units.items() if count)),
             links=dict(sorted(self.links.items())),
         )
-        return FileList(
+        return ForeignList(
             name=name,
             version=version,
             project=self.system,
-            tool=__version__,
+            tool=Tool(__version__),
             inputs=digest_of_inputs((), (), {}, self.entries),
             targets={},
             needs=self.host.needs() if self.host_code else nothing,

@@ -37,6 +37,7 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
+    Tool,
     digest_of_inputs,
     title_of,
 )
@@ -106,7 +107,7 @@ def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str
         name=order.name,
         version=order.version,
         project=order.project,
-        tool=__version__,
+        tool=Tool(__version__),
         inputs=digest_of_inputs([e.hash for e in entries], found.programs, found.files),
         targets=targets,
         needs=found.needs.needs(),

@@ -113,7 +113,7 @@ def _facts(listing: FileList) -> dict[str, str]:
         "name": listing.name,
         "version": listing.version,
         "project": listing.project,
-        "tilusbuild": listing.tool,
+        "tilusbuild": listing.tool.version,
         "machine": needs.machine,
         "isa": needs.isa or "any",
         "glibc": needs.glibc or "none",

@@ -12,10 +12,11 @@ is safe. Anything else is `MalformedListError`, or `UnsafeNameError`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Annotated, Literal, NoReturn, Protocol
 
 import rfc8785
-from msgspec import Struct
+from msgspec import Meta, Struct, convert, to_builtins
+from msgspec.json import decode
 
 from tilusbuild.cache import layout
 from tilusbuild.package import names
@@ -23,40 +24,46 @@ from tilusbuild.package.errors import MalformedListError
 from tilusbuild.package.model import (
     PROGRAM_FILES,
     SCRIPT_FILES,
-    Field,
+    Digest,
     Image,
-    decode,
-    plain,
-    read_images,
+    Name,
+    Version,
 )
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import counted, one_line
 from tilusbuild.runtime.naming import snake_case
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
 SCHEMA = 1
-TOOL = "tilusbuild"
-# The list is read whole and parsed before anything of it can be believed: its size, and the number
-# of files that it names, bound the memory that this takes.
+# The list is read whole and parsed before anything of it can be believed: its size bounds the
+# memory that this takes.
 MAX_LIST_SIZE = 64 << 20
 MAX_FILES = 1_000_000
+"""Files in a container. A list names fewer: each takes more than 64 bytes of it."""
 MAX_FILE_SIZE = 1 << 40
-_MAX_PARAM = 65536
 
+_MACHINES = ("x86_64", "aarch64")
 ANY_MACHINE = "any"
 """`needs.machine` of a package of another kind without host code."""
 
 
-class PackageTarget(Struct, frozen=True):
+class Tool(Struct, frozen=True, forbid_unknown_fields=True):
+    """The version of tilusbuild that made a list."""
+
+    version: Name
+    name: Literal["tilusbuild"] = "tilusbuild"
+
+
+class PackageTarget(Struct, frozen=True, forbid_unknown_fields=True):
     """A target of the manifest. `toolkit` is the version of the newest CUDA toolkit that
     made code for it; None for the CPU."""
 
     kind: Literal["cuda", "cpu"]
-    archs: tuple[str, ...]
+    archs: tuple[Name, ...]
     ptx: bool
-    toolkit: str | None
+    toolkit: Version | None
 
 
-class HostNeeds(Struct, frozen=True):
+class HostNeeds(Struct, frozen=True, forbid_unknown_fields=True):
     """What the libraries need of a host. None: nothing of the kind.
 
     `machine` as `uname -m` says it, or "any" for a package of another kind without host code;
@@ -66,23 +73,23 @@ class HostNeeds(Struct, frozen=True):
     """
 
     machine: str
-    isa: str | None
-    glibc: str | None
-    libraries: tuple[str, ...]
-    tvm_ffi: str | None
-    libstdcxx: str | None = None
+    isa: Name | None
+    glibc: Version | None
+    libraries: tuple[Annotated[str, Meta(max_length=255)], ...]
+    tvm_ffi: Version | None
+    libstdcxx: Version | None = None
 
 
-class ScriptEntry(Struct, frozen=True):
+class ScriptEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """An instance of a script for a target. `params` are its constants, as script.txt writes them;
     `programs` those of its programs that are packed, in the order of the plan; `tables`: whether a
     dispatch table is packed."""
 
-    script: str
-    hash: str
-    target: str
-    params: Mapping[str, str]
-    programs: tuple[str, ...]
+    script: Name
+    hash: Digest
+    target: Name
+    params: Mapping[str, Annotated[str, Meta(max_length=65536)]]
+    programs: tuple[Digest, ...]
     tables: bool
 
     @property
@@ -96,45 +103,53 @@ class ScriptEntry(Struct, frozen=True):
         return "/".join((layout.SCRIPTS, *self.place))
 
 
-class ProgramEntry(Struct, frozen=True):
+class ProgramEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A program that is packed, and the first of the scripts and targets that have it."""
 
-    script: str
-    target: str
+    script: Name
+    target: Name
     images: tuple[Image, ...]
 
 
-class FileEntry(Struct, frozen=True):
+class FileEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A file's size in bytes and its sha256."""
 
-    size: int
-    sha256: str
+    size: Annotated[int, Meta(ge=0, le=MAX_FILE_SIZE)]
+    sha256: Digest
 
 
-class FileList(Struct, frozen=True):
-    """The whole list. `tool` is the version of tilusbuild that made it; `inputs` is
-    `digest_of_inputs`; `scripts` are sorted by script, target and hash. A list of another kind has
-    a `part`, and neither targets, scripts nor programs."""
+class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole list. `inputs` is `digest_of_inputs`; `scripts` are sorted by script, target and
+    hash. The list of another kind is a subclass that has a `part`, and neither targets, scripts nor
+    programs."""
 
-    name: str
-    version: str
-    project: str
-    tool: str
-    inputs: str
+    schema: int = SCHEMA
+    tool: Tool
+    name: Name
+    version: Name
+    project: Name
+    inputs: Digest
     targets: Mapping[str, PackageTarget]
     needs: HostNeeds
     scripts: tuple[ScriptEntry, ...]
-    programs: Mapping[str, ProgramEntry]
+    programs: Mapping[Digest, ProgramEntry]
     files: Mapping[str, FileEntry]
-    part: ListPart | None = None
+
+    @property
+    def part(self) -> ListPart | None:
+        """What a list of another kind has besides."""
+        return None
 
     def encode(self) -> bytes:
         """Return the one text of the list. Raises `MalformedListError` for one that `parse` would
-        refuse."""
-        value = _value(self)
-        _list(Field("", value))
+        refuse, and `UnsafeNameError`."""
         check(self)
-        data = rfc8785.dumps(value)
+        try:
+            value = to_builtins(self)
+            convert(value, type(self))
+            data = rfc8785.dumps(value)
+        except ValueError as error:
+            raise MalformedListError(str(error)) from None
         if len(data) > MAX_LIST_SIZE:
             raise MalformedListError(
                 f"the list would have {len(data)} bytes, more than {MAX_LIST_SIZE}"
@@ -185,7 +200,6 @@ class ListPart(Protocol):
     def key(self) -> str: ...
     @property
     def summary(self) -> str: ...
-    def value(self) -> dict[str, Any]: ...
     def check(self, listing: FileList) -> None: ...
 
     def inputs(self) -> Iterable[str]:
@@ -198,7 +212,8 @@ class ListPart(Protocol):
 class Kind(names.PathRule, Protocol):
     """A kind of package: the paths that its files may have, its part of the list, its checks."""
 
-    def read(self, field: Field) -> ListPart: ...
+    listing: type[FileList]
+
     def checker(self, listing: FileList) -> ContentChecker: ...
 
 
@@ -217,116 +232,17 @@ def parse(data: bytes) -> FileList:
         raise MalformedListError(
             f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read"
         )
-    value = decode(data)
-    found = _list(Field("", value))
+    key = names.kind_of(data)
+    try:
+        found = decode(data, type=FileList if key is None else names.kind_with_key(key).listing)
+    except ValueError as error:
+        raise MalformedListError(one_line(str(error)[:500])) from None
     check(found)
-    # The package is named by the sha256 of these bytes: two texts of one list would be two names.
-    if rfc8785.dumps(value) != data:
+    # The package is named by the sha256 of these bytes: two texts of one list would be two names,
+    # and of a key that is there twice, readers differ in which value they believe.
+    if rfc8785.dumps(to_builtins(found)) != data:
         raise MalformedListError("the list is not in its canonical form (RFC 8785)")
     return found
-
-
-def _value(found: FileList) -> dict[str, Any]:
-    value: dict[str, Any] = {
-        "schema": SCHEMA,
-        "tool": {"name": TOOL, "version": found.tool},
-        **{key: plain(getattr(found, key)) for key in _PLAIN},
-    }
-    return value if found.part is None else {found.part.key: found.part.value(), **value}
-
-
-_PLAIN = (
-    *("name", "version", "project", "inputs"),
-    *("targets", "needs", "scripts", "programs", "files"),
-)
-"""The keys whose values are the fields of `FileList`."""
-
-
-def _list(field: Field) -> FileList:
-    keys = field.value if isinstance(field.value, dict) else {}
-    kind_keys = [key for key in names.kind_keys() if key in keys]
-    machines = ("x86_64", "aarch64", *([ANY_MACHINE] if kind_keys else []))
-
-    def make(schema: int, **values: Any) -> FileList:
-        part = values.pop(kind_keys[0]) if kind_keys else None
-        return FileList(**values, part=part)
-
-    return field.record(
-        make,
-        schema=_schema,
-        name=Field.name,
-        version=Field.name,
-        project=Field.name,
-        tool=_tool,
-        inputs=Field.digest,
-        targets=lambda each: each.mapping(_target),
-        needs=lambda each: _needs(each, machines),
-        scripts=lambda each: each.array(_script),
-        programs=lambda each: each.mapping(_program),
-        files=lambda each: each.mapping(_file, MAX_FILES),
-        **{key: names.kind_with_key(key).read for key in kind_keys},
-    )
-
-
-def _schema(field: Field) -> int:
-    found = field.integer(1 << 20)
-    if found != SCHEMA:
-        raise MalformedListError(f"a list of schema {found}; this version reads {SCHEMA}")
-    return found
-
-
-def _tool(field: Field) -> str:
-    name, version = field.table("name", "version")
-    name.one_of(TOOL)
-    return version.name()
-
-
-def _version(field: Field) -> str | None:
-    return field.optional(Field.version)
-
-
-def _needs(field: Field, machines: tuple[str, ...]) -> HostNeeds:
-    return field.record(
-        HostNeeds,
-        machine=lambda each: each.one_of(*machines),
-        isa=lambda each: each.optional(Field.name),
-        glibc=_version,
-        libraries=lambda each: each.array(lambda name: name.text(255)),
-        tvm_ffi=_version,
-        libstdcxx=_version,
-    )
-
-
-def _target(field: Field) -> PackageTarget:
-    return field.record(
-        PackageTarget,
-        kind=lambda each: each.one_of("cuda", "cpu"),
-        archs=lambda each: each.array(Field.name),
-        ptx=Field.flag,
-        toolkit=_version,
-    )
-
-
-def _script(field: Field) -> ScriptEntry:
-    return field.record(
-        ScriptEntry,
-        script=Field.name,
-        hash=Field.digest,
-        target=Field.name,
-        params=lambda each: each.mapping(lambda value: value.text(_MAX_PARAM)),
-        programs=lambda each: each.array(Field.digest),
-        tables=Field.flag,
-    )
-
-
-def _program(field: Field) -> ProgramEntry:
-    return field.record(ProgramEntry, script=Field.name, target=Field.name, images=read_images)
-
-
-def _file(field: Field) -> FileEntry:
-    return field.record(
-        FileEntry, size=lambda each: each.integer(MAX_FILE_SIZE), sha256=Field.digest
-    )
 
 
 # Whether a list agrees with itself. Asked before it is written and after it was read.
@@ -335,9 +251,14 @@ def _file(field: Field) -> FileEntry:
 def check(found: FileList) -> None:
     """Raise `MalformedListError` for the first thing that is not as it must be, and
     `UnsafeNameError`."""
+    if found.schema != SCHEMA:
+        _refuse(f"a list of schema {found.schema}; this version reads {SCHEMA}")
     names.check_paths(found.files)
     if list(found.needs.libraries) != sorted(set(found.needs.libraries)):
         _refuse("needs.libraries is not sorted")
+    machines = _MACHINES if found.part is None else (*_MACHINES, ANY_MACHINE)
+    if found.needs.machine not in machines:
+        _refuse(f"needs.machine is {found.needs.machine!r:.60}, not one of {', '.join(machines)}")
     if found.part is not None:
         if found.scripts or found.programs or found.targets:
             _refuse(f"it lists both programs and {found.part.summary}")
@@ -393,8 +314,6 @@ def _check_programs(found: FileList) -> None:
         for each in script.programs:
             owners.setdefault(each, (script.script, script.target))
     for digest, program in found.programs.items():
-        if not layout.is_hash(digest):
-            _refuse(f"{digest!r:.80} is not a program's hash")
         if owners.get(digest) != (program.script, program.target):
             _refuse(f"program {digest} is not that of the first script and target that have it")
         _check_listed(found, f"{layout.PROGRAMS}/{digest}", PROGRAM_FILES)

@@ -1,20 +1,17 @@
 """What all of a package's readers and writers share: containers, file purposes, GPU code, JSON.
 
 A `Reader` yields names and bytes in its container's order; `extract` trusts none of them before it
-has compared them with the list. The JSON is untrusted, too: `Field` reads it into values of the
-expected form and refuses everything else. Objects have exactly the expected keys, each once.
-Numbers are whole and not negative. Reading raises only `MalformedListError`.
+has compared them with the list. JSON of a container is untrusted, too: `decode` refuses keys that
+are there twice, numbers that are not whole or are negative, and what nests without end.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Meta, Struct
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.cache import layout
@@ -129,6 +126,16 @@ def mode_of(path: str) -> int:
     return 0o755 if path.endswith((".so", ".sh")) else 0o644
 
 
+# What a list is made of.
+
+
+Name: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}\Z")]
+"""A name or version: letters, digits, `_`, `.`, `+` and `-`."""
+Version: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9]{1,6}(\.[0-9]{1,6}){0,3}\Z")]
+"""Numbers with dots between."""
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
 # GPU code.
 
 
@@ -136,24 +143,17 @@ MAX_LIBRARY_SIZE = 256 << 20
 """Bytes of a library: libraries are read whole."""
 
 
-class Image(Struct, frozen=True):
+class Image(Struct, frozen=True, forbid_unknown_fields=True):
     """A piece of GPU code in a library, as read from the binary: `binary.CodeImage` without its
     size."""
 
     kind: Literal["sass", "ptx"]
-    arch: str
+    arch: Name
 
 
 def images_text(images: Iterable[tuple[str, str]]) -> str:
     """Return the (kind, architecture) of images for people."""
     return ", ".join(sorted(f"{arch} ({kind})" for kind, arch in images)) or "no GPU"
-
-
-def read_images(field: Field) -> tuple[Image, ...]:
-    """Return the images in a list. Raises `MalformedListError`."""
-    return field.array(
-        lambda each: each.record(Image, kind=lambda f: f.one_of("sass", "ptx"), arch=Field.name)
-    )
 
 
 def code_of(data: bytes) -> tuple[tuple[Image, ...], str | None]:
@@ -176,13 +176,9 @@ def numbers_of(version: str) -> tuple[int, ...]:
 # JSON.
 
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}", re.ASCII)
-_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", re.ASCII)
 _MAX_DIGITS = 16
 _MIN_BYTES_EACH = 16
 """Bytes of text that an object or array of a list has at least, on average."""
-_T = TypeVar("_T")
-_Word = TypeVar("_Word", bound=str)
 
 
 def decode(data: bytes) -> Any:
@@ -224,113 +220,3 @@ def _whole_number(text: str) -> int:
 
 def _no_number(text: str) -> NoReturn:
     raise MalformedListError(f"{text:.40} is not a number that a list can hold")
-
-
-def plain(value: Any) -> Any:
-    """Return a value of structs, mappings and tuples as JSON has it: `Field`'s opposite."""
-    if isinstance(value, Struct):
-        return {name: plain(each) for name, each in asdict(value).items()}
-    if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-class Field(Struct, frozen=True):
-    """A value, and its place in the list, for the message when it is not what it should be."""
-
-    where: str
-    value: Any
-
-    def table(self, *keys: str) -> tuple[Field, ...]:
-        """Return the values of an object with these keys and no other, in this order."""
-        value = self._an_object()
-        if value.keys() != set(keys):
-            odd = min(set(keys) ^ value.keys())
-            self._refuse(f"has {'no' if odd in keys else 'an unknown'} key {odd!r:.60}")
-        return tuple(Field(f"{self.where}.{key}".lstrip("."), value[key]) for key in keys)
-
-    def record(self, make: Callable[..., _T], **parts: Callable[[Field], object]) -> _T:
-        """Return `make` of the values of an object with these keys and no other, each as its
-        function reads it."""
-        values = self.table(*parts)
-        return make(
-            **{key: read(value) for (key, read), value in zip(parts.items(), values, strict=True)}
-        )
-
-    def mapping(self, read: Callable[[Field], _T], limit: int = 1_000_000) -> dict[str, _T]:
-        """Return an object whose keys are free, with its values as `read` reads them."""
-        value = self._an_object()
-        if len(value) > limit:
-            self._refuse(f"has {len(value)} entries, more than {limit}")
-        return {k: read(Field(f"{self.where}.{k:.100}", each)) for k, each in value.items()}
-
-    def array(self, read: Callable[[Field], _T]) -> tuple[_T, ...]:
-        """Return an array with its items as `read` reads them."""
-        if not isinstance(self.value, list):
-            self._refuse("is not an array")
-        return tuple(read(Field(f"{self.where}[{i}]", each)) for i, each in enumerate(self.value))
-
-    def text(self, limit: int) -> str:
-        """Return a string of characters that UTF-8 has."""
-        if not isinstance(self.value, str):
-            self._refuse("is not a string")
-        if len(self.value) > limit:
-            self._refuse(f"is longer than {limit}")
-        if not self.value.isascii() and any("\ud800" <= c <= "\udfff" for c in self.value):
-            self._refuse("holds half a character")  # a lone surrogate: no file name can have it
-        return self.value
-
-    def name(self) -> str:
-        """Return a name or version: letters, digits, `_`, `.`, `+` and `-`."""
-        return self._matching(_NAME, "name")
-
-    def version(self) -> str:
-        """Return numbers with dots between."""
-        return self._matching(_VERSION, "version")
-
-    def digest(self) -> str:
-        """Return 64 hex digits."""
-        found = self.text(64)
-        if not layout.is_hash(found):
-            self._refuse("is not a sha256")
-        return found
-
-    def integer(self, limit: int) -> int:
-        """Return a whole number from 0."""
-        if type(self.value) is not int:
-            self._refuse("is not a whole number")
-        if not 0 <= self.value <= limit:
-            self._refuse(f"is more than {limit}")
-        return self.value
-
-    def flag(self) -> bool:
-        """Return true or false."""
-        if not isinstance(self.value, bool):
-            self._refuse("is neither true nor false")
-        return self.value
-
-    def one_of(self, *choices: _Word) -> _Word:
-        """Return one of these words."""
-        found = self.text(200)
-        chosen = next((choice for choice in choices if choice == found), None)
-        if chosen is None:
-            self._refuse(f"is {found!r:.60}, not one of {', '.join(choices)}")
-        return chosen
-
-    def optional(self, read: Callable[[Field], _T]) -> _T | None:
-        """Return what `read` reads, or None for null."""
-        return None if self.value is None else read(self)
-
-    def _an_object(self) -> dict[str, Any]:
-        if not isinstance(self.value, dict):
-            self._refuse("is not an object")
-        return self.value
-
-    def _matching(self, pattern: re.Pattern[str], what: str) -> str:
-        found = self.text(200)
-        if not pattern.fullmatch(found):
-            self._refuse(f"is {found!r:.60}, which is not a {what}")
-        return found
-
-    def _refuse(self, problem: str) -> NoReturn:
-        raise MalformedListError(f"{self.where or 'the list'} {problem}")

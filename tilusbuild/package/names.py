@@ -136,18 +136,18 @@ class KindCommand(Protocol):
     def preflight(self, reader: Any, arguments: Any, hosts: Sequence[Any]) -> int: ...
 
 
-def kind_keys() -> Iterable[str]:
-    """Return the keys of all kinds. A key sorts before all keys that every list has."""
-    return brought("package kind")
+def kind_of(encoded: bytes) -> str | None:
+    """Return the key of the kind of package with this list; None for a package of programs. A key
+    sorts before all keys that every list has."""
+    keys = brought("package kind")
+    return next((key for key in keys if encoded.startswith(b'{"%s":' % key.encode())), None)
 
 
 def command_of(encoded: bytes) -> KindCommand | None:
     """Return what verbs do with the package with this list; None for a package of programs."""
-    for key, (_, _, command) in brought("package kind").items():
-        if encoded.startswith(b'{"%s":' % key.encode()):
-            found: KindCommand = load(command)
-            return found
-    return None
+    key = kind_of(encoded)
+    found: KindCommand | None = None if key is None else load(brought("package kind")[key][2])
+    return found
 
 
 def kind_with_key(key: str) -> Any:

@@ -283,7 +283,7 @@ def _provenance(listed: FileList) -> dict[str, Any]:
             "internalParameters": {"inputs": listed.inputs},
             "resolvedDependencies": dependencies,
         },
-        "runDetails": {"builder": {"id": f"tilusbuild {listed.tool}"}},
+        "runDetails": {"builder": {"id": f"tilusbuild {listed.tool.version}"}},
     }
 
 
