@@ -20,9 +20,9 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import inherited, latency, tables
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.plan.identity import script_text
-from tilusbuild.runtime.refused import Refusal
 from tilusbuild.runtime.script import SCHEMA, Script, read_script
 from tilusbuild.runtime.sealed import seal
+from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 from tilusbuild.state.files import sha256_text
 

@@ -19,8 +19,7 @@ from tilusbuild.dispatch.latency import Measured
 from tilusbuild.dispatch.overview import cover, measure
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.errors import CorruptTableError
-from tilusbuild.runtime.expression import function_of
-from tilusbuild.runtime.semantics import NoValueError
+from tilusbuild.runtime.semantics import NoValueError, function_of
 from tilusbuild.runtime.tables import TableEntry, read_tables
 
 HERE = {"script": "*", "device": "here", "arch": "cpu"}

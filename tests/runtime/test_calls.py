@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tilusbuild
 from support.marks import Marks
 from tilusbuild.runtime import arrays
-from tilusbuild.runtime.calls import CallForms
+from tilusbuild.runtime.arrays import CallForms
 from tilusbuild.runtime.script import Script, read_script
 
 

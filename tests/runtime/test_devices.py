@@ -10,7 +10,7 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.runtime import candidates, device, library
+from tilusbuild.runtime import choose, device, library
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import AmbiguousScriptError, DriverError, ProgramNotFoundError
 from tilusbuild.runtime.kernel import Kernel
@@ -35,11 +35,11 @@ def cuda(built: Marks) -> Any:
 
 def test_the_most_exact_code_is_taken(cuda: Any) -> None:
     plain, own, ptx = cuda("sm_90"), cuda("sm_90a"), cuda("sm_80", ptx=True)
-    assert candidates.best([plain, ptx, own], H100)[0] is own
-    assert candidates.best([plain, ptx], H100)[0] is plain
-    assert candidates.best([ptx, own], H100)[0] is own
-    assert candidates.best([ptx, own], A100)[0] is ptx
-    assert candidates.best([cuda("sm_80"), newer := cuda("sm_86")], L40)[0] is newer
+    assert choose.best([plain, ptx, own], H100)[0] is own
+    assert choose.best([plain, ptx], H100)[0] is plain
+    assert choose.best([ptx, own], H100)[0] is own
+    assert choose.best([ptx, own], A100)[0] is ptx
+    assert choose.best([cuda("sm_80"), newer := cuda("sm_86")], L40)[0] is newer
 
 
 def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) -> None:
@@ -53,7 +53,7 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) 
         built.script("mark"),
     ]
     with pytest.raises(ProgramNotFoundError) as error:
-        candidates.best(scripts, A100)
+        choose.best(scripts, A100)
     for line, reason in zip(
         error.value.trace,
         [
@@ -73,21 +73,21 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) 
 
 def test_what_is_not_known_is_refused(cuda: Any) -> None:
     with pytest.raises(ProgramNotFoundError, match="is not known"):
-        candidates.best([cuda("sm_90"), cuda("sm_120")], FUTURE)
-    assert candidates.best([cuda("sm_90", ptx=True)], FUTURE)[0].ptx
+        choose.best([cuda("sm_90"), cuda("sm_120")], FUTURE)
+    assert choose.best([cuda("sm_90", ptx=True)], FUTURE)[0].ptx
 
 
 def test_ptx_needs_a_driver_as_new_as_its_toolkit(cuda: Any) -> None:
     script = cuda("sm_80", ptx=True, toolkit="13.2.10")
-    assert candidates.best([script], A100._replace(driver=13000))[0] is script
+    assert choose.best([script], A100._replace(driver=13000))[0] is script
     with pytest.raises(ProgramNotFoundError, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
-        candidates.best([script], H100)
-    assert candidates.best([script], H100._replace(driver=13020))[0] is script
+        choose.best([script], H100)
+    assert choose.best([script], H100._replace(driver=13020))[0] is script
 
 
 def test_two_that_suit_equally_well_are_not_guessed_between(cuda: Any) -> None:
     with pytest.raises(AmbiguousScriptError, match=r"mark big, mark small\n.*target="):
-        candidates.best([cuda("sm_80", target="big"), cuda("sm_80", target="small")], A100)
+        choose.best([cuda("sm_80", target="big"), cuda("sm_80", target="small")], A100)
 
 
 def test_no_gpu_means_the_cpu_or_an_error(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:

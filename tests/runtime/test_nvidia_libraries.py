@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.runtime.nvidia_libraries import opened
+from tilusbuild.runtime.cuda_driver import opened
 
 
 def library(path: Path, code: str, *needs: Path) -> Path:

@@ -9,9 +9,8 @@ import pytest
 
 from tilusbuild.arch.table import ARCHS
 from tilusbuild.runtime.device import KNOWN_ARCHS, can_run, code_rank
-from tilusbuild.runtime.expression import function_of
 from tilusbuild.runtime.script import buckets_between, rounding
-from tilusbuild.runtime.semantics import NoValueError
+from tilusbuild.runtime.semantics import NoValueError, function_of
 
 
 def test_the_architectures_are_those_that_the_builder_knows() -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import find
-from tilusbuild.runtime import library, load, places, trust
+from tilusbuild.runtime import library, load, places
 from tilusbuild.runtime.errors import ScriptNotFoundError, UntrustedPlaceError
 from tilusbuild.state.files import sha256_bytes
 
@@ -57,11 +57,11 @@ def test_a_manifest_of_another_user(
             places.project_cache(str(start))
     safe = (str(directory), f"/nowhere:{directory}", f"{tmp_path}/*", "*")
     for word in safe:
-        monkeypatch.setenv(trust.VARIABLE, word)
+        monkeypatch.setenv(places.SAFE_DIRECTORIES, word)
         assert find(str(below)) == str(directory / "tilus.toml")
         assert places.project_cache(str(below))[0] == str(directory / "c")
     for word in (str(tmp_path), f"{directory}x", "", "shared", f"{directory}x/*", "/*/"):
-        monkeypatch.setenv(trust.VARIABLE, word)
+        monkeypatch.setenv(places.SAFE_DIRECTORIES, word)
         with pytest.raises(InputError):
             find(str(below))
 

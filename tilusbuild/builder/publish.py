@@ -36,7 +36,7 @@ from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import RenderedProgram
-from tilusbuild.runtime.table_keys import measured_keys
+from tilusbuild.runtime.table_file import measured_keys
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.log import StateFile
@@ -45,7 +45,7 @@ from tilusbuild.state.stamp import is_settled, sighting
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.manifest import Manifest
-    from tilusbuild.runtime.refused import Refusal
+    from tilusbuild.runtime.table_file import Refusal
 
 
 class Publish(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 The file follows from the plan, the manifest's `dispatch` table and what was built; nothing in it
 depends on where or when. `tilusbuild.runtime.script` reads it. Expressions stand in it as trees of
-JSON arrays (`tree_of`), which `tilusbuild.runtime.expression` evaluates.
+JSON arrays (`tree_of`), which `tilusbuild.runtime.semantics` evaluates.
 """
 
 from __future__ import annotations

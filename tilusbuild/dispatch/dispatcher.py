@@ -25,10 +25,10 @@ from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.naming import snake_case
-from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal
+from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain

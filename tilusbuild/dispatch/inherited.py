@@ -18,10 +18,9 @@ from tilusbuild.cache import layout
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.latency import Measured, below
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script, read_script, script_of
 from tilusbuild.runtime.sealed import unseal
-from tilusbuild.runtime.table_keys import measured_keys
+from tilusbuild.runtime.table_file import Refusal, by_number, measured_keys
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 
 _T = TypeVar("_T")

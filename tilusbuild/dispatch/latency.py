@@ -6,8 +6,8 @@
      "measured": [{"fingerprint": {…}, "seconds": {"0": 1.2e-05}, "refused": {"3": "wrong"}}]}
 
 What it found wrong or crashing is written where every choice meets it: in the file of tables
-(`runtime/refused.py`) of every script directory in the cache that lists the program, as a program
-may be in several. Rows that were measured go to the best of the other programs that were measured
+(`runtime/table_file.py`) of every script directory in the cache that lists the program, as one may
+be in several. Rows that were measured go to the best of the other programs that were measured
 for them, or go; a row by hand stays, and the runtime refuses it.
 """
 
@@ -25,9 +25,9 @@ from tilusbuild.cache import layout
 from tilusbuild.dispatch.tables import alone
 from tilusbuild.dispatch.tables import write as write_tables
 from tilusbuild.runtime.errors import CorruptTableError, LoadError
-from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 from tilusbuild.state.directories import make_below
 from tilusbuild.state.files import sweep, write_atomic

@@ -32,8 +32,8 @@ from tilusbuild.runtime.errors import DriverError, LoadError, WrongDeviceTableEr
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.naming import Name, snake_case
 from tilusbuild.runtime.places import SearchPlace
-from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import (
     Table,
     TableEntry,

@@ -28,10 +28,9 @@ from tilusbuild.cache.locks import lock_file
 from tilusbuild.expr import Value
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.errors import CorruptTableError, ProgramNotFoundError
-from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.table_keys import FILE, measured_keys
+from tilusbuild.runtime.table_file import FILE, Refusal, by_number, measured_keys
 from tilusbuild.runtime.tables import (
     SCHEMA,
     Table,

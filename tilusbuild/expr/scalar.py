@@ -64,11 +64,14 @@ def careful(node: Node) -> Careful:
             )
             return _located(node, lambda env: operation(left(env), right(env)))
         case Compare():
-            return _compare(node)
+            rest = [(semantics.COMPARE[op], careful(right)) for op, right in node.rest]
+            return _located(node, semantics.chain(careful(node.first), rest))
         case Member():
-            return _member(node)
+            choices = [careful(choice) for choice in node.choices]
+            return semantics.member(careful(node.item), choices, negated=node.negated)
         case Logic():
-            return _logic(node)
+            items = [careful(item) for item in node.items]
+            return _located(node, semantics.logic(items, node.op == "or"))
         case Select():
             test, yes, no = careful(node.test), careful(node.yes), careful(node.no)
             truth = _located(node.test, lambda env: semantics.truth(test(env)))
@@ -109,42 +112,6 @@ def _name(node: Name) -> Careful:
         )
 
     return value_of
-
-
-def _compare(node: Compare) -> Careful:
-    first = careful(node.first)
-    rest = [(semantics.COMPARE[op], careful(right)) for op, right in node.rest]
-
-    def holds(env: Mapping[str, Any]) -> Value:
-        left = first(env)
-        for compare, right_of in rest:
-            right = right_of(env)
-            if not compare(left, right):
-                return False
-            left = right
-        return True
-
-    return _located(node, holds)
-
-
-def _member(node: Member) -> Careful:
-    item, choices, negated = careful(node.item), [careful(c) for c in node.choices], node.negated
-
-    def contains(env: Mapping[str, Any]) -> Value:
-        value = item(env)
-        return any(value == choice(env) for choice in choices) != negated
-
-    return contains
-
-
-def _logic(node: Logic) -> Careful:
-    items = [careful(item) for item in node.items]
-    stop = node.op == "or"
-
-    def decide(env: Mapping[str, Any]) -> Value:
-        return any(semantics.truth(item(env)) == stop for item in items) == stop
-
-    return _located(node, decide)
 
 
 def quick(node: Node, names: Sequence[str]) -> Callable[..., Value] | None:

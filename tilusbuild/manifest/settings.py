@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.runtime.trust import VARIABLE as SAFE_DIRECTORIES
-from tilusbuild.runtime.trust import refusal
+from tilusbuild.runtime.places import SAFE_DIRECTORIES, distrust
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -35,7 +34,7 @@ def find(start: str) -> str:
     for directory in _upwards(start):
         candidate = os.path.join(directory, MANIFEST_NAME)
         if os.path.lexists(candidate):
-            why = refusal(candidate)
+            why = distrust(candidate)
             if why is not None:
                 raise input_error(why.partition("\n")[0], hint=why.partition("\n")[2].strip())
             return candidate

@@ -58,7 +58,7 @@ from tilusbuild.package.model import (
     purpose_of_script,
 )
 from tilusbuild.plan.identity import section_of, value_text
-from tilusbuild.runtime import candidates, direct
+from tilusbuild.runtime import choose, direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
@@ -262,7 +262,7 @@ def _check_code(
 def _promised(target: PackageTarget) -> set[tuple[str, str]]:
     if target.kind == "cpu":
         return set()
-    return {(kind, arch) for arch, kind in candidates.images(target.archs, target.ptx)}
+    return {(kind, arch) for arch, kind in choose.images(target.archs, target.ptx)}
 
 
 def host_problem(listed: HostNeeds, needs: LibraryNeeds) -> str | None:

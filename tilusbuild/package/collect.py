@@ -52,9 +52,9 @@ from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError, RefusedProgramError
 from tilusbuild.runtime.naming import snake_case
-from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal
+from tilusbuild.runtime.table_file import by_number
 from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status

@@ -14,14 +14,13 @@ from msgspec import Struct
 
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import numbers_of
-from tilusbuild.runtime import candidates, library
-from tilusbuild.runtime.candidates import Evaluation
-from tilusbuild.runtime.choose import Chooser
+from tilusbuild.runtime import choose, library
+from tilusbuild.runtime.choose import Chooser, Evaluation
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
 from tilusbuild.runtime.naming import instance_name
-from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.script import SHARED, Script, read_script
+from tilusbuild.runtime.table_file import by_number
 from tilusbuild.runtime.tables import Table, read_dispatch, read_tables
 
 ANY_GPU = "any GPU"
@@ -100,9 +99,9 @@ def _instance(
 ) -> InstanceReport:
     label = instance_name(scripts[0].name, scripts[0].params)
     try:
-        chosen, evaluations = candidates.best(scripts, host.device, host.machine)
+        chosen, evaluations = choose.best(scripts, host.device, host.machine)
     except (ProgramNotFoundError, AmbiguousScriptError) as error:
-        evaluations = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
+        evaluations = tuple(choose.judge(each, host.device, host.machine) for each in scripts)
         reason = str(error).splitlines()[0]
         return InstanceReport(label, scripts[0].params, None, evaluations, (), (reason,))
     packed_indices = frozenset(i for i, p in enumerate(chosen.programs) if p in packed[chosen.hash])

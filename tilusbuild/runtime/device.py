@@ -87,9 +87,10 @@ def cuda(index: int) -> Device:
     # The process id is part of the key: what the driver said before a fork does not hold after it.
     key = (os.getpid(), index)
     with process.device_lock:
-        if key not in process.devices:
-            process.devices[key] = _ask(index)
-        return process.devices[key]
+        known: Device | None = process.devices.get(key)
+        if known is None:
+            known = process.devices[key] = _ask(index)
+        return known
 
 
 def is_only() -> bool:

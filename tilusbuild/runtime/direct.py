@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from tilusbuild.runtime import library, script, table_keys
+from tilusbuild.runtime import library, script, table_file
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes
@@ -55,7 +55,7 @@ def made_from(described: Script, there: frozenset[int]) -> dict[str, str]:
     return {
         "script": described.hash,
         "described": _digest(os.path.join(described.path, script.FILE)),
-        "tables": _digest(os.path.join(described.path, table_keys.FILE)),
+        "tables": _digest(os.path.join(described.path, table_file.FILE)),
         "programs": hashlib.sha256(programs.encode()).hexdigest(),
     }
 

@@ -13,10 +13,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tilusbuild.runtime import arrays, candidates, device, direct, library, tables
-from tilusbuild.runtime.calls import CallForms
-from tilusbuild.runtime.candidates import Evaluation
-from tilusbuild.runtime.choose import Choice, Chooser
+from tilusbuild.runtime import arrays, choose, device, direct, library, tables
+from tilusbuild.runtime.arrays import CallForms
+from tilusbuild.runtime.choose import Choice, Chooser, Evaluation
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import (
     DriverError,
@@ -27,10 +26,10 @@ from tilusbuild.runtime.errors import (
 )
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.reader_lock import ReaderLock
-from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.runtime.structs import is_struct
+from tilusbuild.runtime.table_file import by_number
 
 _KEPT = 4096
 """Combinations of sizes that a kernel remembers the program of."""
@@ -230,7 +229,7 @@ class Kernel:
             return self._active[key]
 
     def _activated(self, here: Device) -> _Active:
-        script, judged = candidates.best(self._scripts, here)
+        script, judged = choose.best(self._scripts, here)
         notes: list[str] = []
         entries: tuple[tables.TableEntry, ...] = ()
         found = tables.read_dispatch(script)

@@ -20,12 +20,11 @@ from typing import Any
 
 from tilusbuild.runtime.device import CodeKind, Device, can_run
 from tilusbuild.runtime.errors import CorruptCacheError, LibraryChangedError, ProgramNotFoundError
-from tilusbuild.runtime.nvidia_libraries import opened
+from tilusbuild.runtime.places import is_trusted
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.trust import is_trusted
 
 LIBRARY = "module/lib.so"
 
@@ -53,6 +52,8 @@ def open_launcher(path: str) -> Callable[..., Any]:
     """Return the packed function of a `lib.so`. Raises what tvm-ffi raises when it cannot be
     loaded: `RuntimeError`, `AttributeError`, `OSError`."""
     import tvm_ffi
+
+    from tilusbuild.runtime.cuda_driver import opened  # ctypes takes milliseconds
 
     launch: Callable[..., Any] = opened(partial(tvm_ffi.load_module, path))["launch"]
     return launch

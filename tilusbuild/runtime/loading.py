@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from tilusbuild.runtime import candidates, device
+from tilusbuild.runtime import choose, device
 from tilusbuild.runtime.errors import (
     AmbiguousScriptError,
     CorruptCacheError,
@@ -70,7 +70,7 @@ def library_path(
     chosen, _ = _found(name, where, target, signed_by, {})
     if len(chosen) > 1:
         here_is = device.cuda(0) if device.may_have_cuda() else device.cpu()
-        chosen = [candidates.best(chosen, here_is)[0]]
+        chosen = [choose.best(chosen, here_is)[0]]
     script = chosen[0]
     if script.form != SHARED:
         raise ScriptNotFoundError(f"{script.name!r} is not a shared library")
@@ -156,7 +156,7 @@ def _chosen(
     if target is not None:
         fitting = _of_target(script, fitting, target)
     if target is None and not device.may_have_cuda():
-        return [candidates.best(fitting, device.cpu())[0]]
+        return [choose.best(fitting, device.cpu())[0]]
     return fitting
 
 

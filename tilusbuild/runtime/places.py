@@ -4,6 +4,12 @@ project's own cache. The first that has the script is the one; nothing is writte
 A place is a cache tree or a package: a directory with `scripts/` and `programs/` in it. Of a cache
 tree, `index.json` says which script directories the last build of each project made; the others are
 older and are not examined.
+
+A build runs what the `tilus.toml` that it finds says, and `load` runs the code in the cache that it
+finds. Both look upwards from the working directory, so anybody who may write in a directory above,
+as all may in `/tmp`, could answer. As with git's `safe.directory`, what is found so must belong to
+the user, to root, or to who called `sudo`: the file and the directory that it is in. What is named,
+by `where=` or a cache's path, is believed: whoever names it has looked.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilusbuild.runtime import option, trust
+from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import (
     AmbiguousScriptError,
     CorruptCacheError,
@@ -215,7 +221,7 @@ def project_cache(start: str, *, named: bool = False) -> tuple[str, str]:
 
 def _believed(cache: str, decide: Iterable[str], *, named: bool) -> str:
     for path in () if named else decide:
-        why = trust.refusal(path)
+        why = distrust(path)
         if why is not None:
             raise UntrustedPlaceError(why)
     return cache
@@ -254,3 +260,63 @@ def _names(directory: str) -> list[str]:
 
 
 _MAX_MANIFEST_SIZE = 8 << 20
+
+
+SAFE_DIRECTORIES = "TILUSBUILD_SAFE_DIRECTORIES"
+
+
+def distrust(path: str) -> str | None:
+    """Return why a file or directory that was found, and not named, is not believed, in words; None
+    when it is, or is not there."""
+    path = os.path.abspath(path)
+    directory = os.path.dirname(path)
+    for each in (path, directory):
+        owner = stranger(each)
+        if owner is not None:
+            if _is_safe(directory):
+                return None
+            return (
+                f"{each} belongs to another user, {owner}, and what it says would be run\n"
+                f"  {SAFE_DIRECTORIES}={directory} believes it: directories with `:` between,"
+                " those below with /*, all with *"
+            )
+    return None
+
+
+def stranger(path: str) -> str | None:
+    """Return who owns a file or a directory, or the link to it, if that is another user."""
+    for status in (os.lstat, os.stat):
+        try:
+            owner = status(path).st_uid
+        except OSError:
+            continue
+        if not is_trusted(owner):
+            return _user_name(owner)
+    return None
+
+
+def is_trusted(owner: int) -> bool:
+    """Return whether a user's files are believed."""
+    own = os.geteuid()
+    if owner in (own, 0):
+        return True
+    return own == 0 and os.environ.get("SUDO_UID") == str(owner)
+
+
+def _is_safe(directory: str) -> bool:
+    for word in os.environ.get(SAFE_DIRECTORIES, "").split(os.pathsep):
+        below = word.removesuffix("/*")
+        if word == "*" or (os.path.isabs(word) and os.path.normpath(word) == directory):
+            return True
+        if below != word and os.path.isabs(word) and f"{directory}/".startswith(f"{below}/"):
+            return True
+    return False
+
+
+def _user_name(owner: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(owner).pw_name} (uid {owner})"
+    except KeyError:
+        return f"uid {owner}"

@@ -1,7 +1,8 @@
 """What the runtime keeps for the whole process, in one object, and what of it a fork must not keep.
 
 A process has one CUDA driver, opens each library once, and has one set of chosen options; all else
-is passed from function to function. Nothing here is on the path of a call.
+is passed from function to function. Nothing here is on the path of a call. The modules that keep
+their values here are not imported, so the values have no types: those stand where they are used.
 """
 
 from __future__ import annotations
@@ -10,14 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tilusbuild.runtime.device import Device
-    from tilusbuild.runtime.direct import OpenDispatcher
-    from tilusbuild.runtime.kernel import Kernel
-    from tilusbuild.runtime.reader_lock import SharedFile
-    from tilusbuild.runtime.script import Script
+from typing import Any
 
 
 class Process:
@@ -27,18 +21,16 @@ class Process:
         self._new_locks()
         self.options: dict[str, str | int | bool] = {}
         """What `tilusbuild.option` chose, by the names of the settings."""
-        self.devices: dict[tuple[int, int], Device] = {}
+        self.devices: dict[tuple[int, int], Any] = {}
         """GPUs by process id and number, as the driver described them."""
-        self.kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
+        self.kernels: weakref.WeakSet[Any] = weakref.WeakSet()
         self.libraries: dict[tuple[str, str], Callable[..., Any]] = {}
         """Packed functions of the libraries that are open, by path and digest."""
-        self.scripts: dict[str, Script] = {}
+        self.scripts: dict[str, Any] = {}
         """Scripts that were read, by the path of their directory, which is named by a hash."""
-        self.lock_files: weakref.WeakValueDictionary[str, SharedFile] = (
-            weakref.WeakValueDictionary()
-        )
+        self.lock_files: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Files of locks that are held, by path."""
-        self.dispatchers: dict[str, OpenDispatcher] = {}
+        self.dispatchers: dict[str, Any] = {}
         """The C dispatchers that are open, by path. They stay open."""
 
     def _new_locks(self) -> None:

@@ -43,12 +43,13 @@ class SharedFile:
 def _shared_file(path: str) -> SharedFile:
     """Return the file at a path, opened once: not one that was there before it. Raises
     `OSError`."""
-    known = process.lock_files.get(path)
+    known: SharedFile | None = process.lock_files.get(path)
     if known is not None:
         ours, now = os.fstat(known.handle), os.stat(path, follow_symlinks=False)
         if (ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino):
             return known
-    opened = process.lock_files[path] = SharedFile(path)
+    opened = SharedFile(path)
+    process.lock_files[path] = opened
     return opened
 
 

@@ -20,21 +20,14 @@ from typing import BinaryIO
 MAX_SIZE = 1 << 30
 """Bytes of a file that is read whole, unless the caller says something else."""
 _CHUNK = 1 << 20
-_WORTH_A_LOOK = (errno.EWOULDBLOCK, errno.ENXIO, errno.ELOOP, errno.ENODEV)
-"""What opening something else than a file, or one that another has a lease of, ends in."""
-_KINDS = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-    (stat.S_ISLNK, "a link"),
-)
+_NOT_OPENED = (errno.ENXIO, errno.ENODEV)
+"""What opening a socket, a FIFO without a reader, or a device without a driver ends in."""
 
 
 class NotAFileError(OSError):
     """Something that is not a regular file is where one is expected."""
 
-    def __init__(self, path: str, kind: str) -> None:
+    def __init__(self, path: str, kind: str = "a FIFO, a socket or a device") -> None:
         super().__init__(errno.EINVAL, f"it is {kind}, not a file", path)
         self.kind = kind
 
@@ -47,16 +40,6 @@ class FileTooLargeError(OSError):
 
     def __init__(self, path: str, limit: int) -> None:
         super().__init__(errno.EFBIG, f"it has more than {limit} bytes", path)
-
-    def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
-
-
-class NotTextError(OSError):
-    """A file of text holds bytes that are not UTF-8."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(errno.EILSEQ, "it is not UTF-8", path)
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
@@ -88,23 +71,22 @@ def _opened(
     flags |= os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         handle = os.open(name, flags | os.O_NONBLOCK, mode, dir_fd=dir_fd)
-    except OSError as error:
-        if error.errno not in _WORTH_A_LOOK or (found := _status(name, follow, dir_fd)) is None:
-            raise
-        if error.errno != errno.EWOULDBLOCK:
-            _check(name, found)
-            raise
-        if not stat.S_ISREG(found.st_mode):
-            raise
+    except BlockingIOError:
         # Another has a lease of it (file servers do): the kernel waits until it is given back.
         handle = os.open(name, flags, mode, dir_fd=dir_fd)
-    try:
-        found = os.fstat(handle)
-        _check(name, found)
-    except OSError:
-        os.close(handle)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise NotAFileError(name, "a link") from None
+        if error.errno in _NOT_OPENED:
+            raise NotAFileError(name) from None
         raise
-    return handle, found.st_size
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode):
+        return handle, found.st_size
+    os.close(handle)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    raise NotAFileError(name)
 
 
 def open_file(path: str | os.PathLike[str], limit: int | None = None) -> BinaryIO:
@@ -154,28 +136,11 @@ def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int =
 
     Raises `OSError`, also for what is not text: whoever reads a file thinks of that one.
     """
-    data = read_bytes(path, limit)
     try:
-        text = data.decode("utf-8", errors)
+        text = read_bytes(path, limit).decode("utf-8", errors)
     except UnicodeDecodeError:
-        raise NotTextError(os.fspath(path)) from None
+        raise OSError(errno.EILSEQ, "it is not UTF-8", os.fspath(path)) from None
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
-def _status(path: str, follow: bool, dir_fd: int | None) -> os.stat_result | None:
-    try:
-        return os.stat(path, dir_fd=dir_fd, follow_symlinks=follow)
-    except OSError:
-        return None
-
-
-def _check(path: str, found: os.stat_result) -> None:
-    if stat.S_ISREG(found.st_mode):
-        return
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "something else")
-    raise NotAFileError(path, kind)
 
 
 def _read(handle: int, size: int, path: str, limit: int) -> bytes:

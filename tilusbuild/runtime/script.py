@@ -19,12 +19,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.expression import Function, function_of, names_in
 from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.semantics import Value
+from tilusbuild.runtime.semantics import Function, Value, function_of, names_in
 from tilusbuild.runtime.structs import is_struct, struct_of
 
 _MAX_KNOWN = 4096
@@ -205,7 +204,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         root=os.path.dirname(os.path.dirname(os.path.dirname(path))),
         name=_text(value["script"]),
         hash=_text(value["hash"]),
-        level=int(value.get("level", 2)),  # trees of earlier versions do not say
+        level=int(value["level"]),
         target=_text(target["name"]),
         kind=_text(target["kind"]),
         archs=tuple(_texts(target["archs"])),

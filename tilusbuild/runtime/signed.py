@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tilusbuild.runtime.errors import CorruptCacheError, LoadError
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.library import sha256_of
 from tilusbuild.runtime.regular import read_bytes
 
@@ -32,23 +32,7 @@ _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
 
 
 class SignatureRefusedError(LoadError):
-    """The place is not a package that was signed by the key that is asked for."""
-
-
-class NotSignedError(SignatureRefusedError):
-    """There is no package list, or no signature of it."""
-
-
-class WrongSignerError(SignatureRefusedError):
-    """Another key signed, or what was signed has changed."""
-
-
-class SignedListMismatchError(SignatureRefusedError):
-    """The signature is good, and of another list."""
-
-
-class UnsignedFileError(SignatureRefusedError, CorruptCacheError):
-    """A file is not what the signed list says, or is not in it."""
+    """The place is not a package that the key signed, or a file is not what was signed."""
 
 
 def check(scripts: Iterable[str], key: str) -> None:
@@ -74,10 +58,12 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
         kind = value["payloadType"]
         signatures = [base64.b64decode(each["sig"], validate=True) for each in value["signatures"]]
     except (ValueError, LookupError, TypeError, RecursionError, binascii.Error) as error:
-        raise NotSignedError(f"{root}/{SIGNATURE} is not a signature: {error!r:.200}") from None
+        raise SignatureRefusedError(
+            f"{root}/{SIGNATURE} is not a signature: {error!r:.200}"
+        ) from None
     message = b"DSSEv1 %d %b %d %b" % (len(_PAYLOAD), _PAYLOAD.encode(), len(payload), payload)
     if kind != _PAYLOAD or not any(_verifies(key, each, message) for each in signatures):
-        raise WrongSignerError(f"{root} is not signed by {key}, or was changed since")
+        raise SignatureRefusedError(f"{root} is not signed by {key}, or was changed since")
     digest = hashlib.sha256(encoded).hexdigest()
     try:
         statement = json.loads(payload)
@@ -85,11 +71,11 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
         subjects = list(statement["subject"])
         files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise NotSignedError(
+        raise SignatureRefusedError(
             f"{root}/{SIGNATURE} says nothing of a package: {error!r:.200}"
         ) from None
     if not release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
-        raise SignedListMismatchError(
+        raise SignatureRefusedError(
             f"{root}: the signature is of another list: {LIST} has sha256 {digest}"
         )
     return files
@@ -134,13 +120,13 @@ def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
             present += [*names, *(n for n in listed if n.startswith(f"programs/{program}/"))]
     for name in dict.fromkeys(present):
         if name not in listed:
-            raise UnsignedFileError(f"{root}/{name} is not in the signed list")
+            raise SignatureRefusedError(f"{root}/{name} is not in the signed list")
         try:
             found = sha256_of(os.path.join(root, name))
         except OSError as error:
-            raise UnsignedFileError(f"{root}/{name} cannot be read: {error.strerror}") from None
+            raise SignatureRefusedError(f"{root}/{name} cannot be read: {error.strerror}") from None
         if found != listed[name]:
-            raise UnsignedFileError(f"{root}/{name} is not what was signed: sha256 {found}")
+            raise SignatureRefusedError(f"{root}/{name} is not what was signed: sha256 {found}")
 
 
 def _programs_of(root: str, script: str) -> list[str]:
@@ -165,4 +151,4 @@ def _bytes(root: str, name: str) -> bytes:
     try:
         return read_bytes(os.path.join(root, name), _LIMIT)
     except OSError as error:
-        raise NotSignedError(f"{root}/{name}: {error.strerror}: no signed package") from None
+        raise SignatureRefusedError(f"{root}/{name}: {error.strerror}: no signed package") from None

@@ -8,7 +8,7 @@
 An entry is the buckets of the keys, the program's number, where the choice comes from, and the
 seconds of a call where they are known. A table holds when each field of its fingerprint is that of
 the device in use, or "*". `refused`, which may be missing, are the programs that are chosen nowhere
-(`runtime/refused.py`). `unmeasured` (`dispatch/tables.py`) is not read. People edit this file:
+(`runtime/table_file.py`). `unmeasured` (`dispatch/tables.py`) is not read. People edit this file:
 it has no seal, and everything in it is checked.
 """
 
@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptTableError, TableOutOfRangeError, WrongDeviceTableError
-from tilusbuild.runtime.refused import Refusal, read_refusals
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
-from tilusbuild.runtime.table_keys import FILE, LIMIT
+from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, read_refusals
 
 SCHEMA = 1
 SOURCES = ("table", "measured", "nearest", "model", "default")

@@ -24,9 +24,9 @@ from tilusbuild.builder.project import Project
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.naming import snake_case
-from tilusbuild.runtime.refused import Refusal
 from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.state.outputs import output
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench import away
@@ -56,8 +56,8 @@ _CARRIED_RUNTIME = (
     "dtypes",
     "errors",
     "process",
-    "refused",
     "regular",
+    "table_file",
 )
 _CARRIED = (
     "__init__.py",

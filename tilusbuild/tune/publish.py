@@ -20,8 +20,8 @@ from tilusbuild.dispatch.dispatcher import refresh
 from tilusbuild.dispatch.latency import refuse as write_refusals
 from tilusbuild.dispatch.latency import spread
 from tilusbuild.runtime.choose import Chooser
-from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
 from tilusbuild.tune.bench.race import Decision, cleared, condemned
 from tilusbuild.tune.bench.work import Scalar

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tilusbuild.runtime.refused import Refusal
+from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.tune.bench.bench import INCORRECT
 from tilusbuild.tune.bench.search import look_around
 from tilusbuild.tune.bench.session import (

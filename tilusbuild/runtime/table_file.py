@@ -1,17 +1,38 @@
-"""Programs that are chosen nowhere: those that computed wrong or crashed, at whatever sizes.
+"""What `dispatch_table.json` says that can be read without its script: the keys that its tables
+were made for, and the programs that are chosen nowhere, because they computed wrong or crashed, at
+whatever sizes. `runtime/tables.py` reads the rest.
 
     "refused": [{"program": "<hash>", "status": "incorrect", "sizes": {"n": 1000},
                  "why": "y[3] is 7, expected 6; …", "judge": "<digest of the reference>"}]
 
-They stand in `dispatch_table.json` beside the tables, so whoever has the table knows them, and by
-the program's hash, so they hold until the program is another one: no table, rule, model or default
-makes up for a wrong result. A hash that a script does not have is kept and says nothing of it.
+Those are known by the program's hash, so they hold until the program is another one: no table,
+rule, model or default makes up for a wrong result. A hash that a script does not have is kept and
+says nothing of it. A bundle carries this module.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from tilusbuild.runtime.regular import read_bytes
+
+FILE = "dispatch_table.json"
+LIMIT = 64 << 20
+"""Bytes of the file that are read."""
+
+
+def measured_keys(path: str) -> tuple[str, ...] | None:
+    """Return the dispatch keys that the tables in a script's directory were made for; None where
+    there are none, or none that can be read."""
+    try:
+        data = read_bytes(os.path.join(path, FILE), LIMIT)
+        # As text: most directories were not tuned.
+        return tuple(map(str, json.loads(data)["keys"])) if b'"fingerprint"' in data else None
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):
+        return None
 
 
 class Refusal(NamedTuple):
