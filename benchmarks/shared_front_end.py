@@ -68,7 +68,7 @@ def work(example: Path, script: str, target: str, count: int, directory: Path) -
     first = recipes[0]
     flags = [*gencode(first.archs, ptx=False), f"-std={first.std}", "-Xptxas", "-v", *first.flags]
     flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in first.defines]
-    for root, _ in first.include_roots:
+    for root, _ in first.includes.roots:
         flags += ["-I", str(directory / "include" / root)]
     return Work(script, tuple(r.source for r in recipes), first.symbol, tuple(flags))
 

@@ -8,6 +8,7 @@ import pytest
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.builder.compdb import clang_command, compile_command
+from tilusbuild.compile.model import Includes
 
 ROOTS = (("project/kernels", True), ("project/include", False), ("other, one", False))
 DIRECTORIES = {name: f"/home/me/{name}" for name, _ in ROOTS}
@@ -25,7 +26,7 @@ DIRECTORIES = {name: f"/home/me/{name}" for name, _ in ROOTS}
 )
 def test_every_pipeline_has_a_command(pipeline, changes):
     tools = make_toolchain("/cuda/bin/nvcc")
-    made = make_recipe(pipeline, include_roots=ROOTS, **changes)
+    made = make_recipe(pipeline, includes=Includes(roots=ROOTS), **changes)
     words = compile_command(made, tools, "/cache/source.cu", DIRECTORIES)
     assert words[0] == (tools.cxx.path if pipeline == "cpu" else "/cuda/bin/nvcc")
     assert words[-1] == "/cache/source.cu"

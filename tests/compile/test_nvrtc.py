@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import Prune, nvrtc_tools
 from tilusbuild.compile.launcher import EXPORTS
+from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import options_text
 from tilusbuild.compile.pipelines.nvrtc import (
     BARE,
@@ -83,7 +84,7 @@ def build(tmp_path, compile_in, nvrtc_toolchain):
         (directory / "helper.cuh").write_text(HEADER)
         os.utime(directory / "helper.cuh", (time, time))
         stage = tree / "programs/hash"
-        made = replace(made, include_digest="digest", include_roots=TREE)
+        made = replace(made, includes=Includes("digest", TREE))
         include = str(tree / "include/digest")
         outcome = compile_in(made, nvrtc_toolchain, stage, include_dir=include)
         assert outcome.status == "built", outcome.log

@@ -90,7 +90,7 @@ def test_a_compiler_that_fails(nvcc, compile_in, tmp_path, script, status, cause
 
 
 def test_a_link_whose_object_was_taken_back_is_tried_again(nvcc, runner, tmp_path):
-    recipe = make_recipe("cpu", link=Link("lib.so"), objects=("1" * 64,))
+    recipe = make_recipe("cpu", link=Link("lib.so", objects=("1" * 64,)))
     recipe = replace(recipe, pipeline=LinkCpu())
     gone = str(tmp_path / "object.o")
     (tmp_path / "stage/module").mkdir(parents=True)

@@ -13,6 +13,7 @@ from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import read_needs
 from tilusbuild.compile import StepStore, options_text
 from tilusbuild.compile.dump import dump_module
+from tilusbuild.compile.model import Includes
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain.cuda import disassembler
 
@@ -211,8 +212,7 @@ def test_defines_includes_and_flags_reach_the_compiler(compile_in, tmp_path):
     made = make_recipe(
         "cpu",
         source=source,
-        include_digest="d",
-        include_roots=(("project", True),),
+        includes=Includes("d", (("project", True),)),
         defines=(("FACTOR", "5"), ("NOTHING", "")),
         flags=("-DTEXT=a b'c",),
     )

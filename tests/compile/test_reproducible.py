@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.recipes import make_recipe, make_toolchain, write_module
+from tilusbuild.compile.model import Includes
 
 HEADER = """\
 #pragma once
@@ -87,8 +88,7 @@ def digest(path) -> str:
 
 
 def with_header(recipe, *arguments, **changes):
-    changes.setdefault("include_digest", "digest")
-    changes.setdefault("include_roots", (("project", False),))
+    changes.setdefault("includes", Includes("digest", (("project", False),)))
     return recipe(*arguments, **changes)
 
 

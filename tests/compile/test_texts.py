@@ -14,6 +14,7 @@ from tilusbuild.compile import StepStore, options_text
 from tilusbuild.compile.diagnosis import scrub
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
+from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import compile_script
 from tilusbuild.compile.steps import LAUNCHER_STEP, default_march, steps, tools_of
 
@@ -136,7 +137,8 @@ class TestLauncher:
 class TestSteps:
     def test_no_argument_names_a_place(self):
         for pipeline in ("kernel", "host", "cpu"):
-            for step in steps(make_recipe(pipeline, include_roots=(("p", True), ("q", False)))):
+            roots = Includes(roots=(("p", True), ("q", False)))
+            for step in steps(make_recipe(pipeline, includes=roots)):
                 for word in step.argv[1:]:
                     assert not word.startswith("/") or word.startswith(
                         ("/proc/self/cwd", "/tilusbuild")

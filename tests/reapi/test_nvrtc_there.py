@@ -17,6 +17,7 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 from support.casd import Casd, worker
 from support.processes import wait_until
 from support.recipes import make_recipe, write_module
+from tilusbuild.compile.model import Includes
 from tilusbuild.compile.program import compile_program
 from tilusbuild.errors import InputError
 from tilusbuild.process.base import Command
@@ -94,8 +95,7 @@ class Elsewhere:
         recipe = make_recipe(
             "kernel-nvrtc",
             **{"source": KERNEL, **changes},
-            include_digest="digest",
-            include_roots=(("project/include", False),),
+            includes=Includes("digest", (("project/include", False),)),
         )
         write_module(recipe, self.tools, stage / "module")
         runner = SharingRunner(self.inner, self.executor, Places(lambda: limit), untold)

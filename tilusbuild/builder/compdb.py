@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
-from tilusbuild.compile.model import HERE, SOURCE, Recipe
+from tilusbuild.compile.model import HERE, SOURCE, Includes, Recipe
 from tilusbuild.compile.steps import defines, tools_of
 from tilusbuild.errors import input_error
 from tilusbuild.plan.instance import is_source
@@ -87,7 +87,7 @@ def _commands(
         rendered = job.render()
         roots = roots_of(project.manifest, job.script, rendered.templates[0])
         named = tuple((root.name, root.quoted_only) for root in roots)
-        recipe = replace(rendered.recipe, include_roots=named)
+        recipe = replace(rendered.recipe, includes=Includes(roots=named))
         directories = {root.name: root.path for root in roots}
         try:
             words = command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
@@ -133,7 +133,7 @@ def clang_command(
     root = _toolkit(toolchain)
     roots = (
         word
-        for name, quoted_only in recipe.include_roots
+        for name, quoted_only in recipe.includes.roots
         for word in ("-iquote" if quoted_only else "-I", directories[name])
     )
     return (

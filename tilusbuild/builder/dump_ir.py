@@ -56,7 +56,7 @@ def _dump(project: Project, job: ProgramJob) -> None:
             os.makedirs(os.path.join(stage, "module"))
             write(os.path.join(stage, "module", "source.cu"), made.recipe.source)
             _template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))
-            digest = made.recipe.include_digest
+            digest = made.recipe.includes.digest
             dump_module(
                 made.recipe,
                 job.planned.spec.toolchain,

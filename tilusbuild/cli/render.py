@@ -62,7 +62,7 @@ def _write(arguments: RenderArgs, job: ProgramJob) -> None:
     source = recipe.source.encode("utf-8", "surrogateescape")
     file = None
     if arguments.output is not None:
-        file = os.path.join(arguments.output, _file_name(job, _SUFFIXES[recipe.language]))
+        file = os.path.join(arguments.output, _file_name(job, _SUFFIXES[recipe.part.language]))
         try:
             os.makedirs(os.path.dirname(file), exist_ok=True)
         except OSError as error:

@@ -107,6 +107,28 @@ class Link(Struct, frozen=True):
     cudart: str = "static"
     needed: tuple[str, ...] = ()
     """Sonames that the library asks for; what they define is not looked for."""
+    objects: tuple[str, ...] = ()
+    """Programs, by hash."""
+
+
+class Includes(Struct, frozen=True):
+    """The headers that a program's source can reach."""
+
+    digest: str | None = None
+    """The name of their layout in the cache; None without headers."""
+    roots: tuple[tuple[str, bool], ...] = ()
+    """(directory in the include layout, found by #include "…" only), in order of search."""
+
+
+class PartOptions(Struct, frozen=True):
+    """How a library's object is compiled."""
+
+    language: str = "cu"
+    """Of its source: "cu", "c++" or "c"."""
+    rdc: bool = False
+    """Whether device code is relocatable, and is linked again with the library."""
+    seeded: bool = False
+    """Whether nvcc has `-frandom-seed`."""
 
 
 class Recipe(Struct, frozen=True):
@@ -125,9 +147,7 @@ class Recipe(Struct, frozen=True):
     """Where the pipeline's launcher starts a kernel."""
     constants: Mapping[str, Value]
     """The names that the launch's expressions see: parameters, schedule, derived values."""
-    include_digest: str | None = None
-    include_roots: tuple[tuple[str, bool], ...] = ()
-    """(directory in the include layout, found by #include "…" only), in order of search."""
+    includes: Includes = Includes()
     flags: tuple[str, ...] = ()
     """For nvcc, or for the host compiler on the cpu target."""
     defines: tuple[tuple[str, str], ...] = ()
@@ -144,16 +164,15 @@ class Recipe(Struct, frozen=True):
     """Headers that were rendered for the program, by the name that it includes them by."""
     assembled: bool = False
     """Whether there is a ptxas of NVRTC's version, for PTX less what no kernel reaches."""
-    seeded: bool = False
-    """Whether nvcc has `-frandom-seed`."""
-    language: str = "cu"
-    """Of an object's source: "cu", "c++" or "c"."""
-    rdc: bool = False
-    """Whether device code is relocatable, and is linked again with the library."""
+    part: PartOptions = PartOptions()
+    """Where the program is an object, or a library of objects."""
     link: Link | None = None
     """Where the program is a library of objects."""
-    objects: tuple[str, ...] = ()
-    """The programs whose objects are linked, by hash; `object_name` is each one's file."""
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The programs whose objects are linked, by hash; `object_name` is each one's file."""
+        return self.link.objects if self.link is not None else ()
 
 
 class RefusedFlag(Struct, frozen=True):

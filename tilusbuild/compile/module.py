@@ -215,9 +215,9 @@ def _command(step: Step) -> str:
 
 
 def _include(recipe: Recipe) -> str:
-    if recipe.include_digest is None:
+    if recipe.includes.digest is None:
         return ""
-    headers = f'"$module../../../include/{recipe.include_digest}" "$work/include"\n'
+    headers = f'"$module../../../include/{recipe.includes.digest}" "$work/include"\n'
     links = "".join(
         f'ln -s -- {shlex.quote(directory)} "$work/{link}"\n'
         for link, directory in recipe.pipeline.include_links(recipe).items()

@@ -359,14 +359,14 @@ class Compile(Struct):
             flags=(*recipe.flags, *defines(recipe), f"-std={recipe.std}", march),
             ours=frozenset(ours),
             headers=self._promised_headers,
-            roots=tuple(name for name, _ in recipe.include_roots),
+            roots=tuple(name for name, _ in recipe.includes.roots),
             text=self._text_of,
         )
 
     def _promised_headers(self) -> frozenset[str] | None:
         """Return the names of the program's headers, whether they are there or not; None when that
         is unknown."""
-        if self.recipe.include_digest is None:
+        if self.recipe.includes.digest is None:
             return frozenset()
         listed = self._read(os.path.join("include", "MANIFEST"))
         return frozenset(line[66:] for line in listed.splitlines()) if listed else None

@@ -137,7 +137,7 @@ def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
     if recipe.headers:  # for a header that includes one
         found += [*quoted, HERE] if len(quoted) == 1 else [quoted[0], quoted[1], quoted[0], HERE]
     links = {directory: link for link, directory in recipe.pipeline.include_links(recipe).items()}
-    for name, quoted_only in recipe.include_roots:
+    for name, quoted_only in recipe.includes.roots:
         directory = f"include/{name}"
         directory = f"{HERE}/{links.get(directory, directory)}"
         if not quoted_only:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.compile import Pipeline, Recipe, pipeline_for
+from tilusbuild.compile.model import PartOptions
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
@@ -255,8 +256,10 @@ def instance_spec(
         host_march=manifest.toolchain_for(script, target.name).host_march,
         cudart=manifest.cudart_for(script, target.name),
         assembled=bool(toolchain.fingerprint_assembler),
-        seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
-        rdc=is_part and manifest.libraries[owner.library or script].rdc,
+        part=PartOptions(
+            rdc=is_part and manifest.libraries[owner.library or script].rdc,
+            seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
+        ),
     )
     grouping = _grouping(manifest, script, params, space, parameters, valued, pipeline)
     return InstanceSpec(

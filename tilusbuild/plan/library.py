@@ -70,6 +70,7 @@ def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tu
         rpath=owner.rpath,
         undefined=owner.undefined,
         cudart=owner.cudart,
+        objects=tuple(program for _, program in spec.objects),
     )
     return link, closure_of([*own, *libs]), tuple(looked)
 

@@ -228,7 +228,7 @@ def fixed(spec: InstanceSpec, sources: Sources) -> str:
         (launch, [expression.canonical for expression in expressions]),
         [(name, each.source, each.canonical) for name, each in spec.valued.prune.items()],
         (spec.valued.written_flags, recipe.defines, roots, tuple(owner.generate.items())),
-        (recipe.std, recipe.host_march, recipe.cudart, recipe.rdc),
+        (recipe.std, recipe.host_march, recipe.cudart, recipe.part.rdc),
         (spec.manifest.build.line_directives, spec.manifest.headers_for(spec.script)),
         (tools.fingerprint_cuda, tools.fingerprint_host, tools.fingerprint_nvrtc),
         (repr(type(spec.pipeline)), tools.fingerprint_joiner, tools.fingerprint_assembler),

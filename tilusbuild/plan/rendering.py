@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.compile import Recipe, options_text
+from tilusbuild.compile.model import Includes
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.sources import SOURCE
 from tilusbuild.plan import identity, library
@@ -177,13 +178,15 @@ def _program(
         source=valued.whole(source, symbol, unit),
         symbol=symbol,
         constants=values,
-        include_digest=closure.digest if closure.headers else None,
-        include_roots=tuple((root.name, root.quoted_only) for root in roots),
+        includes=Includes(
+            closure.digest if closure.headers else None,
+            tuple((root.name, root.quoted_only) for root in roots),
+        ),
         flags=valued.flags(spec.shared(values)),
         prune=valued.limits(values),
         unit=unit,
         headers={name: each.text for name, each in headers.items()},
-        language=language_of(template),
+        part=replace(spec.recipe.part, language=language_of(template)),
     )
     program_txt = identity.program_text(
         script=spec.script,
@@ -223,10 +226,9 @@ def _linked(spec: InstanceSpec, sources: Sources) -> RenderedProgram:
         signature=spec.signature,
         launch=None,
         constants={},
-        include_digest=closure.digest if closure.headers else None,
-        rdc=spec.recipe.rdc,
+        includes=Includes(closure.digest if closure.headers else None),
+        part=spec.recipe.part,
         link=link,
-        objects=tuple(program for _, program in spec.objects),
     )
     program_txt = identity.program_text(
         script=spec.script,

@@ -79,6 +79,16 @@ class _PendingChanges(Struct):
         self.parts.update(seen.parts)
 
 
+class _Broken(Struct):
+    """What is wrong, as long as it is."""
+
+    text: str
+    wider: Dependencies
+    """What counts as a change meanwhile: every file of the project."""
+    news: bool = False
+    """Whether something changed since it was reported."""
+
+
 def _prepare_for_threads() -> None:
     """Change two settings of the whole process, for many threads that come and go."""
     # A compiler's thread asks for the interpreter at every system call while another one renders;
@@ -121,12 +131,9 @@ class Session:
         self._history = History(project.cache.state_path)
         self._published: set[str] = set()
         self._state: PlanState | None = None
-        self._broken: str | None = None
-        self._wider: Dependencies | None = None
+        self._broken: _Broken | None = None
         self._build_thread: BuildThread | None = None
         self._executing: CommandRun | None = None
-        self._news = False
-        """Whether something changed since what is wrong was reported."""
         self._saves = 0
         self._head_start = False
         self._saved = time.monotonic()
@@ -172,7 +179,7 @@ class Session:
 
     def _wants_plan(self) -> bool:
         """Return whether there is something to plan, and it may be planned now."""
-        if not self._pending.parts or (self._broken is not None and not self._news):
+        if not self._pending.parts or (self._broken is not None and not self._broken.news):
             return False
         return self._options.restart or not self._is_busy()
 
@@ -213,12 +220,14 @@ class Session:
 
     def _check_files(self, since: float, *, started: Moment | None = None) -> bool:
         """Check everything; `started` is when the plan began to read it."""
-        seen = self._detector.check(self._needs(), self._wider, started=started)
+        wider = self._broken.wider if self._broken is not None else None
+        seen = self._detector.check(self._needs(), wider, started=started)
         if not seen.parts:
             return False
         self._pending.add(seen, since)
         self._saves += 1
-        self._news = True
+        if self._broken is not None:
+            self._broken.news = True
         self._resting = False
         self._screen.emit(seen.event(self._project.manifest.root))
         return True
@@ -228,7 +237,7 @@ class Session:
 
     def _watched(self) -> set[str]:
         paths = {path for each in self._needs().values() for path in each.paths}
-        return paths | (self._wider.paths if self._wider is not None else set())
+        return paths | (self._broken.wider.paths if self._broken is not None else set())
 
     def _follow(self) -> None:
         root = self._project.manifest.root
@@ -239,7 +248,9 @@ class Session:
     def _plan(self) -> None:
         """Plan what is pending, and have it built."""
         self._cancel_command()
-        self._news = self._head_start = False
+        self._head_start = False
+        if self._broken is not None:
+            self._broken.news = False
         began, started = time.monotonic(), self._project.clock.moment()
         self._saved = self._pending.since or began
         dirty = set(self._pending.parts)
@@ -269,7 +280,7 @@ class Session:
         if state.problems:
             self._wrong(InputError(*state.problems))
         else:
-            self._broken, self._wider = None, None
+            self._broken = None
         self._build(state)
         self._follow()
         # What is watched for the first time may have changed after it was read.
@@ -289,16 +300,16 @@ class Session:
 
     def _wrong(self, error: TilusbuildError) -> None:
         """Report what is wrong; until it is fixed every change in the project counts."""
-        before, self._broken = self._broken, error.render()
+        before = self._broken
         self._resting = False
         project = self._project
         paths = {project.manifest.path, *project_files(project.manifest.root, project.cache.root)}
         if isinstance(error, InputError):
             named = (d.place.path for d in error.diagnostics if d.place is not None)
             paths.update(os.path.join(project.manifest.root, path) for path in named)
-        self._wider = Dependencies(frozenset(paths))
-        if self._broken != before:
-            self._screen.emit(events.Problem(self._broken))
+        self._broken = _Broken(error.render(), Dependencies(frozenset(paths)))
+        if before is None or self._broken.text != before.text:
+            self._screen.emit(events.Problem(self._broken.text))
 
     def _found(self, job: ProgramJob, instead: str | None) -> None:
         """Have a new program built while the others are still planned."""

@@ -48,7 +48,7 @@ class ObjectNvcc(NvccPipeline):
         return False  # a script's form chooses it
 
     def name_of_source(self, recipe: Recipe) -> str:
-        if not recipe.rdc:
+        if not recipe.part.rdc:
             return super().name_of_source(recipe)
         # A device link distinguishes objects by it.
         return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGITS]}/source.cu"
@@ -56,13 +56,13 @@ class ObjectNvcc(NvccPipeline):
     def commands(self, recipe: Recipe) -> list[Step]:
         host = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
         device: tuple[str, ...] = ()
-        code: tuple[str, ...] = ("-x", recipe.language)
-        if recipe.language == "cu":
+        code: tuple[str, ...] = ("-x", recipe.part.language)
+        if recipe.part.language == "cu":
             code = gencode(recipe.archs, ptx=recipe.ptx)
-            device = (*_KEEP, "-rdc=true") if recipe.rdc else _KEEP
+            device = (*_KEEP, "-rdc=true") if recipe.part.rdc else _KEEP
             device += _seed(recipe)
         compiler = self.nvcc(recipe, "-c", code)
-        if recipe.language == "c":
+        if recipe.part.language == "c":
             compiler.remove(f"-std={recipe.std}")
         return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
 
@@ -83,7 +83,7 @@ def _seed(recipe: Recipe) -> tuple[str, ...]:
     source's name. What the user's flags say is said once: nvcc warns of two.
     """
     own = any(flag.lstrip("-").startswith("frandom-seed") for flag in recipe.flags)
-    return ("-frandom-seed=0",) if recipe.seeded and not own else ()
+    return ("-frandom-seed=0",) if recipe.part.seeded and not own else ()
 
 
 class ObjectCpu(Cpu):
@@ -100,7 +100,7 @@ class ObjectCpu(Cpu):
     def commands(self, recipe: Recipe) -> list[Step]:
         source = super().commands(recipe)[0].argv
         words = [OBJECT if word == "source.o" else word for word in source]
-        if recipe.language == "c":
+        if recipe.part.language == "c":
             words[words.index("c++")] = "c"
             words.remove(f"-std={recipe.std}")
         return [Step("source", tuple(words), OBJECT)]
@@ -142,7 +142,7 @@ class LinkNvcc(LinkPipeline):
         link = _link_of(recipe)
         linker = [word for flag in _linker(link) for word in ("-Xlinker", flag)]
         inputs = [*_inputs(recipe), *linked_runtime(link.cudart)]
-        if recipe.rdc:
+        if recipe.part.rdc:
             inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
         runtime = (*cudart(link.cudart), "-cudadevrt", "none", "-nodlink")
         words = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, *linker)
@@ -150,7 +150,7 @@ class LinkNvcc(LinkPipeline):
         return [*_stand_ins(link), *_device_link(recipe), link_step]
 
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
-        if not recipe.rdc:
+        if not recipe.part.rdc:
             return {}
         return {NVCC_HERE: os.path.abspath(os.path.dirname(tools.paths["{nvcc}"][0]))}
 
@@ -168,7 +168,7 @@ class LinkNvcc(LinkPipeline):
 def _device_link(recipe: Recipe) -> Iterator[Step]:
     """Yield the step that links relocatable device code: nvcc leaves it out, and says nothing, of a
     link whose options ask for no runtime."""
-    if recipe.rdc:
+    if recipe.part.rdc:
         # It compiles a stub, whose name would be in the library.
         how = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP)
         archs = gencode(recipe.archs, ptx=recipe.ptx)
@@ -238,7 +238,7 @@ def _files_needed(link: Link) -> list[tuple[str, str]]:
 
 def _inputs(recipe: Recipe) -> tuple[str, ...]:
     link = _link_of(recipe)
-    objects = (object_name(number) for number in range(len(recipe.objects)))
+    objects = (object_name(number) for number in range(len(link.objects)))
     # Not by its path: a linker would write that into the library, for one that has no soname.
     libs = (*(f"-L{HERE}/include/{name}" for name in link.dirs), *(f"-l{n}" for n in link.libs))
     return (*objects, *(f"include/{name}" for name in link.inputs), *libs)

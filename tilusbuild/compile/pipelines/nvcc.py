@@ -93,7 +93,7 @@ class NvccPipeline(Pipeline):
 
     def include_links(self, recipe: Recipe) -> dict[str, str]:
         """Return links to the header directories whose own names nvcc would split or misquote."""
-        names = [name for name, _ in recipe.include_roots]
+        names = [name for name, _ in recipe.includes.roots]
         return {
             f"include-{number}": f"include/{name}"
             for number, name in enumerate(names)

@@ -181,7 +181,7 @@ def _namesake(recipe: Recipe, headers: str) -> str | None:
     """Return an error for a rendered header that has the name of a header of include-dirs."""
     # `#include <…>` would find the rendered one, and with nvcc finds the other.
     for name in recipe.headers:
-        for root, quoted_only in recipe.include_roots:
+        for root, quoted_only in recipe.includes.roots:
             if not quoted_only and os.path.exists(os.path.join(headers, root, name)):
                 return (
                     f"{name}(1): error: the program has include/{root}/{name}, too, and NVRTC "
@@ -333,7 +333,7 @@ def _compile(recipe: Recipe, name: str, outputs: list[str], verb: str = "") -> t
 
 def _place_of_source(recipe: Recipe) -> str:
     """Return the source's name for NVRTC, which searches that directory for `#include "…"`."""
-    for name, quoted_only in recipe.include_roots:
+    for name, quoted_only in recipe.includes.roots:
         if quoted_only:
             return f"{HERE}/include/{name}/source.cu"
     return SOURCE
@@ -343,8 +343,8 @@ def _options(recipe: Recipe) -> tuple[str, ...]:
     # NVRTC has no directories for quoted includes alone, but that of the source. Rendered headers
     # come first, as for nvcc; what they include of the source's directory comes after all else, so
     # that `#include <…>` finds nothing there that another directory has.
-    of_source = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if quoted]
-    of_all = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if not quoted]
+    of_source = [f"{HERE}/include/{name}" for name, quoted in recipe.includes.roots if quoted]
+    of_all = [f"{HERE}/include/{name}" for name, quoted in recipe.includes.roots if not quoted]
     directories = [*of_all, f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
     if recipe.headers:
         directories = [HERE, *directories, *of_source]
