@@ -100,7 +100,7 @@ started = time.monotonic_ns()  # as the command line does
 began = time.process_time()
 from tilusbuild.noop import record
 from tilusbuild.cache import disk
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.builder import build, resources as builder

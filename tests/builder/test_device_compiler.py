@@ -18,7 +18,7 @@ from support.fake_engine import Listener
 from support.processes import wait_until
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.settings import Setting
 from tilusbuild.plan.model import PlanSelection

@@ -13,7 +13,7 @@ from support.fake_engine import Listener
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.compile import pipelines
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
 
 PAGE = Path(__file__).parents[2] / "docs/adding-a-pipeline.md"

@@ -20,7 +20,7 @@ from tilusbuild.cache.disk import CacheBusyError
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 

@@ -13,7 +13,7 @@ from support.fake_engine import Listener
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.index import read_index
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.plan.model import PlanSelection
 

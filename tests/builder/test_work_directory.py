@@ -18,8 +18,8 @@ from support.project import needs_cxx
 from support.trees import published
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Summary
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
 
 Build = Callable[[], Summary]

@@ -13,9 +13,9 @@ from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, buil
 from support.processes import no_thread_left
 from tilusbuild.engine import attempt
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import input_error
 from tilusbuild.status import Cause, Compiled
 
@@ -498,7 +498,7 @@ def test_no_more_run_at_once_than_memory_has_room_for(room: int, most: int) -> N
 
     compiler = FakeCompiler(script)
     result = build(
-        jobs(8), FakeStore(), compiler, Listener(), BuildConfig(jobs=4, admission=Room(room))
+        jobs(8), FakeStore(), compiler, Listener(), BuildConfig(jobs=4, admissions=(Room(room),))
     )
     assert columns(result.summary) == {"compiled": 8}
     assert set(seen) == {most}

@@ -10,10 +10,10 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build_changing
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Result
+from tilusbuild.engine.inbox import Queue
 from tilusbuild.engine.interfaces import Job
-from tilusbuild.engine.queue import ControlledQueue
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.process.base import CancelledError
 from tilusbuild.status import Compiled
 
@@ -79,7 +79,7 @@ class Running:
 
     def __init__(self) -> None:
         self.store, self.compiler, self.listener = FakeStore(), Compiler(), Listener()
-        self.control: ControlledQueue = ControlledQueue()
+        self.control: Queue = Queue()
         self.results: list[Result] = []
         self.thread = threading.Thread(target=self._run)
         self.thread.start()

@@ -10,7 +10,7 @@ import pytest
 
 from support.fake_engine import FakeJob
 from tilusbuild.engine.history import NOTHING, Estimate, History
-from tilusbuild.engine.resources import UNKNOWN_PEAK, AllOf, LoadLimit, MemoryLimit
+from tilusbuild.engine.running import UNKNOWN_PEAK, LoadLimit, MemoryLimit
 from tilusbuild.process.machine import Machine
 
 GIB = 1 << 30
@@ -189,13 +189,6 @@ def test_the_load_limit_adds_compiles_that_the_average_does_not_show_yet() -> No
     assert not LoadLimit(4.0, busy).admits(None, [1])
     assert not LoadLimit(0.5, quiet).admits(None, [1])
     assert LoadLimit(4.0, unsaid).admits(None, [1])
-
-
-def test_each_of_several_admissions_may_refuse(files: Files) -> None:
-    both = AllOf(files.memory, LoadLimit(9.0, lambda: (0.0, 0.0, 0.0)))
-    assert both.admits(GIB, [GIB])
-    assert not both.admits(GIB, [GIB] * 9)
-    assert not both.admits(16 * GIB, [GIB])
 
 
 def test_a_kill_for_memory_raises_the_estimate_of_its_instance() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled, Status
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStage, FakeStore, Listener, built
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.interfaces import Job
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from support.processes import no_thread_left
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled
 
 RETRIED = ("crashed", "no_output", "killed")

@@ -9,21 +9,23 @@ from typing import Any
 from support.fake_engine import FakeCompiler, FakeEntry, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.events import RemoteSummary, Warned
+from tilusbuild.engine.events import Warned
+from tilusbuild.engine.inbox import Remote, RemoteAnswered, RemoteWithdrawn
 from tilusbuild.engine.interfaces import Job
-from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled, Status
 
 HIT = ProgramAnswer(Compiled(Status.BUILT), cached=True, remote=True)
 
 
-class FakeRemote:
+class FakeRemote(Remote):
     """Answers as `script` says, on another thread; None never does."""
+
+    patience = 0.0
+    doubted = False
 
     def __init__(self, script: Callable[[Job], str | None], patience: float = 60.0) -> None:
         self.patience = patience
-        self.doubted = False
         self.asked: list[str] = []
         self.sent: list[str] = []
         self.stops = 0
@@ -51,9 +53,6 @@ class FakeRemote:
 
     def stop(self) -> None:
         self.stops += 1
-
-    def summary(self) -> RemoteSummary | None:
-        return None
 
 
 JOBS = [FakeJob(f"text {index}", index=index) for index in range(6)]

@@ -23,7 +23,7 @@ _BUILDER = """
 import os, sys, time
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.tree import Tree
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeJob, Listener, built, failed
 

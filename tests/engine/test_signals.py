@@ -18,7 +18,7 @@ from support.paths import TESTS
 
 _BUILDER = """
 import sys
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built

@@ -8,8 +8,8 @@ from typing import Any
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built
 from tilusbuild.engine import timeline as timelines
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.interfaces import Job
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.engine.timeline import LOCK, MEMORY, PUBLISH, RENDER, Timeline
 from tilusbuild.status import Compiled
 
@@ -63,7 +63,7 @@ def test_what_memory_holds_back_is_waited_for() -> None:
         return built()
 
     timeline = Timeline()
-    config = BuildConfig(jobs=2, admission=OneAtATime(), timeline=timeline)
+    config = BuildConfig(jobs=2, admissions=(OneAtATime(),), timeline=timeline)
     build(jobs(3), FakeStore(), FakeCompiler(work), Listener(), config)
     assert {wait.name for wait in timeline.waits} == {MEMORY}
     assert len(timeline.waits) >= 2

@@ -9,7 +9,7 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.process.base import CancelledError
 from tilusbuild.status import Compiled
 
@@ -74,7 +74,7 @@ def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
         FakeStore(),
         FakeCompiler(),
         Listener(),
-        BuildConfig(jobs=4, admission=Full(), tokens=source),
+        BuildConfig(jobs=4, admissions=(Full(),), tokens=source),
     )
     assert result.summary.compiled == 6
     assert source.most == 0

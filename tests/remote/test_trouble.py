@@ -25,7 +25,7 @@ from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.index import find_programs
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
-from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.remote.client import RemoteCache
 from tilusbuild.remote.settings import RemoteSettings
 

@@ -19,7 +19,7 @@ from tilusbuild.cache.index import find_programs
 from tilusbuild.cache.merging import take
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Warned
-from tilusbuild.engine.remote import RemoteWithdrawn
+from tilusbuild.engine.inbox import RemoteWithdrawn
 from tilusbuild.remote.client import RemoteCache, Sample
 from tilusbuild.remote.record import Record
 from tilusbuild.remote.settings import RemoteSettings

@@ -14,8 +14,8 @@ from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from support.json_schema import valid
 from tilusbuild.cli import events_schema
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Dropped, Sharded
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.report.choose import choose
 from tilusbuild.report.jsonl import JsonReporter
 from tilusbuild.status import Compiled

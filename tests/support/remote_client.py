@@ -17,7 +17,7 @@ from tilusbuild.cache.garbage import litter
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine import events
-from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.remote.backend import open_backend
 from tilusbuild.remote.client import RemoteCache
 from tilusbuild.remote.record import Blob, blob_for, key

@@ -30,8 +30,8 @@ from tilusbuild.builder.timeline import kept
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.index import read_index
 from tilusbuild.engine.build import build as run_engine
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, jobs
 from tilusbuild.report.text import counted

@@ -18,11 +18,10 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import Entry, Stage, Stages, compiler_log, lookup
 from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.tree import Tree
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
-from tilusbuild.engine.resources import (
+from tilusbuild.engine.running import (
     Admission,
-    AllOf,
+    BuildConfig,
     LoadLimit,
     MemoryLimit,
     TokensBeside,
@@ -105,7 +104,7 @@ class ResourceLimits(Struct, frozen=True):
     """What a build asks before it starts a compiler, and what it gives to it."""
 
     tokens: TokenSource
-    admission: Admission
+    admissions: tuple[Admission, ...]
     warnings: tuple[str, ...]
     makeflags: str
     """MAKEFLAGS for compilers with threads of their own."""
@@ -132,7 +131,7 @@ def open_resources(
         pool = opened.enter_context(TokenPool(0 if outer else settings.jobs.value - 1))
         yield ResourceLimits(
             tokens=outer or pool,
-            admission=memory if load is None else AllOf(memory, LoadLimit(load)),
+            admissions=(memory,) if load is None else (memory, LoadLimit(load)),
             warnings=warnings,
             makeflags=pool.makeflags,
             nice=settings.nice.value,
@@ -210,7 +209,7 @@ def open_builder(
         whole = replace(
             config,
             history=config.history or History(project.cache.state_path),
-            admission=limits.admission,
+            admissions=limits.admissions,
             tokens=tokens,
             jobs=jobs,
             timeline=project.timeline,

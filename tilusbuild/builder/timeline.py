@@ -41,7 +41,7 @@ from tilusbuild.state.envelope import Envelope
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
-    from tilusbuild.engine.config import BuildConfig
+    from tilusbuild.engine.running import BuildConfig
 
 
 _ENVELOPE = Envelope("timeline 2")

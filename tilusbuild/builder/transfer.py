@@ -18,7 +18,7 @@ from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.entries import lookup
 from tilusbuild.engine import events
 from tilusbuild.engine.history import History
-from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.remote.settings import RemoteSettings, decide

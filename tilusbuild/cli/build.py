@@ -48,7 +48,7 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.builder.build import build
     from tilusbuild.builder.noop_record import Invocation
     from tilusbuild.builder.shards import parse_shard
-    from tilusbuild.engine.config import BuildConfig
+    from tilusbuild.engine.running import BuildConfig
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import ResultReporter
 

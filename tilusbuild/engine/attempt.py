@@ -12,6 +12,7 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -42,34 +43,17 @@ class ProgramAnswer(Struct, frozen=True):
     """Another machine made it."""
 
 
-class LockedElsewhere(Struct, frozen=True):
+class NoAnswer(Enum):
+    """Why an attempt came to none."""
+
+    LOCKED = "locked"
     """Another builder has the program's lock."""
-
-
-class Aborted(Struct, frozen=True):
+    ABORTED = "aborted"
     """Nothing was done, or the compiler was killed by us."""
 
 
-class InternalError(Struct, frozen=True):
-    """Something other than the program is wrong: the disk, the machine, or our own code."""
-
-    error: BaseException
-
-
-AttemptResult: TypeAlias = ProgramAnswer | LockedElsewhere | Aborted | InternalError
-
-
-class DiskError(OSError):
-    """A compiler could not write."""
-
-
-class StageLostError(TilusbuildError):
-    """The directory in which a program was made was removed."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path} is gone: the cache was deleted, moved or unmounted meanwhile\n  build again"
-        )
+AttemptResult: TypeAlias = ProgramAnswer | NoAnswer | BaseException
+"""An error says that something other than the program is wrong: the disk, the machine, our code."""
 
 
 class CompileStarted(Struct, frozen=True):
@@ -140,7 +124,7 @@ class Workers:
             try:
                 result = self._attempt(ticket)
             except BaseException as error:  # without memory, say: who waits for the answer gets one
-                result = InternalError(error)
+                result = error
             self._inbox.put(AttemptEnded(ticket, result))
 
     def _attempt(self, ticket: Ticket) -> AttemptResult:
@@ -180,23 +164,23 @@ def attempt(
     has ended with an answer that is about to be published."""
     try:
         if stopped():
-            return Aborted()
+            return NoAnswer.ABORTED
         # Not waiting for the lock: a thread that does cannot be stopped by Ctrl-C, and compiles
         # nothing meanwhile. The loop tries again later.
         with store.locked(job.hash, wait=False) as ours:
             if not ours:
-                return LockedElsewhere()
+                return NoAnswer.LOCKED
             entry = store.lookup(job.hash)
             if entry is not None and entry.status in RECORDED:
                 return found(entry)
             if stopped():
-                return Aborted()
+                return NoAnswer.ABORTED
             started()
             return ProgramAnswer(_compile(job, store, compiler, ended, timeline))
     except CancelledError:
-        return Aborted()
+        return NoAnswer.ABORTED
     except BaseException as error:
-        return InternalError(error)
+        return error
 
 
 def _compile(
@@ -228,7 +212,10 @@ def _compile(
             changed = name
         except OSError as error:
             if error.errno in _NOT_THERE and not os.path.isdir(stage.path):
-                raise StageLostError(stage.path) from error
+                raise TilusbuildError(
+                    f"{stage.path} is gone: the cache was deleted, moved or unmounted meanwhile\n"
+                    "  build again"
+                ) from error
             # Writing to an open file does not say which disk is full.
             if error.strerror is not None:
                 # Of a link or a rename, the second name is what is made.
@@ -256,11 +243,11 @@ def placed(job: Job, reason: str) -> str:
 def judged(compiled: Compiled) -> Compiled:
     """Return a compile with the status that the engine decides by: out of memory is "killed".
 
-    Raises `DiskError` when a tool met a full or broken disk: no program is to blame, and every
+    Raises `OSError` when a tool met a full or broken disk: no program is to blame, and every
     other compile would meet it too.
     """
     if compiled.cause is Cause.DISK:
-        raise DiskError(f"the compiler could not write: {compiled.reason}")
+        raise OSError(f"the compiler could not write: {compiled.reason}")
     if compiled.cause in (Cause.KILLED, Cause.MEMORY):
         return replace(compiled, status=Status.KILLED)
     return compiled

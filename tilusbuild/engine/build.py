@@ -22,32 +22,29 @@ from msgspec.structs import replace
 from tilusbuild._version import __version__
 from tilusbuild.engine import events, results
 from tilusbuild.engine.attempt import (
-    Aborted,
     AttemptEnded,
     AttemptResult,
     CompileEnded,
     CompileStarted,
-    InternalError,
-    LockedElsewhere,
+    NoAnswer,
     ProgramAnswer,
     Workers,
     found,
 )
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import Compiler, Job, Store
-from tilusbuild.engine.queue import (
-    ControlledQueue,
-    FixedQueue,
+from tilusbuild.engine.inbox import (
+    AskedTickets,
     NewPlan,
     Queue,
-    TokenAvailable,
+    Remote,
+    RemoteAnswered,
+    RemoteWithdrawn,
     WakeUp,
     WantProgram,
 )
-from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered, RemoteWithdrawn
-from tilusbuild.engine.running import Retries, RunningTickets
+from tilusbuild.engine.interfaces import Compiler, Job, Store
+from tilusbuild.engine.running import BuildConfig, RunningTickets
 from tilusbuild.engine.states import BuildState, HeldTickets, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import LOCK, Timeline
 from tilusbuild.process.stopping import catch_signals
@@ -71,14 +68,14 @@ def build(
     Returns also when the build was interrupted or could not go on: see `summary.exit_status`.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
-    queue = FixedQueue(jobs)
+    queue = Queue(jobs)
     loop = BuildLoop(queue, store, compiler, reporter, config or BuildConfig())
     with catch_signals(queue.inbox.put):
         return loop.run()
 
 
 def build_changing(
-    queue: ControlledQueue,
+    queue: Queue,
     store: Store,
     compiler: Compiler,
     reporter: Reporter,
@@ -111,7 +108,7 @@ class BuildLoop:
         self.started_at = config.clock() if config.started_at is None else config.started_at
         self.history = config.history or History(None)
         self.timeline = config.timeline or Timeline()
-        self.remote = config.remote or NoRemote()
+        self.remote = config.remote or Remote()
         self.end = results.Ending()
         self.workers = Workers(store, compiler, queue.inbox, self.end.stopped.is_set, self.timeline)
         self.planned: Iterable[Job] = ()
@@ -125,9 +122,8 @@ class BuildLoop:
         self.held = HeldTickets()
         """Those of `tickets` that are READY but for programs that they need."""
         self.running = RunningTickets(
-            config, self.history, self.timeline, partial(queue.inbox.put, TokenAvailable())
+            config, self.history, self.timeline, partial(queue.inbox.put, WakeUp())
         )
-        self.retries = Retries()
         self.results = results.Results(store)
 
     def run(self) -> Result:
@@ -351,7 +347,7 @@ class BuildLoop:
             case AttemptEnded(ticket, result):
                 self.running.ended(ticket)
                 self._ended(ticket, result)
-            case WakeUp() | TokenAvailable():
+            case WakeUp():
                 pass
         self.running.cancel_unwanted(self.compiler)
         self.reporter.tick()
@@ -366,7 +362,7 @@ class BuildLoop:
     # Answers.
 
     def _ended(self, ticket: Ticket, result: AttemptResult) -> None:
-        if not isinstance(result, LockedElsewhere):
+        if result is not NoAnswer.LOCKED:
             self.timeline.waited(ticket.job.hash)
         if ticket.state is BuildState.UNWANTED:
             ticket.move(BuildState.DROPPED)
@@ -375,13 +371,13 @@ class BuildLoop:
         match result:
             case ProgramAnswer(compiled, cached):
                 self._answered(ticket, compiled, cached=cached)
-            case LockedElsewhere():
+            case NoAnswer.LOCKED:
                 self._wait_for_lock(ticket)
-            case Aborted():
+            case NoAnswer.ABORTED:
                 self._skip(ticket)
-            case InternalError(error):
+            case _:
                 self._skip(ticket)
-                self._fail(error)
+                self._fail(result)
 
     def _remote_answered(self, ticket: Ticket | None, answer: ProgramAnswer | None) -> None:
         if ticket is not None and answer is not None:
@@ -409,7 +405,7 @@ class BuildLoop:
         job = ticket.job
         if compiled.status == Status.KILLED:
             self.history.killed_at(job, compiled.peak_rss)
-        if self.retries.wants(ticket, compiled) and not self.end.stopped.is_set():
+        if self.running.wants_retry(ticket, compiled) and not self.end.stopped.is_set():
             self.reporter.emit(events.Retried(job.hash, job.label, compiled.reason))
             ticket.accident = compiled
             ticket.move(BuildState.ISOLATED)
@@ -419,7 +415,7 @@ class BuildLoop:
             self.history.record(job, compiled.seconds, compiled.peak_rss)
             self.remote.built(job, compiled)
         self._finish(ticket, ProgramAnswer(compiled, cached))
-        for waiting, first in self.retries.given_up(self.ready):
+        for waiting, first in self.running.given_up(self.ready):
             self._finish(waiting, ProgramAnswer(first))
 
     def _finish(self, ticket: Ticket, answer: ProgramAnswer) -> None:

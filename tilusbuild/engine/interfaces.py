@@ -3,8 +3,8 @@
 The engine knows nothing of manifests, templates, nvcc or the cache tree's layout. In a build these
 are `plan.planner.ProgramJob`, `builder.compiler.ProgramCompiler` and
 `builder.resources.BuildStore`; tests have doubles of each. The store and the compiler are called
-from several threads at once, a job from one at a time. The reporter is in `events`, the token
-source and admission are in `resources`, how a build is to run in `config`.
+from several threads at once, a job from one at a time. The reporter is in `events`, the remote in
+`inbox`, and how a build is to run in `running`, with the token source and admission.
 """
 
 from __future__ import annotations

@@ -1,26 +1,217 @@
-"""The tickets that workers have, and whether one more may join them.
+"""How a build is to run, and whether one more compile may start beside those that run.
 
 Room is counted in places for compilers: what has ended and is being published waits for the disk,
 and takes none. Then a program needs memory for what it is expected to take, a token of who shares
 out the machine, and, in a unit of which no program has been compiled, that no other one of it is
-being compiled: what they share is made once. Everything here runs on the build's thread.
+being compiled: what they share is made once. An `Admission` asks the machine: `MemoryLimit` so that
+a build never meets the OOM killer, `LoadLimit` for `--load-average`. A `TokenSource`, as make's
+jobserver, shares the right to compile with other processes. All are used by the build's thread.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from tilusbuild.engine.config import BuildConfig
+from msgspec import Struct
+
 from tilusbuild.engine.history import History
+from tilusbuild.engine.inbox import Remote
 from tilusbuild.engine.interfaces import Compiler
-from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import MEMORY, TOKEN, Timeline
+from tilusbuild.process.machine import Machine, usable_cores
 from tilusbuild.status import Compiled, Status
 
+UNKNOWN_PEAK = 2 << 30
+"""Bytes reckoned for a compile that nothing is known of. nvcc takes 200 MB for a small kernel and
+3 to 5 GB for a heavy one: this is little enough to use what machines have, some 2 to 4 GB a core,
+until the first compile of a build has ended and says more."""
+_MARGIN = 1.1
+"""A compile may need this much more than the last time."""
+_RESERVE = 0.05
+"""The part of what is free that is left alone."""
+_CHECK_EVERY = 0.05
+"""Seconds. Many programs are asked about when none fits; a check reads a dozen files."""
+_PRESSED = 0.1
+"""The share of time without progress for want of memory from which memory counts as pressed."""
 _PUBLISHING = 3
 """How many may be on their way into the store, for each that may compile: they wait for the disk,
 and the cores are free meanwhile."""
+_RETRIED = (Status.KILLED, Status.CRASHED, Status.NO_OUTPUT)
+"""Not `TIMED_OUT`, which would take as long again."""
+_MAX_IN_VAIN = 8
+"""After so many retries in a row that were accidents again, those that wait for theirs are reported
+as they are, but for those killed for want of memory: one at a time, hundreds of crashes would take
+hours."""
+
+
+class Admission(Protocol):
+    """Decides whether one more compile may start."""
+
+    def admits(self, need: int | None, running: list[int], /) -> bool:
+        """`need` and `running` are predicted peaks in bytes (0 or None: unknown). Not asked when
+        nothing runs: one compile may always."""
+        ...
+
+
+class MemoryLimit:
+    """Admits what memory has room for. Make it before the build starts anything.
+
+    Each running compile is reckoned with its predicted peak, however little it holds yet. The sum
+    must stay within what was free when nothing of ours ran, and the newcomer must fit what is free
+    now, so that other programs on the machine, and compiles that take more than was predicted,
+    count too. While memory is pressed, nothing is started beside what runs.
+    """
+
+    def __init__(
+        self, machine: Machine | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._machine = machine or Machine()
+        self._clock = clock
+        self._at_start = self._machine.free_memory()
+        self._free_now = 0.0
+        self._checked = float("-inf")
+
+    def admits(self, need: int | None, running: list[int], /) -> bool:
+        if self._at_start is None:
+            return True
+        wanted = _reckoned(need)
+        total = wanted + sum(_reckoned(each) for each in running)
+        return total <= self._at_start * (1 - _RESERVE) and wanted <= self._free()
+
+    def _free(self) -> float:
+        """Return bytes that may be used now; none while memory is pressed."""
+        if (now := self._clock()) - self._checked >= _CHECK_EVERY:
+            pressed = self._machine.memory_pressure() >= _PRESSED
+            free = 0 if pressed else self._machine.free_memory() or 0
+            self._free_now, self._checked = free * (1 - _RESERVE), now
+        return self._free_now
+
+
+def _reckoned(need: int | None) -> float:
+    return need * _MARGIN if need else UNKNOWN_PEAK
+
+
+class LoadLimit:
+    """Refuses at a load average of `limit` or more."""
+
+    def __init__(
+        self, limit: float, average: Callable[[], tuple[float, float, float]] = os.getloadavg
+    ) -> None:
+        self._limit = limit
+        self._average = average
+
+    def admits(self, need: int | None, running: list[int], /) -> bool:
+        try:
+            average = self._average()[0]
+        except OSError:  # the system does not say
+            average = 0.0
+        # The average follows what happens with a delay of a minute, so compiles of ours count as a
+        # load of one each, whatever it says yet: a build never starts more than its limit at once.
+        return max(average, len(running)) < self._limit
+
+
+class TokenSource(Protocol):
+    """Gives the right to compile. The first compile at a time needs no token; each further one has
+    one, from before it starts until its compiler has ended."""
+
+    def try_acquire(self) -> bool:
+        """Take one token if there is one now; never wait."""
+        ...
+
+    def release(self) -> None:
+        """Give one token back that was taken."""
+        ...
+
+    def notify_when_available(self, callback: Callable[[], None], /) -> None:
+        """Call `callback`, once and from any thread, when `try_acquire` may succeed. A second
+        request before that changes nothing."""
+        ...
+
+    def idle(self) -> None:
+        """None of this build's compilers runs, and no token is held."""
+        ...
+
+
+class TokensBeside:
+    """The tokens of a source, and so many more for compiles on other machines. `here` are those
+    that are held of the source: compiles on this one."""
+
+    def __init__(self, source: TokenSource, more: int) -> None:
+        self._source = source
+        self._more = more
+        self._beside = 0
+        self.here = 0
+
+    def try_acquire(self) -> bool:
+        if self._source.try_acquire():
+            self.here += 1
+            return True
+        if self._beside < self._more:
+            self._beside += 1
+            return True
+        return False
+
+    def release(self) -> None:
+        if self._beside:
+            self._beside -= 1
+        else:
+            self.here -= 1
+            self._source.release()
+
+    def notify_when_available(self, callback: Callable[[], None], /) -> None:
+        self._source.notify_when_available(callback)
+
+    def idle(self) -> None:
+        self._source.idle()
+
+
+class BuildConfig(Struct, frozen=True):
+    """How a build is to run: above what a user asks for, below what a build adds with
+    `replace`."""
+
+    jobs: int | None = None
+    """Compiles at once; None is every core that this process may use."""
+    keep_going: int | None = None
+    """Stop starting after so many programs did not build in this run; 0 never stops. None does not
+    stop either, but leaves out the schedules of an instance whose error they all seem to share."""
+    strict: bool = False
+    """Any schedule that does not compile fails its script."""
+    dry_run: bool = False
+    """Decide, and compile nothing."""
+    verbose: int = 0
+    """1: `Finished` has the command lines of what was compiled; 2: what the compilers said, too."""
+    part: bool = False
+    """The jobs are a part of their instances, whose other schedules are built elsewhere: that none
+    of an instance builds here says nothing."""
+
+    history: History | None = None
+    """How long programs took before; None knows nothing and remembers nothing."""
+    admissions: tuple[Admission, ...] = ()
+    """Whether memory and load allow one more compile: all of them must."""
+    tokens: TokenSource | None = None
+    """Who allows compiles beside the first, as make's jobserver; None leaves it to `jobs`."""
+    remote: Remote | None = None
+    """The remote cache for what is missing in the store; None for no remote cache."""
+    warnings: tuple[str, ...] = ()
+    """Emitted if more than one program is to be compiled."""
+    timeline: Timeline | None = None
+    """Where it is recorded when everything began and ended."""
+    notices: tuple[str, ...] = ()
+    """Warnings that are emitted whatever is to be compiled."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds."""
+    started_at: float | None = None
+    """The time by `clock` from which the summary counts its seconds; None is when the loop
+    starts."""
+
+    @property
+    def places(self) -> int:
+        """How many compiles run here at once."""
+        return max(1, self.jobs or usable_cores())
 
 
 class RunningTickets:
@@ -37,12 +228,16 @@ class RunningTickets:
         self._places = config.places
         self._history = history
         self._timeline = timeline
-        self._admission = config.admission or Unlimited()
-        self._tokens = JobTokens(config.tokens or NoJobserver())
+        self._admissions = config.admissions
+        self._tokens = config.tokens
+        self._held = 0
+        """Tokens: at least one less than there are compiles, and no more for long."""
         self._token_available = token_available
         self._tickets: set[Ticket] = set()
         self._begun: set[str] = set()
         """The units of which a program has been compiled."""
+        self._in_vain = 0
+        """Retries in a row that were accidents again."""
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -70,12 +265,13 @@ class RunningTickets:
         self.give_tokens_back()
 
     def give_tokens_back(self) -> None:
-        """Keep the tokens of those whose compiler has not ended."""
-        self._tokens.shrink(len(self._compiling()))
+        """Keep the tokens of those whose compiler has not ended. One that was taken for a program
+        that another builder turned out to have goes back so, too."""
+        self._keep_tokens(len(self._compiling()))
 
     def close(self) -> None:
         """Give every token back."""
-        self._tokens.shrink(0)
+        self._keep_tokens(0)
 
     def has_room(self) -> bool:
         """Return whether there is a place for one more."""
@@ -100,9 +296,10 @@ class RunningTickets:
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that is taken for nothing is kept from others until something ends.
         short_of = None
-        if not self._admission.admits(ticket.estimate.peak_rss, peaks):
+        need = ticket.estimate.peak_rss
+        if not all(each.admits(need, peaks) for each in self._admissions):
             short_of = MEMORY
-        elif not self._tokens.try_acquire(len(compiling) + 1, self._token_available):
+        elif not self._has_tokens(len(compiling) + 1):
             short_of = TOKEN
         if short_of is not None:
             self._timeline.wait(short_of, short_of)
@@ -116,36 +313,39 @@ class RunningTickets:
                 # while the end of the first one is still in the inbox. So not by its hash.
                 compiler.cancel_job(ticket.attempted)
 
-    def _compiling(self) -> list[Ticket]:
-        """Return those whose compiler has not ended, as far as is known."""
-        return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]
-
-
-_RETRIED = (Status.KILLED, Status.CRASHED, Status.NO_OUTPUT)
-"""Not `TIMED_OUT`, which would take as long again."""
-_MAX_IN_VAIN = 8
-"""After so many retries in a row that were accidents again, those that wait for theirs are reported
-as they are, but for those killed for want of memory: one at a time, hundreds of crashes would take
-hours."""
-
-
-class Retries:
-    """Counts what retries came to. Used by the build's thread."""
-
-    def __init__(self) -> None:
-        self._in_vain = 0
-
-    def wants(self, ticket: Ticket, compiled: Compiled) -> bool:
+    def wants_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
         """Return whether a compile that ended so is tried once more. Called once for each end."""
         accident = compiled.status in _RETRIED
         if ticket.alone:
             self._in_vain = self._in_vain + 1 if accident else 0
             return False
-        return accident and (compiled.status == Status.KILLED or not self._are_useless())
+        return accident and (compiled.status == Status.KILLED or self._in_vain < _MAX_IN_VAIN)
 
     def given_up(self, ready: ReadyQueue) -> list[tuple[Ticket, Compiled]]:
         """Take out those that are not tried once more after all, with how they ended."""
-        return ready.take_isolated(_RETRIED[1:]) if self._are_useless() else []
+        return ready.take_isolated(_RETRIED[1:]) if self._in_vain >= _MAX_IN_VAIN else []
 
-    def _are_useless(self) -> bool:
-        return self._in_vain >= _MAX_IN_VAIN
+    def _has_tokens(self, compiles: int) -> bool:
+        """Return whether so many may run at once, one more than do; take the token that this
+        needs. If not, `token_available` is called when it may be otherwise."""
+        if self._tokens is None or self._held >= compiles - 1:
+            return True
+        if self._tokens.try_acquire():
+            self._held += 1
+            return True
+        self._tokens.notify_when_available(self._token_available)
+        return False
+
+    def _keep_tokens(self, compiles: int) -> None:
+        """Give back what is more than so many compiles need."""
+        if self._tokens is None:
+            return
+        while self._held > max(0, compiles - 1):
+            self._held -= 1
+            self._tokens.release()
+        if not compiles:
+            self._tokens.idle()
+
+    def _compiling(self) -> list[Ticket]:
+        """Return those whose compiler has not ended, as far as is known."""
+        return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]

@@ -121,7 +121,7 @@ def _failed(arguments: ImportArgs, root: str) -> tuple[dict[str, tuple[str, str]
     from tilusbuild.builder.project import Project
     from tilusbuild.cache.entries import compiler_log, lookup
     from tilusbuild.cli.arguments import settings_of
-    from tilusbuild.engine.config import BuildConfig
+    from tilusbuild.engine.running import BuildConfig
     from tilusbuild.manifest.sources import SOURCE
     from tilusbuild.plan.model import PlanSelection
     from tilusbuild.plan.planner import jobs

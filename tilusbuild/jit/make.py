@@ -17,8 +17,8 @@ from tilusbuild.builder.publish import Under
 from tilusbuild.cache.garbage import exclusive_use, remove_unread
 from tilusbuild.cache.index import forget_projects, read_index, script_listings
 from tilusbuild.cache.tree import Tree
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import CompositeReporter, Reporter, Summary
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.jit.request import SOURCES, Request
 from tilusbuild.plan.model import PlanSelection

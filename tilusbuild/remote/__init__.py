@@ -1,1 +1,1 @@
-"""Programs from other machines, and for them: the remote cache behind `engine.remote`."""
+"""Programs from other machines, and for them: the remote cache behind `engine.inbox.Remote`."""

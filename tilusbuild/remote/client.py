@@ -1,4 +1,4 @@
-"""The remote cache of one build: `engine.remote.Remote` over a back end.
+"""The remote cache of one build: `engine.inbox.Remote` over a back end.
 
 Threads of its own ask, fetch and send; they hold no slot of the build and never make it wait: each
 program that was asked for is answered once, whatever happens, and what is in trouble costs one
@@ -20,9 +20,8 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, listed, lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
+from tilusbuild.engine.inbox import RemoteAnswered, RemoteWithdrawn, WakeUp
 from tilusbuild.engine.interfaces import Store
-from tilusbuild.engine.queue import WakeUp
-from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
 from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import Backend, BrokenError, Guard, open_backend
 from tilusbuild.remote.fetch import Fetcher, Hit, Miss, Outcome, Refused

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tilusbuild.cache import layout
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
+from tilusbuild.engine.inbox import Remote
 from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.process.base import Runner
 from tilusbuild.remote.settings import RemoteSettings
@@ -45,7 +46,7 @@ class Executors(Protocol):
         ...
 
 
-class LazyRemote:
+class LazyRemote(Remote):
     """Use as a context manager: leaving it ends the remote's threads. Without settings it has
     nothing."""
 

@@ -14,8 +14,8 @@ from msgspec import Struct
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import Nothing
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.model import PlanSelection, called_script_of, targets_of

@@ -17,8 +17,8 @@ from msgspec import Struct, field
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance

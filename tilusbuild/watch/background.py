@@ -22,9 +22,9 @@ from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import kept
 from tilusbuild.engine import events
 from tilusbuild.engine.build import build_changing
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result
-from tilusbuild.engine.queue import ControlledQueue
+from tilusbuild.engine.inbox import Queue
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError, start_thread
@@ -74,7 +74,7 @@ class BuildThread:
         self._published = published
         """Hashes of instances that the build before left with nothing more to say."""
         self._ended = ended
-        self._queue = ControlledQueue()
+        self._queue = Queue()
         self._guard = threading.Lock()
         self._state: PlanState | None = None
         self._over = False

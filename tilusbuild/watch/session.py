@@ -20,8 +20,8 @@ from queue import Empty, SimpleQueue
 from msgspec import Struct, field
 
 from tilusbuild.builder.project import Project
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob

@@ -1,0 +1,216 @@
+"""What comes into a build from outside: plans, wishes of `watch`, signals, programs from elsewhere.
+
+The build loop takes its messages from a queue's inbox, a new plan being one of them, and asks the
+queue two things: what it knows of a program from before, and whether the build may end. So there is
+one loop for `build`, whose programs are fixed from the start, and for `watch`, whose programs
+another thread changes as it runs.
+
+A remote is asked for what the store has not, and answers in the same inbox, each program once: it
+is in the store now, or it is to be compiled here. Nothing here waits for a network. While cores
+have nothing to do and no answer has come for the remote's `patience`, a program that was asked for
+is compiled all the same; an answer that comes after that is ignored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from msgspec import Struct
+
+from tilusbuild.engine.attempt import ProgramAnswer
+from tilusbuild.engine.events import RemoteSummary
+from tilusbuild.engine.interfaces import Job
+from tilusbuild.engine.states import BuildState, Ticket
+from tilusbuild.status import Compiled, Status
+
+
+class NewPlan(Struct, frozen=True):
+    """These programs, and no others."""
+
+    jobs: Iterable[Job]
+
+
+class WantProgram(Struct, frozen=True):
+    """This program too, ahead of its plan; the one with the hash `instead` no more."""
+
+    job: Job
+    instead: str | None
+
+
+class WakeUp(Struct, frozen=True):
+    """Nothing new, but look again: the loop may end now, or there is a token for a compile."""
+
+
+class RemoteAnswered(Struct, frozen=True):
+    """Message of a remote: a program is in the store now; without an answer, compile it here."""
+
+    program: str
+    answer: ProgramAnswer | None
+
+
+class RemoteWithdrawn(Struct, frozen=True):
+    """Message of a remote that turned out to be wrong: what came from it is not in the store any
+    more, and is to be compiled here."""
+
+
+class Queue:
+    """Plans that another thread exchanges while the build runs, as `watch` does; or one plan.
+
+    A compiler that works for a program that is still wanted is never disturbed; one whose program
+    is not is killed, alone; what waits is sorted again. With nothing left to do the build waits for
+    as long as the queue is open. `want`, `replace`, `close` and `stop` may be called from any
+    thread; the first two return False when the build has ended: then it is for a new one. The
+    others are called on the build's thread.
+    """
+
+    def __init__(self, jobs: Iterable[Job] | None = None) -> None:
+        """With `jobs`, which are asked for when the build has begun, it is closed."""
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        """Brings the messages above; workers and signals put their own."""
+        self._guard = threading.Lock()
+        self._open = jobs is None
+        self._ended = False
+        self._answers: dict[str, ProgramAnswer] = {}
+        if jobs is not None:
+            self.inbox.put(NewPlan(jobs))
+
+    def want(self, job: Job, instead: str | None = None) -> bool:
+        """Want this program too, ahead of a whole plan, and the one with the hash `instead` no
+        more."""
+        return self._send(WantProgram(job, instead))
+
+    def replace(self, jobs: Iterable[Job], *, last: bool = True) -> bool:
+        """Want these programs and no others. The build ends with them when they are the `last`."""
+        return self._send(NewPlan(tuple(jobs)), keep_open=not last)
+
+    def close(self) -> None:
+        """End when all is done."""
+        self._send(WakeUp(), keep_open=False)
+
+    def stop(self, signal: int) -> None:
+        """Kill what runs and end, as for this signal."""
+        self.inbox.put(signal)
+
+    def known(self, job: Job) -> ProgramAnswer | None:
+        """Return the answer that this build gave to a program of a plan before."""
+        return self._answers.get(job.hash)
+
+    def answered(self, job: Job, answer: ProgramAnswer) -> None:
+        """Take note of an answer."""
+        # A program whose input changed may well build under the next plan.
+        if answer.compiled.status != Status.CHANGED:
+            self._answers[job.hash] = answer
+
+    def forget(self) -> None:
+        """Know nothing of answers any more: ask the store again."""
+        self._answers.clear()
+
+    def end(self, *, now: bool) -> bool:
+        """Return whether the build ends, asked when it has nothing to do. With `now` it does."""
+        # The guard and the check of the inbox make `_send` and this exclude each other: a plan is
+        # either taken by this build, or its sender learns that it is too late.
+        with self._guard:
+            self._ended = now or (not self._open and self.inbox.empty())
+            return self._ended
+
+    def _send(self, message: object, *, keep_open: bool = True) -> bool:
+        with self._guard:
+            if self._ended:
+                return False
+            self._open = keep_open
+            self.inbox.put(message)
+            return True
+
+
+class Remote:
+    """Where programs may be had, and where those that were compiled here are sent. The methods are
+    called on the build's thread, do not wait, and raise nothing. This one has none."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds without an answer after which cores that are idle do not wait any longer."""
+        return 0.0
+
+    @property
+    def doubted(self) -> bool:
+        """Whether a `RemoteWithdrawn` may come."""
+        return False
+
+    def ask(self, jobs: Sequence[Job], listen: Callable[[Any], None], /) -> Collection[str]:
+        """Begin to ask for programs, if there are any; return the hashes of those that `listen`
+        will get a `RemoteAnswered` for. It gets events and wake-ups, too."""
+        return ()
+
+    def built(self, job: Job, compiled: Compiled, /) -> None:
+        """Take note of a program that was compiled for this build and is in the store."""
+
+    def busy(self) -> bool:
+        """Return whether something is still on its way there that is worth waiting for."""
+        return False
+
+    def stop(self) -> None:
+        """Ask and send nothing more."""
+
+    def summary(self) -> RemoteSummary | None:
+        """Return what it came to; None when it was not needed."""
+        return None
+
+
+class AskedTickets:
+    """The tickets that a remote has not answered yet: those that are ASKED."""
+
+    def __init__(
+        self, remote: Remote, listen: Callable[[Any], None], clock: Callable[[], float]
+    ) -> None:
+        self._remote = remote
+        self._listen = listen
+        self._clock = clock
+        self._by_hash: dict[str, Ticket] = {}
+        self._heard = 0.0
+
+    def __len__(self) -> int:
+        return len(self._by_hash)
+
+    @property
+    def tickets(self) -> Collection[Ticket]:
+        return self._by_hash.values()
+
+    def keep(self, wanted: Collection[str]) -> None:
+        """Forget those of which the program is wanted no more."""
+        self._by_hash = {key: value for key, value in self._by_hash.items() if key in wanted}
+
+    def ask(self, tickets: Sequence[Ticket]) -> list[Ticket]:
+        """Ask for those that are READY and never were asked for; return the others."""
+        new = [
+            each
+            for each in tickets
+            if each.state is BuildState.READY and not (each.asked or each.job.kept_here)
+        ]
+        asked = self._remote.ask([each.job for each in new], self._listen)
+        self._heard = self._clock()
+        for ticket in new:
+            if ticket.job.hash in asked:
+                ticket.asked = True
+                ticket.move(BuildState.ASKED)
+                self._by_hash[ticket.job.hash] = ticket
+        return [each for each in tickets if each.state is not BuildState.ASKED]
+
+    def take(self, program: str) -> Ticket | None:
+        """Take out the ticket that was answered; None for one that is not waited for any more."""
+        self._heard = self._clock()
+        return self._by_hash.pop(program, None)
+
+    def overdue(self) -> Ticket | None:
+        """Take out one to compile here, when nothing was heard for long: the one asked for last."""
+        if not self._by_hash or self._clock() - self._heard < self._remote.patience:
+            return None
+        return self._by_hash.popitem()[1]
+
+    def drain(self) -> list[Ticket]:
+        """Take all out."""
+        tickets = list(self._by_hash.values())
+        self._by_hash.clear()
+        return tickets
