@@ -158,7 +158,7 @@ def test_measurements_are_kept_by_key_and_device(copied: Marks) -> None:
         ["1", "1", "wrong", "result"],
     ]
     assert first.best() == TableEntry((128,), 2, "measured", 1e-5)
-    assert first.best(frozenset({0})) == TableEntry((128,), 0, "measured", 2e-5)
+    assert first.best({2}) == TableEntry((128,), 0, "measured", 2e-5)
 
 
 def test_as_good_as_the_best_is_the_earlier_program() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from support.packages import write_key
 from tilusbuild.cli.main import main
 from tilusbuild.package import signing
 from tilusbuild.package.contents import Contents
@@ -20,16 +20,6 @@ from tilusbuild.package.listing import parse
 from tilusbuild.package.signing import attester
 from tilusbuild.runtime import signed
 from tilusbuild.runtime.loading import load
-
-PEM = serialization.Encoding.PEM
-
-
-def write_key(path: Path, key: Any) -> None:
-    """PATH.pem and PATH.pub."""
-    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path.with_suffix(".pem").write_bytes(key.private_bytes(PEM, pkcs8, plain))
-    spki = serialization.PublicFormat.SubjectPublicKeyInfo
-    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(PEM, spki))
 
 
 @pytest.fixture(params=["ed25519", "ecdsa", "rsa"])

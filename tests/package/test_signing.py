@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.packages import write_key
 from tilusbuild.errors import InputError
 from tilusbuild.package import names, signing
 from tilusbuild.package.contents import Contents
@@ -38,14 +38,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with NAME.pem and NAME.pub of each key."""
     directory = tmp_path_factory.mktemp("keys")
     for name, generate in KEYS.items():
-        key = generate()
-        pem = serialization.Encoding.PEM
-        private = key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
-        (directory / f"{name}.pem").write_bytes(private)
-        (directory / f"{name}.pub").write_bytes(public)
+        write_key(directory / name, generate())
     return directory
 
 

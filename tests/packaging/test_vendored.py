@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -41,14 +40,3 @@ def test_nothing_else_in_the_repository_is_minified():
     assert others
     for path in others:
         assert path.stat().st_size < 100_000, path
-
-
-def test_the_wheel_has_the_page(tmp_path: Path):
-    hatchling = pytest.importorskip("hatchling.build")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        name = hatchling.build_wheel(str(tmp_path))
-    with zipfile.ZipFile(tmp_path / name) as wheel:
-        names = wheel.namelist()
-    for part in ("page.css", "page.js", "model.js", "charts.js", "vendor/echarts.LICENSE"):
-        assert f"tilusbuild/page/{part}" in names

@@ -34,8 +34,10 @@ def test_it_ships_every_template(unpacked: Path) -> None:
     assert {path.relative_to(shipped) for path in shipped.rglob("*") if path.is_file()} == names
 
 
-def test_it_ships_its_types_and_its_launcher(unpacked: Path) -> None:
-    assert (unpacked / "tilusbuild" / "py.typed").exists()
+def test_it_ships_its_types_its_launcher_and_its_page(unpacked: Path) -> None:
+    page = ("page.css", "page.js", "model.js", "charts.js", "vendor/echarts.LICENSE")
+    for name in ("py.typed", *(f"page/{part}" for part in page)):
+        assert (unpacked / "tilusbuild" / name).exists()
     parts = ROOT / "tilusbuild" / "compile" / "launcher_parts"
     for part in parts.iterdir():
         assert (unpacked / "tilusbuild" / "compile" / "launcher_parts" / part.name).exists()

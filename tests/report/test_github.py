@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from support import build_story
 from tilusbuild.engine.events import FailureGroup, Sharded, Summary, Verdict
 from tilusbuild.errors import Place, input_error
 from tilusbuild.report.choose import with_files
@@ -26,21 +27,11 @@ def group(message: str = LOG, error: str = "error: tile too wide", count: int = 
     return FailureGroup(error, count, labels, "failed", message, None)
 
 
-def summary(*, ok: bool = True, failures: tuple[FailureGroup, ...] = (), **more: Any) -> Summary:
+def summary(*, ok: bool = True, **more: Any) -> Summary:
     why = "" if ok else "it is | bad"
     verdict = Verdict("matmul", ("matmul", "h100"), 9, 8, 1, 0, ok, why, "matmul h100")
-    counts: dict[str, Any] = dict.fromkeys(("cached", "failed", "pruned", "crashed", "skipped"), 0)
-    return Summary(
-        programs=9,
-        compiled=9,
-        **counts,
-        attempts=9,
-        seconds=3.25,
-        exit_status=int(not ok),
-        scripts=(verdict,),
-        failures=failures,
-        **more,
-    )
+    given = {"programs": 9, "compiled": 9, "seconds": 3.25, "exit_status": int(not ok)}
+    return build_story.summary(**given, scripts=(verdict,), **more)
 
 
 @pytest.fixture

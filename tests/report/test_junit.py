@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support import build_story
 from tilusbuild.engine.events import FailureGroup, Finished, Summary, Verdict
 from tilusbuild.report.ci import JUnitReporter
 from tilusbuild.status import Status
@@ -19,40 +20,15 @@ INSTANCE = ("matmul", "dtype=f16", "h100")
 
 
 def finished(index: int, status: str = Status.BUILT, reason: str = "") -> Finished:
-    label = f"matmul/{index} h100"
-    return Finished(
-        f"{index:064x}",
-        label,
-        "matmul",
-        INSTANCE,
-        index,
-        Status(status),
-        False,
-        reason,
-        1.5,
-        0,
-        None,
-        1,
-        3,
-    )
+    changes = {"label": f"matmul/{index} h100", "instance": INSTANCE, "seconds": 1.5}
+    return build_story.Story(3).finished(index, Status(status), reason=reason, **changes)
 
 
-def summary(*, ok: bool, failures: tuple[FailureGroup, ...] = (), **more: Any) -> Summary:
+def summary(*, ok: bool, **more: Any) -> Summary:
     reason = "" if ok else "its default schedule does not compile"
     verdict = Verdict("matmul", INSTANCE, 9, 7, 1, 1, ok, reason, "matmul[dtype=f16] h100")
-    counts: dict[str, Any] = dict.fromkeys(
-        ("programs", "compiled", "cached", "failed", "pruned", "crashed"), 0
-    )
-    return Summary(
-        **counts,
-        skipped=0,
-        attempts=0,
-        seconds=3.25,
-        exit_status=int(not ok),
-        scripts=(verdict,),
-        failures=failures,
-        **more,
-    )
+    given = {"seconds": 3.25, "exit_status": int(not ok), "scripts": (verdict,)}
+    return build_story.summary(**given, **more)
 
 
 def written(path: Path, events: list[Finished], last: Summary) -> Xml.Element:

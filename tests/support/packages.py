@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 import zstandard
+from cryptography.hazmat.primitives import serialization
 
 from tilusbuild._version import __version__
 from tilusbuild.binary import read_archs, read_needs
@@ -264,3 +265,12 @@ def frames(path: Path, first: bytes, layer: bytes, end: bytes) -> Path:
     """An archive of one layer whose frame is made already."""
     path.write_bytes(frame(first) + layer + frame(end))
     return path
+
+
+def write_key(path: Path, key: Any) -> None:
+    """PATH.pem and PATH.pub."""
+    pem = serialization.Encoding.PEM
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path.with_suffix(".pem").write_bytes(key.private_bytes(pem, pkcs8, plain))
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(pem, spki))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from tilusbuild.cache import layout
 from tilusbuild.dispatch import latency, tables
@@ -23,9 +23,8 @@ from tilusbuild.runtime.sealed import unseal
 from tilusbuild.runtime.table_file import Refusal, by_number, measured_keys
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 
-_T = TypeVar("_T")
 _NAMED = 4
-"""Sizes or programs that a message names."""
+"""Sizes that a message names."""
 
 
 class Inherited(NamedTuple):
@@ -124,8 +123,6 @@ class _Heir:
         self._instead: dict[tuple[int, ...], int | None] = {}
         """Sizes whose program is gone, with who serves them now."""
         self._rows = self._same = 0
-        self._gone: set[int] = set()
-        """Former programs that were chosen, and are no more."""
 
     def takes(self) -> Inherited:
         """Return what is taken over."""
@@ -196,42 +193,24 @@ class _Heir:
         return entry._replace(program=number)
 
     def _next_best(self, entry: TableEntry, known: Measured | None) -> TableEntry | None:
-        self._gone.add(entry.program)
         if known is None or entry.source != "measured":
             return None
-        return known.best(frozenset(known.seconds) - self._out - known.refused.keys())
+        return known.best(self._out)
 
     # In words.
 
     def _dropped(self) -> str | None:
         if not self._instead:
             return None
-        parts = [f"{self._same} of {self._rows} rows of its tables keep their program"]
-        if self._gone:
-            parts.append(f"gone: {_listed(sorted(self._gone), self._was)}")
         rows = sorted(self._instead.items())
-        if moved := [f"{self._at(key)}: {new}" for key, new in rows if new is not None]:
-            parts.append(f"the best of those measured that are left serves {_listed(moved, str)}")
-        if lost := [key for key, new in rows if new is None]:
+        parts = [f"{self._same} of {self._rows} rows of its tables keep their program"]
+        if moved := sum(new is not None for _, new in rows):
+            parts.append(f"{moved} go to the best of those measured that are left")
+        if lost := [self._at(key) for key, new in rows if new is None]:
+            more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
             hint = f"`tilusbuild tune {self._script.name}`"
-            parts.append(f"to be tuned again: {_listed(lost, self._at)} ({hint})")
+            parts.append(f"to be tuned again: {', '.join(lost[:_NAMED])}{more} ({hint})")
         return f"{self._script.label}: {'; '.join(parts)}"
 
     def _at(self, key: tuple[int, ...]) -> str:
         return " ".join(f"{n}={size}" for n, size in zip(self._script.keys, key, strict=True))
-
-    def _was(self, program: int) -> str:
-        values = self._former.schedule(program)
-        named = ", ".join(f"{name} = {value}" for name, value in values.items()) or "no parameters"
-        number = self._numbers[program]
-        if number is not None:
-            why = self._script.not_built.get(number, "refused")
-        else:
-            now = map(self._script.schedule, range(len(self._script.programs)))
-            why = "another program now" if values in now else "not planned any more"
-        return f"{named} ({why})"
-
-
-def _listed(found: Sequence[_T], text: Callable[[_T], str]) -> str:
-    more = len(found) - _NAMED
-    return ", ".join(map(text, found[:_NAMED])) + (f" and {more} more" if more > 0 else "")

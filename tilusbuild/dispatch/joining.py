@@ -56,16 +56,10 @@ def join(cache: Tree, trees: Sequence[Tree]) -> JoinResult:
 
 
 def _directories(tree: Tree) -> Iterator[tuple[str, str]]:
-    for directory in filter(layout.is_script_directory, _names(tree.path(layout.SCRIPTS))):
-        for digest in filter(layout.is_hash, _names(tree.path(layout.SCRIPTS, directory))):
+    for path in latency.directories(tree.path(layout.SCRIPTS)):
+        directory, digest = path.split("/")[-2:]
+        if layout.is_script_directory(directory) and layout.is_hash(digest):
             yield directory, digest
-
-
-def _names(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
 
 
 def _join(

@@ -47,9 +47,11 @@ class Measured(Struct, frozen=True):
     seconds: Mapping[int, float]
     refused: Mapping[int, str] = field(default_factory=dict)
 
-    def best(self, among: frozenset[int] | None = None) -> TableEntry | None:
-        """Return the entry for a dispatch table; None when nothing (of `among`) was measured."""
-        times = {p: s for p, s in self.seconds.items() if among is None or p in among}
+    def best(self, out: Collection[int] = ()) -> TableEntry | None:
+        """Return the entry for a dispatch table of the programs that are neither refused nor `out`;
+        None when none of them was measured."""
+        wrong = {*self.refused, *out}
+        times = {p: s for p, s in self.seconds.items() if p not in wrong}
         if not times:
             return None
         bound = min(times.values()) * (1 + TIE)
@@ -182,18 +184,9 @@ def _without(table: Table, out: Collection[int], measured: Iterable[Measured]) -
     for entry in table.entries:
         if entry.program not in out or entry.source == "table":
             entries.append(entry)
-        elif best := _best_left(entry, out, times):
+        elif (known := times.get(entry.key)) and (best := known.best(out)):
             entries.append(best)
     return table._replace(entries=tuple(entries))
-
-
-def _best_left(
-    entry: TableEntry, out: Collection[int], times: Mapping[tuple[int, ...], Measured]
-) -> TableEntry | None:
-    known = times.get(entry.key)
-    if known is None:
-        return None
-    return known.best(frozenset(known.seconds) - frozenset(out) - known.refused.keys())
 
 
 def spread(script: Script) -> list[Script]:
@@ -202,7 +195,7 @@ def spread(script: Script) -> list[Script]:
     `OSError`."""
     refused = {each.program: each for each in read_dispatch(script).refused}
     told = []
-    for path in _directories(os.path.join(script.root, layout.SCRIPTS)) if refused else ():
+    for path in directories(os.path.join(script.root, layout.SCRIPTS)) if refused else ():
         if path == script.path:
             continue
         with suppress(LoadError):
@@ -243,7 +236,8 @@ def _refuses(path: str) -> bool:
         return False
 
 
-def _directories(scripts: str) -> Iterator[str]:
+def directories(scripts: str) -> Iterator[str]:
+    """Yield the directories of all scripts of a cache."""
     for directory in below(scripts):
         yield from below(directory)
 

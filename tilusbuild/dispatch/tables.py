@@ -19,7 +19,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,10 +52,7 @@ def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Tab
 
     Raises `LoadError` when the present file is not a table, and `OSError`.
     """
-    with alone(script):
-        found = read_dispatch(script)
-        others = [t for t in found.tables if dict(t.fingerprint) != dict(fingerprint)]
-        write(script, [*others, _table(fingerprint, entries)], found.refused)
+    _change(script, fingerprint, lambda rows: {entry.key: entry for entry in entries})
 
 
 def put(
@@ -65,20 +62,31 @@ def put(
     without: Collection[tuple[int, ...]] = (),
 ) -> None:
     """Set rows in the table with this fingerprint, and take those of the keys `without` away; its
-    other rows stay, and so do other tables.
+    other rows stay, and so do other tables. Raises as `record`."""
+    new = {entry.key: entry for entry in entries}
 
-    Raises as `record`.
-    """
+    def changed(rows: _Rows) -> _Rows:
+        return {**{key: row for key, row in rows.items() if key not in without}, **new}
+
+    _change(script, fingerprint, changed)
+
+
+_Rows = dict[tuple[int, ...], TableEntry]
+
+
+def _change(
+    script: Script, fingerprint: Mapping[str, str], change: Callable[[_Rows], _Rows]
+) -> None:
     with alone(script):
         found = read_dispatch(script)
         own = [t for t in found.tables if dict(t.fingerprint) == dict(fingerprint)]
         before = {entry.key: entry for table in own for entry in table.entries}
-        rows = {key: entry for key, entry in before.items() if key not in without}
-        rows.update({entry.key: entry for entry in entries})
-        if rows == before:
-            return
-        others = [t for t in found.tables if dict(t.fingerprint) != dict(fingerprint)]
-        write(script, [*others, _table(fingerprint, rows.values())], found.refused)
+        rows = change(before)
+        if rows != before:
+            others = [t for t in found.tables if t not in own]
+            ordered = sorted(rows.values(), key=lambda entry: entry.key)
+            made = Table(dict(fingerprint), tuple(ordered))
+            write(script, [*others, made], found.refused)
 
 
 def forget_other_keys(script: Script) -> None:
@@ -136,10 +144,6 @@ def _is_current(script: Script, found: TableFile) -> bool:
         del wanted[FILE]
     there = {name: read_or_none(os.path.join(script.path, name)) for name in wanted}
     return there == wanted
-
-
-def _table(fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> Table:
-    return Table(dict(fingerprint), tuple(sorted(entries, key=lambda entry: entry.key)))
 
 
 @contextmanager
