@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import msgpack
 
 from support.published_spaces import Published, make_spec
 from tilusbuild.expr import ExprError, Value, parse
@@ -158,9 +158,9 @@ def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> N
     chosen = data.draw(st.lists(st.integers(0, len(points) - 1), min_size=1, max_size=count))
     assert told(space.take(chosen)) == [expected[place] for place in chosen]
     assert told([every[chosen[0]], *every[1:3]]) == [expected[chosen[0]], *expected[1:3]]
-    names, columns = tuple(every.columns), [column[:] for column in every.columns.values()]
-    text = json.dumps([space.count, 1, "asked", chosen[0], None, names, columns])
-    kept, default = KnownSpace(*json.loads(text)).chosen()
+    names, columns = [*every.columns], [column[:] for column in every.columns.values()]
+    known = KnownSpace(space.count, 1, "asked", chosen[0], None, names, columns)
+    kept, default = msgpack.decode(msgpack.encode(known), type=KnownSpace).chosen()
     assert told(kept) == expected
     assert default is not None
     assert told([default]) == [expected[chosen[0]]]

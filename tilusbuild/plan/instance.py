@@ -293,14 +293,7 @@ def _grouping(
     if group is None or not pipeline.launcher.starts_kernel:
         return None
     place = manifest.place_of_value("script", script, "group")
-
-    def names(values: Mapping[str, Value]) -> tuple[str, ...]:
-        return valued.kernels({**params, **values})
-
-    def fail(problem: Diagnostic) -> InputError:
-        return InputError(problem._replace(place=place))
-
-    return Grouping(group, space.spec, names, fail)
+    return Grouping(group, space.spec, valued, params, place)
 
 
 def _defines(manifest: Manifest, script: str, target: str) -> Mapping[str, str]:

@@ -15,14 +15,11 @@ saves work (`tilusbuild.state.envelope`), and is written only when something was
 
 from __future__ import annotations
 
-import json
 import os
-import struct
 import sys
 from collections.abc import Callable, Sequence
-from itertools import islice
 
-from msgspec import Struct, field
+from msgspec import Struct, field, msgpack
 
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources
 from tilusbuild.plan.rendering import Reads, RenderedProgram, closure_of_text, render
@@ -34,28 +31,26 @@ from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 
-_ENVELOPE = Envelope("plan 2")
-_ROW = struct.Struct("<32s32sH")
-"""The digest of a schedule's values, the program's hash, and the number of its inputs."""
+_ENVELOPE = Envelope("plan 3")
 _MAX_INPUTS = 1000
 _SLACK = 1000
 """So many rows, or as many as four times those in use, are kept though no schedule asks for them:
 those of another level, or of values that were taken out and may come back."""
 
 
-class InputsKey(Struct, frozen=True):
+class InputsKey(Struct, frozen=True, array_like=True):
     """The inputs of programs that asked for the same templates and reach the same headers."""
 
     templates: tuple[tuple[str, str], ...]
     """Name and digest of each template that was asked for, the script's own first; "" when there
     was none."""
-    sample: str
-    """The source of one of them."""
+    sample: bytes
+    """The source of one of them, which need not be UTF-8."""
     closure: str
     """The digest of its closure and of the headers beyond it, which the toolchain has."""
 
 
-class KnownPrograms(Struct):
+class KnownPrograms(Struct, array_like=True):
     """The programs of one instance that are known."""
 
     fixed: str
@@ -63,6 +58,9 @@ class KnownPrograms(Struct):
     inputs: list[InputsKey] = field(default_factory=list)
     rows: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     """By the digest of a schedule's values: the program's hash, and the number of its inputs."""
+
+
+_Known = dict[str, KnownPrograms]
 
 
 class PlanMemo:
@@ -89,7 +87,7 @@ class PlanMemo:
         script, label = spec.script, spec.label
         if script not in self._scripts:
             body = _ENVELOPE.read(self._path(script))
-            self._scripts[script] = {} if body is None else unpacked(body)
+            self._scripts[script] = {} if body is None else msgpack.decode(body, type=_Known)
         facts = sha256_text(f"{self.code}\n{fixed(spec, sources)}")
         known = self._scripts[script].get(label)
         if known is None or known.fixed != facts:
@@ -106,7 +104,7 @@ class PlanMemo:
         self.spaces.save()
         self.closures.save()
         for script in self._changed:
-            _ENVELOPE.write(self._path(script), packed(self._scripts[script]))
+            _ENVELOPE.write(self._path(script), msgpack.encode(self._scripts[script]))
         self._changed.clear()
 
     def forget(self) -> None:
@@ -172,7 +170,8 @@ class _Lookup:
         if any(self._digest(name) != digest for name, digest in inputs.templates):
             return False
         template = inputs.templates[0][0]
-        closure = closure_of_text(self._spec, self._sources, inputs.sample, template)
+        sample = inputs.sample.decode("utf-8", "surrogateescape")
+        closure = closure_of_text(self._spec, self._sources, sample, template)
         if self._closure_digest(closure) != inputs.closure:
             return False
         self.reads.add(tuple(name for name, _ in inputs.templates), closure)
@@ -188,10 +187,11 @@ class _Lookup:
             if len(inputs) < _MAX_INPUTS:
                 self._numbers[place] = len(inputs)
                 self._valid[len(inputs)] = True
+                source = rendered.scanned or rendered.recipe.source
                 inputs.append(
                     InputsKey(
                         tuple((name, self._digest(name)) for name in rendered.templates),
-                        rendered.scanned or rendered.recipe.source,
+                        source.encode("utf-8", "surrogateescape"),
                         self._closure_digest(rendered.closure),
                     )
                 )
@@ -263,39 +263,3 @@ def version(name: str) -> str:
 
 
 _DIST_INFO = ".dist-info"
-
-
-def packed(scripts: dict[str, KnownPrograms]) -> bytes:
-    """Return the body of a file: a line of JSON, and the rows of all instances."""
-    head = [
-        {
-            "instance": label,
-            "fixed": known.fixed,
-            "inputs": [[list(each.templates), each.sample, each.closure] for each in known.inputs],
-            "rows": len(known.rows),
-        }
-        for label, known in scripts.items()
-    ]
-    rows = (
-        _ROW.pack(key, program, number)
-        for known in scripts.values()
-        for key, (program, number) in known.rows.items()
-    )
-    return json.dumps(head).encode() + b"\n" + b"".join(rows)
-
-
-def unpacked(body: bytes) -> dict[str, KnownPrograms]:
-    """Return the scripts of a body that `packed` made."""
-    head, _, packed_rows = body.partition(b"\n")
-    rows = _ROW.iter_unpack(packed_rows)
-    return {
-        entry["instance"]: KnownPrograms(
-            entry["fixed"],
-            [
-                InputsKey(tuple((name, digest) for name, digest in templates), sample, closure)
-                for templates, sample, closure in entry["inputs"]
-            ],
-            {key: (program, number) for key, program, number in islice(rows, entry["rows"])},
-        )
-        for entry in json.loads(head)
-    }

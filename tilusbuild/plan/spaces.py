@@ -11,13 +11,12 @@ instance has them, of any target and constants, planned or not.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import Struct
+from msgspec import Raw, Struct, msgpack
 from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
@@ -165,16 +164,15 @@ def located(
 
 def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
     owner = manifest.scripts[script]
-    if rule is not None:
-        for table in ("restrict", "derived", "space", "params"):
-            names = {
-                "restrict": owner.restrict_for(target),
-                "derived": owner.derived_for(target),
-                "space": owner.space_for(target),
-                "params": owner.params,
-            }[table]
-            if rule in names:
-                return manifest.place(*manifest.written(script, target, table, rule))
+    tables = {
+        "restrict": owner.restrict_for(target),
+        "derived": owner.derived_for(target),
+        "space": owner.space_for(target),
+        "params": owner.params,
+    }
+    for table, names in tables.items():
+        if rule is not None and rule in names:
+            return manifest.place(*manifest.written(script, target, table, rule))
     return manifest.place(*manifest.written(script, target, "space"))
 
 
@@ -199,7 +197,7 @@ def reports(
                 raise located(manifest, script, target.name, error, params) from None
 
 
-_ENVELOPE = Envelope("spaces 3")
+_ENVELOPE = Envelope("spaces 4")
 _MAX_VALUES = 5_000_000
 """Of more, reading them would take as long as enumerating."""
 _SPARE = 16
@@ -207,7 +205,7 @@ _SPARE = 16
 or of values that may come back."""
 
 
-class KnownSpace(Struct, frozen=True):
+class KnownSpace(Struct, frozen=True, array_like=True):
     """The schedules that were chosen of one space. `columns` are the values of `names`, schedule by
     schedule; `indices` the places of the schedules, None for all; `default` is a place, too."""
 
@@ -215,9 +213,9 @@ class KnownSpace(Struct, frozen=True):
     cartesian: int
     asked: str
     default: int | None
-    indices: Sequence[int] | None
-    names: Sequence[str]
-    columns: Sequence[list[Value]]
+    indices: list[int] | None
+    names: list[str]
+    columns: list[list[Value]]
 
     def chosen(self) -> Chosen:
         """Return the schedules and the default as the space gave them."""
@@ -236,7 +234,7 @@ class SpaceCache:
         self._directory = directory
         self._owner = owner
         self._code = code
-        self._scripts: dict[str, dict[str, str]] = {}
+        self._scripts: dict[str, dict[str, Raw]] = {}
         self._used: set[str] = set()
         self._changed: set[str] = set()
 
@@ -270,7 +268,7 @@ class SpaceCache:
             spaces = self._scripts[script]
             spare = [key for key in spaces if key not in self._used][:-_SPARE]
             kept = {key: text for key, text in spaces.items() if key not in spare}
-            _ENVELOPE.write(self._path(script), json.dumps(kept).encode())
+            _ENVELOPE.write(self._path(script), msgpack.encode(kept))
         self._changed.clear()
 
     def _key(self, spec: SpaceSpec) -> str:
@@ -282,10 +280,12 @@ class SpaceCache:
     def _known(self, script: str, key: str) -> KnownSpace | None:
         if script not in self._scripts:
             body = _ENVELOPE.read(self._path(script))
-            self._scripts[script] = {} if body is None else json.loads(body)
+            self._scripts[script] = (
+                {} if body is None else msgpack.decode(body, type=dict[str, Raw])
+            )
         self._used.add(key)
         text = self._scripts[script].get(key)
-        return None if text is None else KnownSpace(*json.loads(text))
+        return None if text is None else msgpack.decode(text, type=KnownSpace)
 
     def _put(
         self,
@@ -306,11 +306,10 @@ class SpaceCache:
             asked=question,
             default=None if default is None else default.index,
             indices=None if indices == list(range(size[0] or 0)) else indices,
-            names=tuple(columns),
+            names=[*columns],
             columns=[column[:] for column in columns.values()],
         )
-        fields = [getattr(known, name) for name in KnownSpace.__struct_fields__]
-        self._scripts[script][key] = json.dumps(fields, separators=(",", ":"))
+        self._scripts[script][key] = Raw(msgpack.encode(known))
         self._changed.add(script)
 
     def _path(self, script: str) -> str:

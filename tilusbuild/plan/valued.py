@@ -9,7 +9,7 @@ of the others are built decides no program's hash.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -191,10 +191,10 @@ class Grouping(Struct):
     group: Collection[str]
     """The parameters whose values all kernels of a unit share; constants too, which say nothing."""
     spec: SpaceSpec
-    names: Callable[[Mapping[str, Value]], tuple[str, ...]]
-    """The kernels of a schedule, by its values."""
-    fail: Callable[[Diagnostic], InputError]
-    """Puts what is wrong at its place in the manifest."""
+    valued: Valued
+    params: Mapping[str, Value]
+    place: Place
+    """Where the manifest says `group`."""
     _units: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -227,12 +227,20 @@ class Grouping(Struct):
         try:
             space = Space(spec)
             if space.count > MAX_KERNELS:
-                raise self.fail(_too_many(space.count))
+                raise self._wrong(
+                    f"{space.count} schedules would be one translation unit, more than"
+                    f" {MAX_KERNELS}",
+                    "name more parameters in group: schedules that differ in one of these are"
+                    " compiled apart",
+                )
             points: list[Schedule] = list(space)
         except SpaceError as error:
-            raise self.fail(Diagnostic(error.message, None, error.hint)) from None
-        named = (name for point in points for name in self.names(point.values))
-        return tuple(dict.fromkeys(named))
+            raise self._wrong(error.message, error.hint) from None
+        every = ({**self.params, **point.values} for point in points)
+        return tuple(dict.fromkeys(n for each in every for n in self.valued.kernels(each)))
+
+    def _wrong(self, message: str, hint: str | None) -> InputError:
+        return InputError(Diagnostic(message, self.place, hint))
 
     def explained(self, error: InputError) -> InputError:
         """Return a template's error, with the reason where it is a parameter that it cannot see."""
@@ -253,11 +261,3 @@ class Grouping(Struct):
 
 
 _UNDEFINED = re.compile(r'"(\w+)" is undefined')
-
-
-def _too_many(count: int) -> Diagnostic:
-    return Diagnostic(
-        f"{count} schedules would be one translation unit, more than {MAX_KERNELS}",
-        hint="name more parameters in group: schedules that differ in one of these are compiled "
-        "apart",
-    )
