@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.closures import closure
 from support.trees import snapshot
 from tilusbuild.cache.disk import InputChangedError, RealDisk
 from tilusbuild.cache.includes import publish_include, read_manifest
@@ -15,7 +16,6 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.render.closure import Closure, Root
 from tilusbuild.render.closure import layout as files_of
-from tilusbuild.render.headers import closure
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from support.closures import closure
 from tilusbuild.errors import InputError
 from tilusbuild.render import closure as closures
 from tilusbuild.render.closure import Outside, inside, layout
-from tilusbuild.render.headers import Headers, closure
-from tilusbuild.state.files import sha256_bytes
+from tilusbuild.render.headers import Headers
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.patterns import PatternTooWideError
 
 
@@ -242,11 +243,10 @@ def test_many_sources_read_each_header_once(project, roots):
     project.write({"project/include/a.h": '#include "b.h"\n', "project/include/b.h": ""})
     read = []
 
-    class Memory:
+    class Memory(DigestMemory):
         def digest(self, path):
             read.append(os.path.basename(path))
-            with open(path, "rb") as file:
-                return sha256_bytes(file.read())
+            return super().digest(path)
 
     headers = Headers(roots, digests=Memory())
     found = [headers.closure(f'int x{i};\n#include "a.h"\n') for i in range(5)]
@@ -264,7 +264,7 @@ def test_what_was_found_in_a_file_is_kept_for_its_latest_content_only(project, r
     for number in range(3):
         project.write({"project/include/a.h": f'#include "b{number}.h"\n'})
         project.write({f"project/include/b{number}.h": ""})
-        found = Headers(roots, scans=scans).closure('#include "a.h"\n')
+        found = Headers(roots, digests=DigestMemory(), scans=scans).closure('#include "a.h"\n')
         assert names(found) == ["project/include/a.h", f"project/include/b{number}.h"]
     assert sorted(os.path.basename(path) for path in scans) == ["a.h", "b0.h", "b1.h", "b2.h"]
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.closures import closure
 from tilusbuild.render.closure import Closure, Outside, inside, layout
-from tilusbuild.render.headers import closure
 
 NAMES = ["a.h", "b.h", "sub/a.h", "sub/c.h", "deep/er/d.h", "link/a.h", "link/c.h"]
 PLACES = ["project/kernels", "project/include", "pkg/src/inc", "project"]

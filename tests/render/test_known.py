@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from support.closures import closure
 from support.processes import wait_until
 from tilusbuild.render import headers as headers_module
 from tilusbuild.render.closure import Closure, Outside, inside
-from tilusbuild.render.headers import Headers, closure
+from tilusbuild.render.headers import Headers
 from tilusbuild.render.known import ClosureMemory
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
@@ -171,3 +172,13 @@ def test_what_came_while_a_plan_ran_is_not_taken_for_absent_by_the_next(world):
     running.closure(source)
     found = Headers(world.roots, digests=memory, known=known.of("p")).closure(source)
     assert found == closure(source, world.roots)
+
+
+def test_a_name_that_is_not_utf_8_is_searched_for_again(world):
+    name = os.fsdecode(b"\xff.h")
+    (world.directory / "project/kernels" / name).write_text("")
+    world.settle()
+    for _ in range(2):
+        found = world.remembered(f'#include "{name}"\n')
+        assert [each.name for each in found.headers] == [f"project/kernels/{name}"]
+    assert world.searches == 2

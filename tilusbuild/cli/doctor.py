@@ -98,24 +98,20 @@ def run(arguments: DoctorArgs) -> int:
     return 1 if missing else 0
 
 
-def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
+def _findings(manifest: Manifest | None, root: str) -> Iterator[Finding]:
+    from tilusbuild.builder.project import requested
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
-    from tilusbuild.toolchain.diagnose import diagnose, diagnose_named
+    from tilusbuild.toolchain.diagnose import diagnose
 
-    runner, memory = LocalRunner(), DigestMemory()
-    try:
-        if manifest is None:
-            request = ToolchainRequest(project_root=root)
-            return diagnose(request, os.environ, runner, memory)
-        from tilusbuild.builder.project import requested
-
-        found = diagnose(requested(manifest, ""), os.environ, runner, memory)
-        for name in manifest.toolchain.named:
-            found += diagnose_named(requested(manifest, name), os.environ, runner, memory)
-        return found
-    finally:
-        runner.close()
+    memory = DigestMemory()
+    if manifest is None:
+        requests = [ToolchainRequest(project_root=root)]
+    else:
+        requests = [requested(manifest, name) for name in ("", *manifest.toolchain.named)]
+    with LocalRunner() as runner:
+        for request in requests:
+            yield from diagnose(request, os.environ, runner, memory)
 
 
 def _remote(manifest: Manifest | None) -> Iterator[Finding]:
@@ -234,8 +230,7 @@ def _print_json(
 ) -> None:
     for each in findings:
         searched = tuple(SearchedPlace(p.where, p.found, p.note) for p in each.searched)
-        facts = (each.component, each.status, each.detail, each.gives, each.remedy)
-        emit(FindingLine(*facts, searched))
+        emit(FindingLine(**{**asdict(each), "searched": searched}))
     for setting in _settings(chosen):
         emit(SettingLine(*setting))
     for message in _unknown_variables(os.environ):

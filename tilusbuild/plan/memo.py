@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, field, msgpack
 
@@ -104,7 +105,8 @@ class PlanMemo:
         self.spaces.save()
         self.closures.save()
         for script in self._changed:
-            _ENVELOPE.write(self._path(script), msgpack.encode(self._scripts[script]))
+            with suppress(UnicodeEncodeError):  # a name that is not UTF-8
+                _ENVELOPE.write(self._path(script), msgpack.encode(self._scripts[script]))
         self._changed.clear()
 
     def forget(self) -> None:

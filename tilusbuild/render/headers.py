@@ -13,7 +13,6 @@ import posixpath
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -37,22 +36,10 @@ from tilusbuild.render.closure import (
 from tilusbuild.render.known import KnownClosures
 from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
 from tilusbuild.runtime.regular import read_bytes, read_text
-from tilusbuild.state.files import sha256_bytes, sha256_file, sha256_text
+from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.files import sha256_bytes, sha256_text
 
 _EMPTY = sha256_bytes(b"")
-
-
-class FileDigests(Protocol):
-    """Digests of files, remembered as long as the files' times do not change."""
-
-    def digest(self, path: str) -> str:
-        """Return the sha256 of a file's content. Raises `OSError`."""
-        ...
-
-
-class _NoMemory:
-    def digest(self, path: str) -> str:
-        return sha256_file(path)
 
 
 class File(Struct, frozen=True):
@@ -80,8 +67,8 @@ class Headers:
         self,
         roots: Sequence[Root],
         *,
+        digests: DigestMemory,
         outside: Outside | None = None,
-        digests: FileDigests | None = None,
         scans: Scans | None = None,
         known: KnownClosures | None = None,
     ) -> None:
@@ -90,7 +77,7 @@ class Headers:
         # What is found once is not looked for again, so every closure is as old as the oldest look.
         self._since = None if known is None else known.moment()
         self._outside = outside or Outside(())
-        self._digests = digests or _NoMemory()
+        self._digests = digests
         self._scans = {} if scans is None else scans
         self._files: dict[str, File | None] = {}
         self._closures: dict[object, Closure] = {}
@@ -214,20 +201,6 @@ class Headers:
         if (found := self._declared.get(pattern)) is None:
             found = self._declared[pattern] = tuple(declared(self._roots, pattern))
         return found
-
-
-def closure(
-    source: str,
-    roots: Sequence[Root],
-    extra: Sequence[str] = (),
-    *,
-    defines: Mapping[str, str] | None = None,
-    digests: FileDigests | None = None,
-    outside: Outside | None = None,
-) -> Closure:
-    """Return the closure of one source. For many sources over the same roots, keep a `Headers`."""
-    headers = Headers(roots, digests=digests, outside=outside)
-    return headers.closure(source, extra=extra, defines=defines)
 
 
 class _Search(Struct):

@@ -10,15 +10,14 @@ neither is a closure with declared patterns, whose directories are not all known
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
 
-from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec import Struct, field, msgpack
+from msgspec.structs import replace
 
-from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.errors import Diagnostic
 from tilusbuild.render.closure import Closure, Header
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.digests import DigestMemory
@@ -26,7 +25,7 @@ from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Stamp, sighting
 
-_ENVELOPE = Envelope("closures 1")
+_ENVELOPE = Envelope("closures 2")
 _SPARE = 16
 """So many closures that no source asks for are kept: those of includes that may come back."""
 
@@ -63,7 +62,7 @@ class ClosureMemory:
             known.forget()
 
 
-class Row(Struct, frozen=True):
+class Row(Struct, frozen=True, array_like=True):
     """A header of a closure, or one outside the project, which has no name; and its stamp."""
 
     path: str
@@ -72,13 +71,34 @@ class Row(Struct, frozen=True):
     stamp: tuple[int, ...]
 
 
+class Entry(Struct, frozen=True, array_like=True):
+    """A closure; `headers` and `outside` are numbers of rows. Each directory is kept with its stamp
+    and the digest of the names that count in it."""
+
+    headers: list[int]
+    outside: list[int]
+    digest: str
+    notes: tuple[Diagnostic, ...]
+    probed: list[tuple[str, tuple[int, ...], str | None]]
+    places: list[tuple[str, tuple[int, ...], str | None]]
+    external: tuple[str, ...] | None
+    shadowing: frozenset[str]
+
+
+class _Known(Struct, array_like=True):
+    """What a file has."""
+
+    rows: list[Row] = field(default_factory=list)
+    closures: dict[str, Entry] = field(default_factory=dict)
+
+
 class KnownClosures:
     """The closures over one search path. The files that they have in common are kept once."""
 
     def __init__(self, path: str, memory: DigestMemory) -> None:
         self._path = path
         self._memory = memory
-        self._loaded: tuple[list[Row], dict[str, dict[str, Any]]] | None = None
+        self._loaded: _Known | None = None
         self._valid: dict[int, bool] = {}
         self._used: dict[str, None] = {}
         self._changed = False
@@ -89,7 +109,7 @@ class KnownClosures:
 
     def forget(self) -> None:
         """Drop all that is known."""
-        self._loaded, self._changed = ([], {}), True
+        self._loaded, self._changed = _Known(), True
         self._used.clear()
 
     def moment(self) -> Moment:
@@ -98,21 +118,20 @@ class KnownClosures:
 
     def get(self, key: str) -> Closure | None:
         """Return a closure that a search would find again; None where that is not known."""
-        rows, closures = self._read()
-        entry = closures.get(key)
-        if entry is None or not self._holds(rows, entry):
+        known = self._read()
+        entry = known.closures.get(key)
+        if entry is None or not self._holds(known.rows, entry):
             return None
         self._used[key] = None
-        found = [rows[index] for index in entry["headers"]]
-        external = entry["external"]
+        found = [known.rows[index] for index in entry.headers]
         return Closure(
             tuple(Header(row.name, row.sha256, row.path or None) for row in found),
-            entry["digest"],
-            tuple(_diagnostic(note) for note in entry["notes"]),
+            entry.digest,
+            entry.notes,
             (),
-            tuple(path for path, _, _ in entry["probed"]),
-            None if external is None else tuple(external),
-            frozenset(entry["shadowing"]),
+            tuple(path for path, _, _ in entry.probed),
+            entry.external,
+            entry.shadowing,
         )
 
     def put(
@@ -131,29 +150,24 @@ class KnownClosures:
         seen = {path: sighting(path) for path in paths}
         if not all(each.is_settled(since) for each in seen.values()):
             return
-        sought = _sought(found)
+        sought = _sought(found.external, (h.name for h in found.headers), found.shadowing)
         probed = [(path, tuple(seen[path].stamp), _names(path, sought)) for path in found.probed]
         beyond = [(path, tuple(seen[path].stamp), _names(path, None)) for path in places]
         if any(names is None for _, _, names in probed):
             return
-        rows, closures = self._read()
-        numbers = {row: index for index, row in enumerate(rows)}
+        known = self._read()
+        numbers = {row: index for index, row in enumerate(known.rows)}
         indices = []
         for path, name, digest in named:
             row = Row(path, name, digest, tuple(seen[path].stamp) if path else ())
-            indices.append(numbers.setdefault(row, len(rows)))
-            if indices[-1] == len(rows):
-                rows.append(row)
-        closures[key] = {
-            "headers": indices[: len(found.headers)],
-            "outside": indices[len(found.headers) :],
-            "digest": found.digest,
-            "notes": found.notes,
-            "probed": probed,
-            "places": beyond,
-            "external": found.external,
-            "shadowing": sorted(found.shadowing),
-        }
+            indices.append(numbers.setdefault(row, len(known.rows)))
+            if indices[-1] == len(known.rows):
+                known.rows.append(row)
+        split = len(found.headers)
+        known.closures[key] = Entry(
+            indices[:split], indices[split:], found.digest, found.notes, probed, beyond,
+            found.external, found.shadowing,
+        )  # fmt: skip
         self._used[key] = None
         self._changed = True
 
@@ -161,29 +175,32 @@ class KnownClosures:
         """Write what is new; do nothing where that is not possible."""
         if not self._changed:
             return
-        rows, closures = self._read()
-        spare = [key for key in closures if key not in self._used][-_SPARE:]
-        kept = {key: closures[key] for key in (*spare, *self._used)}
-        parts = ("headers", "outside")
-        wanted = dict.fromkeys(i for each in kept.values() for p in parts for i in each[p])
-        numbers = {old: new for new, old in enumerate(wanted)}
+        known = self._read()
+        spare = [key for key in known.closures if key not in self._used][-_SPARE:]
+        kept = {key: known.closures[key] for key in (*spare, *self._used)}
+        wanted = dict.fromkeys(i for e in kept.values() for i in (*e.headers, *e.outside))
+        number = {old: new for new, old in enumerate(wanted)}
         written = {
-            key: {**each, **{p: [numbers[i] for i in each[p]] for p in parts}}
+            key: replace(
+                each,
+                headers=[number[i] for i in each.headers],
+                outside=[number[i] for i in each.outside],
+            )
             for key, each in kept.items()
         }
-        body = [[astuple(rows[index]) for index in numbers], written]
-        _ENVELOPE.write(self._path, json.dumps(body, separators=(",", ":")).encode())
+        body = _Known([known.rows[index] for index in wanted], written)
+        with suppress(UnicodeEncodeError):  # a path that is not UTF-8
+            _ENVELOPE.write(self._path, msgpack.encode(body))
         self._changed = False
 
-    def _read(self) -> tuple[list[Row], dict[str, dict[str, Any]]]:
+    def _read(self) -> _Known:
         if self._loaded is None:
             body = _ENVELOPE.read(self._path)
-            rows, closures = ([], {}) if body is None else json.loads(body)
-            self._loaded = [Row(p, n, s, tuple(stamp)) for p, n, s, stamp in rows], closures
+            self._loaded = _Known() if body is None else msgpack.decode(body, type=_Known)
         return self._loaded
 
-    def _holds(self, rows: Sequence[Row], entry: dict[str, Any]) -> bool:
-        indices = (*entry["headers"], *entry["outside"])
+    def _holds(self, rows: Sequence[Row], entry: Entry) -> bool:
+        indices = (*entry.headers, *entry.outside)
         return all(self._is_current(index, rows[index]) for index in indices) and (
             self._same_names(entry)
         )
@@ -201,20 +218,15 @@ class KnownClosures:
         except OSError:
             return False
 
-    def _same_names(self, entry: dict[str, Any]) -> bool:
-        changed = _changed(entry["probed"])
-        beyond = _changed(entry["places"])
+    def _same_names(self, entry: Entry) -> bool:
+        changed = _changed(entry.probed)
+        beyond = _changed(entry.places)
         if any(names is None or _names(path, None) != names for path, names in beyond):
             return False
         if not changed:
             return True
-        rows, _ = self._read()
-        external = entry["external"]
-        known = Closure(
-            tuple(Header(rows[i].name, "", None) for i in entry["headers"]), "",
-            external=external, shadowing=frozenset(entry["shadowing"]),
-        )  # fmt: skip
-        sought = _sought(known)
+        names = (self._read().rows[i].name for i in entry.headers)
+        sought = _sought(entry.external, names, entry.shadowing)
         return all(_names(path, sought) == names for path, names in changed)
 
 
@@ -227,11 +239,13 @@ def _changed(
     ]
 
 
-def _sought(found: Closure) -> frozenset[str] | None:
+def _sought(
+    external: Iterable[str] | None, headers: Iterable[str], shadowing: Iterable[str]
+) -> frozenset[str] | None:
     """Return the names that an include asks for, part by part; None for any."""
-    if found.external is None:
+    if external is None:
         return None
-    names = (*found.external, *(header.name for header in found.headers), *found.shadowing)
+    names = (*external, *headers, *shadowing)
     return frozenset(part for name in names for part in name.split("/"))
 
 
@@ -249,8 +263,3 @@ def _names(path: str, sought: frozenset[str] | None) -> str | None:
     if any(kind is None for _, kind in kinds):
         return None
     return sha256_text("\n".join(sorted(f"{name}{kind}" for name, kind in kinds)))
-
-
-def _diagnostic(fields: Sequence[Any]) -> Diagnostic:
-    message, place, hint, severity = fields
-    return Diagnostic(message, None if place is None else Place(*place), hint, severity)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import importlib.metadata
-import os
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -50,19 +49,18 @@ class Finding(Struct, frozen=True):
 
 def diagnose(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
-) -> tuple[Finding, ...]:
-    """Return a finding for every component, in the order in which a project comes to need them."""
-    return tuple(_findings(request, Probe(runner, env, memory)))
-
-
-def diagnose_named(
-    request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
-) -> tuple[Finding, ...]:
-    """Return the findings that a toolchain with a name has of its own: its compilers."""
+) -> Iterator[Finding]:
+    """Yield a finding for every component, in the order in which a project comes to need them; of
+    a toolchain with a name those that it has of its own, its compilers."""
     probe = Probe(runner, env, memory)
     host, cxx = _host(request, probe)
-    found = (cxx, _nvcc(request, probe, host)[1], _nvrtc(request, probe))
-    return tuple(replace(each, component=component(each.component, request.name)) for each in found)
+    cuda, nvcc = _nvcc(request, probe, host)
+    nvrtc = _nvrtc(request, probe)
+    if request.name:
+        for each in (cxx, nvcc, nvrtc):
+            yield replace(each, component=component(each.component, request.name))
+        return
+    yield from (cxx, nvcc, _driver(), _tvm_ffi(), nvrtc, _disassembler(cuda), _sandbox(env))
 
 
 def component(tool: str, toolchain: str) -> str:
@@ -70,16 +68,9 @@ def component(tool: str, toolchain: str) -> str:
     return f"{tool} of toolchain {toolchain}" if toolchain else tool
 
 
-def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
-    host, finding = _host(request, probe)
-    yield finding
-    cuda, finding = _nvcc(request, probe, host)
-    yield finding
-    yield _driver()
-    yield _tvm_ffi()
-    yield _nvrtc(request, probe)
-    yield _nvidia_tool(probe, cuda, NVDISASM, "SASS in module/ir with --dump-ir")
-    yield _sandbox(probe.env)
+def _refused(component: str, error: InputError, gives: str) -> Finding:
+    diagnostic = error.diagnostics[0]
+    return Finding(component, "missing", diagnostic.message, gives, diagnostic.hint)
 
 
 def _host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompiler | None, Finding]:
@@ -87,8 +78,7 @@ def _host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompiler | None,
     try:
         host = host_of(request, probe)
     except InputError as error:
-        diagnostic = error.diagnostics[0]
-        return None, Finding("g++", "missing", diagnostic.message, gives, diagnostic.hint)
+        return None, _refused("g++", error, gives)
     detail = (
         f"{host.cxx.version} ({host.cxx.path}), as {host.as_.version}, ld {host.ld.version}, "
         f"C library {host.libc}"
@@ -106,8 +96,7 @@ def _nvcc(
     try:
         cuda, searched = find_cuda(request, probe, host)
     except InputError as error:
-        diagnostic = error.diagnostics[0]
-        return None, Finding("nvcc", "missing", diagnostic.message, gives, diagnostic.hint)
+        return None, _refused("nvcc", error, gives)
     looked = tuple(searched)
     if cuda is None:
         remedy = next((e.remedy for e in looked if e.remedy), "pip install 'tilusbuild[cuda]'")
@@ -150,8 +139,7 @@ def _nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
     try:
         nvrtc, searched = find_nvrtc(request, probe)
     except InputError as error:
-        diagnostic = error.diagnostics[0]
-        return Finding("NVRTC", "missing", diagnostic.message, gives, diagnostic.hint)
+        return _refused("NVRTC", error, gives)
     looked = tuple(searched)
     if nvrtc is None:
         what = "none that can be used" if looked else "no libnvrtc"
@@ -168,14 +156,13 @@ def _nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
     return Finding("NVRTC", "ok", f"{detail}, headers {nvrtc.include_dir}", gives, None, looked)
 
 
-def _nvidia_tool(probe: Probe, cuda: Cuda | None, name: str, gives: str) -> Finding:
-    beside = os.path.join(os.path.dirname(cuda.nvcc), name) if cuda else None
-    path = beside if beside and os.access(beside, os.X_OK) else probe.which(name)
-    if path is None and name == NVDISASM:
-        path = disassembler(cuda)
-    if path is None:
-        return Finding(name, "missing", "not found", gives, f"pip install nvidia-cuda-{name}")
-    return Finding(name, "ok", path, gives)
+def _disassembler(cuda: Cuda | None) -> Finding:
+    gives = "SASS in module/ir with --dump-ir"
+    if (path := disassembler(cuda)) is None:
+        return Finding(
+            NVDISASM, "missing", "not found", gives, f"pip install nvidia-cuda-{NVDISASM}"
+        )
+    return Finding(NVDISASM, "ok", path, gives)
 
 
 def _sandbox(environment: Mapping[str, str]) -> Finding:
