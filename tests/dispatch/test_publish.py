@@ -14,7 +14,7 @@ from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.tables import read_tables
 from tilusbuild.tune.bench.race import Decision, Outcome
 from tilusbuild.tune.bench.work import Candidate, Case
-from tilusbuild.tune.publish import Publisher
+from tilusbuild.tune.tune import Publisher
 
 
 def decision(n: int, *times: float | str) -> Decision:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.race import read_case_note, read_run
-from tilusbuild.tune.bench.session import Budget, Key, SampleLog
+from tilusbuild.tune.bench.session import Budget, Key, SampleLog, read_case_note, read_run
 
 FIRST: Key = ("case", "program", "sample", 0)
 SECOND: Key = ("case", "program", "sample", 1)

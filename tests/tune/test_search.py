@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from support.recorded_bench import make_work
-from tilusbuild.tune.bench.search import Neighbourhood, look_around
+from tilusbuild.tune.bench.race import Neighbourhood, look_around
 from tilusbuild.tune.bench.session import Budget, BudgetSpent, Quota
 
 

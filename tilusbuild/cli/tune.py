@@ -279,8 +279,7 @@ def _model(
     arguments: TuneArgs, project: Project, wanted: TuneRequest, ready: Sequence[BuiltInstance]
 ) -> int:
     from tilusbuild.table import Cell, table
-    from tilusbuild.tune.publish import record_models, remake_dispatcher
-    from tilusbuild.tune.tune import sizes_of
+    from tilusbuild.tune.tune import record_models, remake_dispatcher, sizes_of
 
     for each in ready:
         there = frozenset(program.index for program in each.work.programs)

@@ -31,21 +31,22 @@ from tilusbuild.state.outputs import output
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench import away
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.race import (
+from tilusbuild.tune.bench.race import Decision, campaign, condemned_before
+from tilusbuild.tune.bench.session import (
     CASE,
     RUN,
     CaseNote,
-    Decision,
+    Key,
     RunNote,
-    campaign,
-    condemned_before,
+    SampleLog,
+    TuningSession,
+    answers,
+    lines,
     read_case_note,
     read_run,
 )
-from tilusbuild.tune.bench.session import Key, SampleLog, TuningSession, answers, lines
 from tilusbuild.tune.bench.work import WORK, Candidate, Case, Work
-from tilusbuild.tune.publish import Publisher
-from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest, sizes_of
+from tilusbuild.tune.tune import BuiltInstance, Publisher, TunedInstance, TuneRequest, sizes_of
 
 _HASH = re.compile("[0-9a-f]{64}")
 _ROOT = "tilusbuild-bundle"

@@ -2,32 +2,33 @@
 
 The values are small enough that sums of products stay accurate in the narrow types, the same for
 the same seed, and an output starts as noise too, so that a kernel which forgets to write is found
-out. bf16 and fp8 arrays are of the types of `ml_dtypes`; `widen` gives the f32 values that they
-stand for, which is what a reference sees. NumPy exports no such array by DLPack: `DLPackArray` does
-it in its place.
+out. A member of a struct is what is given for it, as `p.alpha` or `p.strides[0]` among the sizes;
+else the size or number of the call that has its name; else a number as other scalars get. An
+address is not guessed: it is given, as 0.
+
+bf16 and fp8 arrays are of the types of `ml_dtypes`; `widen` gives the f32 values that they stand
+for, which is what a reference sees. NumPy exports no such array by DLPack: `DLPackArray` does it in
+its place.
 """
 
 from __future__ import annotations
 
 import copy
 import ctypes
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
-from tilusbuild.runtime.structs import is_struct
+from tilusbuild.runtime.structs import Member, is_struct, struct_of
 from tilusbuild.signature import Argument, Dim, Signature
-from tilusbuild.tune import struct_inputs
-from tilusbuild.tune.struct_inputs import StructInput
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
+Number = bool | int | float
+StructInput = dict[str, Any]
+"""The members' numbers; a list for an array."""
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Input: TypeAlias = "Array | int | float | bool | StructInput | None"
 
@@ -76,9 +77,7 @@ def generate(
     known = {**read_off(signature, dims), **made}
     for argument in signature.callable_arguments:
         if is_struct(argument.dtype):
-            made[argument.name] = struct_inputs.made(
-                argument, sizes, known, rounded, lambda dtype: _number(dtype, random)
-            )
+            made[argument.name] = _struct(argument, sizes, known, random)
     return made
 
 
@@ -109,7 +108,7 @@ _FROM_PYTHON = "call it from Python, as tilusbuild.load gives it"
 def passed(argument: Argument, value: Input) -> Input | bytes:
     """Return a value as a call of the library has it: a struct's bytes, else the value."""
     if isinstance(value, dict):
-        return struct_inputs.bytes_of(argument, value, _elements)
+        return _struct_bytes(argument, value)
     return value
 
 
@@ -130,7 +129,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     given: list[str] = []
     for argument in signature.valued:
         if is_struct(argument.dtype):
-            given += struct_inputs.names_of(argument)
+            given += _member_names(argument)
         elif not argument.is_tensor and not argument.is_stride:
             given.append(argument.name)
     for name in sizes:
@@ -142,7 +141,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     dims = {a.name: _dimension(a, sizes, signature) for a in signature.dimensions}
     for argument in signature.valued:
         if is_struct(argument.dtype):
-            struct_inputs.check(argument, sizes, rounded)
+            _check_members(argument, sizes)
         elif argument.dtype == POINTER and sizes.get(argument.name) != 0:
             raise input_error(
                 f'"{argument.name}" is an address, and nothing says which: null, 0, is all that '
@@ -246,6 +245,77 @@ def copied(value: Input) -> Input:
     if isinstance(value, dict):
         return copy.deepcopy(value)
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _member_names(argument: Argument) -> list[str]:
+    """Return what sizes may give of a struct: `p.alpha`, `p.strides[0]`."""
+    return [name for _, name in _places(argument)]
+
+
+def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
+    """Raise `InputError` for a member that cannot be made of what is given."""
+    for member, name in _places(argument):
+        if name in sizes:
+            _given(name, member.dtype, sizes[name])
+        elif member.dtype == POINTER:
+            raise input_error(
+                f'"{name}" is an address, and nothing says which',
+                hint=f"run and tune can pass null: give {name} = 0 in [script.….tune] sizes, or "
+                f"as --size {name}=0; or call it from Python, as tilusbuild.load gives it",
+            )
+
+
+def _struct(
+    argument: Argument,
+    sizes: Mapping[str, Value],
+    known: Mapping[str, object],
+    random: np.random.Generator,
+) -> StructInput:
+    """Return a struct's members; `known` are the numbers of the call, `random` makes the others.
+    Raises `InputError`."""
+    found: StructInput = {}
+    for member, name in _places(argument):
+        if name in sizes:
+            number = _given(name, member.dtype, sizes[name])
+        elif member.elements is None and isinstance(known.get(member.name), int | float):
+            number = _given(name, member.dtype, known[member.name])
+        else:
+            number = rounded(_number(member.dtype, random), member.dtype)
+        if member.elements is None:
+            found[member.name] = number
+        else:
+            found.setdefault(member.name, []).append(number)
+    return found
+
+
+def _struct_bytes(argument: Argument, value: StructInput) -> bytes:
+    """Return a struct's bytes."""
+    kind = struct_of(argument.dtype)
+    data = bytearray(kind.size)
+    for member in kind.members:
+        if member.dtype == POINTER:
+            elements = np.asarray(value[member.name], np.uint64)
+        else:
+            elements = _elements(value[member.name], member.dtype)
+        data[member.offset : member.offset + member.size] = elements.tobytes()
+    return bytes(data)
+
+
+def _places(argument: Argument) -> Iterator[tuple[Member, str]]:
+    for member, name in struct_of(argument.dtype).places:
+        yield member, f"{argument.name}.{name}"
+
+
+def _given(name: str, dtype: str, value: object) -> Number:
+    limits = (0, 1) if dtype == "bool" else (0, 0) if dtype == POINTER else integer_limits(dtype)
+    if limits is None:
+        if not isinstance(value, int | float):
+            raise input_error(f"{name}={value} is not a number, which {dtype} needs")
+        return rounded(value, dtype)
+    if not isinstance(value, int) or not limits[0] <= value <= limits[1]:
+        what = "null alone, 0" if dtype == POINTER else f"{limits[0]}..{limits[1]}"
+        raise input_error(f"{name}={value} is none of {dtype}: run and tune can pass {what}")
+    return bool(value) if dtype == "bool" else int(value)
 
 
 _CPU = 1

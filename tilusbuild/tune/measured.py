@@ -23,9 +23,8 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script
-from tilusbuild.tune.bench.race import CASE, RUN
-from tilusbuild.tune.bench.session import lines
-from tilusbuild.tune.publish import Key, key_of
+from tilusbuild.tune.bench.session import CASE, RUN, lines
+from tilusbuild.tune.tune import Key, key_of
 
 
 class MeasuredLine(JsonLine, frozen=True):

@@ -142,9 +142,9 @@ def prepare_case(
         argument = CaseArgument(declared.name, declared.dtype, array.shape, out=declared.out)
         if declared.name in want:
             rtol, atol = tolerances(declared.dtype, check.rtol, check.atol)
-            expected = _expected(declared.dtype, array.shape, want[declared.name])
-            _write(directory, f"{declared.name}.want", expected)
-            argument = replace(argument, want=_want(declared.dtype), rtol=rtol, atol=atol)
+            right = expected(declared.dtype, array.shape, want[declared.name])
+            _write(directory, f"{declared.name}.want", right)
+            argument = replace(argument, want=kept_type(declared.dtype), rtol=rtol, atol=atol)
         arguments.append(argument)
     return write_case(directory, dict(sizes), tuple(arguments), cold=cold)
 
@@ -158,20 +158,17 @@ def tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[floa
     return relative, relative if atol is None else atol
 
 
-def _want(dtype: str) -> str:
+def kept_type(dtype: str) -> str:
     """Return the type that expected outputs are kept in: a reference computes in a wider one."""
     return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 
-def _expected(dtype: str, shape: tuple[int, ...], want: Any) -> inputs.Array:
-    return shaped(want, shape).astype(inputs.numpy_type(_want(dtype)))
-
-
-def shaped(want: Any, shape: tuple[int, ...]) -> inputs.Array:
-    """Return what a reference returned, in the shape of its output. Raises `InputError`."""
+def expected(dtype: str, shape: tuple[int, ...], want: Any) -> inputs.Array:
+    """Return what a reference returned, in the shape of its output and the type it is kept in.
+    Raises `InputError`."""
     found = np.asarray(inputs.widen(want))
     try:
-        return np.broadcast_to(found, shape)
+        return np.broadcast_to(found, shape).astype(inputs.numpy_type(kept_type(dtype)))
     except ValueError:
         raise input_error(
             f"the reference returns an array of shape {found.shape}, the output has {shape}"

@@ -28,7 +28,7 @@ from tilusbuild.signature import Signature
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
-from tilusbuild.tune.bench.elements import Mismatch, errors
+from tilusbuild.tune.bench.elements import Mismatch, compare
 from tilusbuild.tune.bench.work import Candidate
 from tilusbuild.tune.inputs import DLPackArray, Input
 
@@ -231,23 +231,18 @@ def compare_outputs(
     for argument in signature.callable_arguments:
         if not argument.out:
             continue
-        actual = np.asarray(inputs.widen(got[argument.name]))
-        expected = prepare.shaped(want[argument.name], actual.shape)
-        if actual.size == 0:
-            continue
-        limits = prepare.tolerances(argument.dtype, check.rtol, check.atol)
-        error, wrong = errors(np, actual, expected, *limits)
-        largest = max(largest, float(error.max()))
-        if wrong.any() and mismatch is None:
-            at = np.unravel_index(int(np.argmax(np.where(wrong, error, -1.0))), actual.shape)
-            mismatch = Mismatch(
-                argument.name,
-                tuple(int(i) for i in at),
-                float(actual[at]),
-                float(expected[at]),
-                int(wrong.sum()),
-                actual.size,
-            )
+        actual = np.asarray(got[argument.name])
+        expected = prepare.expected(argument.dtype, actual.shape, want[argument.name])
+        error, wrong = compare(
+            argument.name,
+            actual.shape,
+            actual.tobytes(),
+            argument.dtype,
+            expected.tobytes(),
+            prepare.kept_type(argument.dtype),
+            *prepare.tolerances(argument.dtype, check.rtol, check.atol),
+        )
+        largest, mismatch = max(largest, error), mismatch or wrong
     return largest, mismatch
 
 

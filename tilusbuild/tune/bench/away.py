@@ -15,8 +15,8 @@ from dataclasses import replace
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
-from tilusbuild.tune.bench.race import Decision, campaign, condemned_before, run_note
-from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines
+from tilusbuild.tune.bench.race import Decision, campaign, condemned_before
+from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines, run_note
 from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
 
 WORKS = "works"

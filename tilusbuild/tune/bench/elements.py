@@ -73,7 +73,7 @@ def _with_numpy(
 ) -> tuple[float, tuple[int, float, float] | None, int]:
     a, w = _as_array(numpy, got, dtype), _as_array(numpy, want, want_dtype)
     if dtype in FLOATS:
-        error, wrong = errors(numpy, a, w, rtol, atol)
+        error, wrong = _errors(numpy, a, w, rtol, atol)
     else:
         wrong = a != w
         error = numpy.abs(a.astype(numpy.float64) - w.astype(numpy.float64))
@@ -84,7 +84,7 @@ def _with_numpy(
     return largest, (at, float(a[at]), float(w[at])), int(wrong.sum())
 
 
-def errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tuple[Any, Any]:
+def _errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tuple[Any, Any]:
     """Return the absolute differences of two arrays (infinite where one side is not finite), and
     which of them are too large."""
     with numpy.errstate(all="ignore"):

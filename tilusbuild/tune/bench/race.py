@@ -6,6 +6,11 @@ look        correctness, then one sample                      keep what is withi
     32 rounds, or as many as are asked for                        keep what is within 1.02x
     finals      3 times 8 rounds; the score is the median of the three medians
 
+All programs are looked at where the budget suffices. Else a random sample comes first, and after it
+a local search that starts at the best program examined, moves to the best neighbour while that is
+better, and starts again from the next best. Neighbours differ in one parameter (or in one group of
+linked ones): by one step where it is a number, by anything else where it is not.
+
 Rounds go through the programs there and back, so that a device which slows down or speeds up
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
 because a race between threads may show only now.
@@ -17,7 +22,8 @@ the same programs can make the same decisions again: that is what `--import` doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
@@ -25,14 +31,16 @@ from typing import Any
 
 from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.tune.bench.bench import INCORRECT
-from tilusbuild.tune.bench.search import look_around
 from tilusbuild.tune.bench.session import (
-    ROUNDS,
-    Budget,
+    CASE,
+    RUN,
     ProgramRecord,
     Quota,
     TuningSession,
     answers,
+    case_note,
+    read_case_note,
+    read_run,
 )
 from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
 
@@ -202,100 +210,6 @@ def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
     return field if turn % 2 == 0 else reversed(field)
 
 
-RUN, CASE = "run", "case"
-"""What the two kinds of notes in a log are about."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunNote:
-    """What a log says of a tuning that began."""
-
-    script: str
-    script_hash: str
-    programs: tuple[int, ...]
-    groups: tuple[tuple[str, ...], ...]
-    device: Mapping[str, Any]
-    """`kind`, `name`, `arch`, `id` and `driver`."""
-    budget: Budget
-    seed: int
-    cases: int
-    rounds: int
-    judge: str
-
-
-@dataclass(frozen=True, slots=True)
-class CaseNote:
-    """What a log says of a case that began."""
-
-    case: str
-    sizes: Mapping[str, Scalar]
-    integers: Mapping[str, int]
-
-
-def read_run(line: Mapping[str, Any]) -> RunNote:
-    """Return a line that `run_note` made. Raises `ValueError` for any other."""
-    try:
-        device = {name: _of(str, line["device"][name]) for name in ("kind", "name", "arch", "id")}
-        return RunNote(
-            script=_of(str, line["script"]),
-            script_hash=_of(str, line["script_hash"]),
-            programs=tuple(_of(int, index) for index in line["programs"]),
-            groups=tuple(tuple(_of(str, name) for name in group) for group in line["groups"]),
-            device={**device, "driver": _of(int, line["device"]["driver"])},
-            budget=Budget(
-                _of((int, float, type(None)), line["seconds"]),
-                _of((int, type(None)), line["runs"]),
-            ),
-            seed=_of(int, line["seed"]),
-            cases=_of(int, line["cases"]),
-            rounds=_of(int, line.get("rounds", ROUNDS)),
-            judge=_of(str, line.get("judge", "")),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"malformed: {error}") from None
-
-
-def read_case_note(line: Mapping[str, Any]) -> CaseNote:
-    """Return a line about a case. Raises `ValueError` for any other."""
-    try:
-        integers = {name: _of(int, value) for name, value in line["integers"].items()}
-        sizes = {name: _of((int, float, str), value) for name, value in line["sizes"].items()}
-        return CaseNote(_of(str, line["case"]), sizes, integers)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"malformed: {error}") from None
-
-
-def _of(kind: Any, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.60} is of another type")
-    return value
-
-
-def run_note(
-    work: Work, device: Mapping[str, Any], session: TuningSession, seed: int, cases: int
-) -> dict[str, Any]:
-    """Return the log's line for a tuning that begins."""
-    return {
-        "what": RUN,
-        "script": work.script,
-        "script_hash": work.script_hash,
-        "programs": [program.index for program in work.programs],
-        "groups": [list(group) for group in work.groups],
-        "device": {name: device[name] for name in ("kind", "name", "arch", "id", "driver")},
-        "seconds": session.budget.seconds,
-        "runs": session.budget.runs,
-        "seed": seed,
-        "cases": cases,
-        "rounds": session.rounds,
-        "judge": work.judge,
-    }
-
-
-def integers(case: Case) -> dict[str, Scalar]:
-    """Return the whole numbers of a call: what dispatch goes by."""
-    return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
-
-
 Cases = Callable[[Sequence[int]], Iterable[Case]]
 """Cases by their numbers, each there for as long as it is measured; fewer where a log ends."""
 
@@ -330,7 +244,7 @@ def campaign(
                 quotas[number].renew()
             else:
                 quotas[number] = session.quota(count - number)
-                session.log.note(_case_note(case))
+                session.log.note(case_note(case))
             race = Race(session, work, case, quotas[number], out)
             decisions[number] = decision = race.run(seed)
             out |= _refused_at(decision, known, work.judge)
@@ -372,10 +286,6 @@ def _timed(decision: Decision, out: Container[str]) -> bool:
     return any(each.samples and each.program.hash in out for each in decision.outcomes)
 
 
-def _case_note(case: Case) -> dict[str, Any]:
-    return {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": integers(case)}
-
-
 def condemned_before(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
     """Return who was condemned by what a log says, by hash: also at sizes that are not asked for
     any more. Whom another judge found right at the same sizes afterwards is not among them."""
@@ -404,3 +314,108 @@ def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> boo
     if refusal.status != INCORRECT or judge in ("", refusal.judge):
         return False
     return dict(refusal.sizes) == dict(sizes)
+
+
+SAMPLE_SHARE, LOOK_SHARE = 0.4, 0.8
+"""Of a case's quota: for the random sample, and for all first looks; the rest is for the race."""
+
+Look = Callable[[Candidate], "float | None"]
+"""The seconds of a first look, or None for a program that is out."""
+
+
+def look_around(work: Work, quota: Quota, look: Look, seed: int) -> None:
+    """Look at programs until all are known or the share of the quota is used."""
+    default = [p for p in work.programs if p.index == work.default]
+    rest = [p for p in work.programs if p.index != work.default]
+    if not quota.is_limited:
+        for program in work.programs:
+            look(program)
+        return
+    random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
+    waiting = [*default, *rest]
+    scores: dict[int, float | None] = {}
+    while waiting and quota.used < LOOK_SHARE:
+        if quota.used >= SAMPLE_SHARE and not _all_fit(quota, len(scores), len(waiting)):
+            break
+        program = waiting.pop(0)
+        scores[program.index] = look(program)
+    if waiting:
+        _climb(Neighbourhood(work), waiting, scores, quota, look)
+
+
+def _all_fit(quota: Quota, looked: int, left: int) -> bool:
+    return quota.used * (looked + left) <= LOOK_SHARE * looked
+
+
+def _climb(
+    around: Neighbourhood,
+    waiting: Sequence[Candidate],
+    scores: dict[int, float | None],
+    quota: Quota,
+    look: Look,
+) -> None:
+    """Local search with restarts; random programs when there is no start left."""
+    climbed: set[int] = set()
+    strangers = iter(waiting)
+    while quota.used < LOOK_SHARE:
+        starts = [(s, i) for i, s in scores.items() if s is not None and i not in climbed]
+        if not starts:
+            program = next((p for p in strangers if p.index not in scores), None)
+            if program is None:
+                return
+            scores[program.index] = look(program)
+            continue
+        seconds, at = min(starts)
+        while at not in climbed:
+            climbed.add(at)
+            near = list(around.of(at))
+            for program in near:
+                if program.index not in scores and quota.used < LOOK_SHARE:
+                    scores[program.index] = look(program)
+            better = [
+                (score, p.index)
+                for p in near
+                if (score := scores.get(p.index)) is not None and score < seconds
+            ]
+            if better:
+                seconds, at = min(better)
+
+
+class Neighbourhood:
+    """Who is next to whom among the programs that there are."""
+
+    def __init__(self, work: Work) -> None:
+        self._programs = {program.index: program for program in work.programs}
+        self._groups = work.groups
+        self._lines: dict[tuple[int, tuple[Scalar, ...]], list[Candidate]] = {}
+        for program in work.programs:
+            for number in range(len(self._groups)):
+                self._lines.setdefault(self._line(number, program), []).append(program)
+        for (number, _), line in self._lines.items():
+            if self._is_ordered(number):
+                line.sort(key=lambda p: (p.schedule[self._groups[number][0]], p.index))
+
+    def of(self, index: int) -> Iterator[Candidate]:
+        """Yield the neighbours of a program, parameter by parameter."""
+        program = self._programs[index]
+        for number in range(len(self._groups)):
+            line = self._lines[self._line(number, program)]
+            at = line.index(program)
+            if self._is_ordered(number):
+                yield from (*line[max(0, at - 1) : at], *line[at + 1 : at + 2])
+            else:
+                yield from (*line[:at], *line[at + 1 :])
+
+    def _line(self, number: int, program: Candidate) -> tuple[int, tuple[Scalar, ...]]:
+        """Return what programs have in common that differ in one group only."""
+        own = self._groups[number]
+        return number, tuple(v for name, v in program.schedule.items() if name not in own)
+
+    def _is_ordered(self, number: int) -> bool:
+        group = self._groups[number]
+        if len(group) != 1:
+            return False
+        return all(
+            isinstance(v := program.schedule[group[0]], int | float) and not isinstance(v, bool)
+            for program in self._programs.values()
+        )

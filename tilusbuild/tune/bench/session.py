@@ -33,7 +33,7 @@ from tilusbuild.tune.bench.bench import (
     Answer,
     Bench,
 )
-from tilusbuild.tune.bench.work import Candidate, Case
+from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,3 +266,102 @@ class SampleLog:
         if size and os.pread(handle, 1, size - 1) != b"\n":
             os.write(handle, b"\n")  # end what a kill cut short, so that the next line is whole
         return handle
+
+
+RUN, CASE = "run", "case"
+"""What the two kinds of notes in a log are about."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """What a log says of a tuning that began."""
+
+    script: str
+    script_hash: str
+    programs: tuple[int, ...]
+    groups: tuple[tuple[str, ...], ...]
+    device: Mapping[str, Any]
+    """`kind`, `name`, `arch`, `id` and `driver`."""
+    budget: Budget
+    seed: int
+    cases: int
+    rounds: int
+    judge: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseNote:
+    """What a log says of a case that began."""
+
+    case: str
+    sizes: Mapping[str, Scalar]
+    integers: Mapping[str, int]
+
+
+def read_run(line: Mapping[str, Any]) -> RunNote:
+    """Return a line that `run_note` made. Raises `ValueError` for any other."""
+    try:
+        device = {name: _of(str, line["device"][name]) for name in ("kind", "name", "arch", "id")}
+        return RunNote(
+            script=_of(str, line["script"]),
+            script_hash=_of(str, line["script_hash"]),
+            programs=tuple(_of(int, index) for index in line["programs"]),
+            groups=tuple(tuple(_of(str, name) for name in group) for group in line["groups"]),
+            device={**device, "driver": _of(int, line["device"]["driver"])},
+            budget=Budget(
+                _of((int, float, type(None)), line["seconds"]),
+                _of((int, type(None)), line["runs"]),
+            ),
+            seed=_of(int, line["seed"]),
+            cases=_of(int, line["cases"]),
+            rounds=_of(int, line.get("rounds", ROUNDS)),
+            judge=_of(str, line.get("judge", "")),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"malformed: {error}") from None
+
+
+def read_case_note(line: Mapping[str, Any]) -> CaseNote:
+    """Return a line about a case. Raises `ValueError` for any other."""
+    try:
+        integers = {name: _of(int, value) for name, value in line["integers"].items()}
+        sizes = {name: _of((int, float, str), value) for name, value in line["sizes"].items()}
+        return CaseNote(_of(str, line["case"]), sizes, integers)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"malformed: {error}") from None
+
+
+def _of(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.60} is of another type")
+    return value
+
+
+def run_note(
+    work: Work, device: Mapping[str, Any], session: TuningSession, seed: int, cases: int
+) -> dict[str, Any]:
+    """Return the log's line for a tuning that begins."""
+    return {
+        "what": RUN,
+        "script": work.script,
+        "script_hash": work.script_hash,
+        "programs": [program.index for program in work.programs],
+        "groups": [list(group) for group in work.groups],
+        "device": {name: device[name] for name in ("kind", "name", "arch", "id", "driver")},
+        "seconds": session.budget.seconds,
+        "runs": session.budget.runs,
+        "seed": seed,
+        "cases": cases,
+        "rounds": session.rounds,
+        "judge": work.judge,
+    }
+
+
+def integers(case: Case) -> dict[str, Scalar]:
+    """Return the whole numbers of a call: what dispatch goes by."""
+    return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
+
+
+def case_note(case: Case) -> dict[str, Any]:
+    """Return the log's line for a case that begins."""
+    return {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": integers(case)}
