@@ -16,6 +16,7 @@ import pytest
 
 import tilusbuild.cli
 from support.json_schema import valid
+from support.project import head
 from tilusbuild.cli import events_schema
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.dispatch import PruneLine
@@ -25,15 +26,9 @@ from tilusbuild.report.jsonl import JsonLine, json_line
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = [module.name for module in pkgutil.iter_modules(tilusbuild.cli.__path__)]
 SCHEMA = events_schema.schema()
-MANIFEST = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.cpu]
-arch = "cpu"
+MANIFEST = (
+    head()
+    + """\
 [script.scale]
 template = "scale.cu.j2"
 kernel = "scale"
@@ -51,6 +46,7 @@ keys = ["n"]
 table = [{ when = "n < 4", use = { unroll = 1 } }]
 [package.one]
 """
+)
 ELSEWHERE = {
     ("cache gc", "in use"),
     ("cache ls", "entry"),

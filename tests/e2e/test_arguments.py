@@ -9,19 +9,13 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "arguments"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.host]
-arch = "cpu"
+MANIFEST = (
+    head("host")
+    + """\
 [script.scale]
 template = "scale.cpp.j2"
 kernel = "scale"
@@ -38,6 +32,7 @@ to = "i64"
 [script.scale.dispatch]
 keys = ["m"]
 """
+)
 SOURCE = """\
 extern "C" void scale(void *state, const float *bias, const float *x, float *y, int m, int n,
                       long long row, int column, long long to) {

@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from support.project import NewProject
+from support.project import NewProject, head
 
 pytestmark = pytest.mark.nvcc
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "asked"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.gpu]
-arch = "sm_80"
+MANIFEST = (
+    head("gpu", "sm_80")
+    + """\
 [script.take]
 template = "take.cu.j2"
 kernel = "KERNEL"
@@ -27,6 +21,7 @@ x = { type = "f32*[n]", out = true }
 n = "i32"
 p = "struct Params { f32 alpha; i32 count }"
 """
+)
 SOURCE = """\
 struct Params { float alpha; int count; };
 namespace ops {

@@ -10,7 +10,6 @@ import pytest
 from support.nvcc_journal import FakeCuda
 from support.project import Project
 
-SCRIPT_TABLE = "[script.scale]"
 SPACE_TABLE = "[script.scale.space]\n"
 
 
@@ -44,29 +43,6 @@ def test_a_missing_manifest(project: Project, refused):
     assert str(project.directory) in said, "where it was looked for"
 
 
-def test_an_empty_manifest(project: Project, refused):
-    project.write("tilus.toml", "")
-    assert "edition" in refused()
-
-
-def test_a_manifest_that_is_not_utf_8(project: Project, refused):
-    (project.directory / "tilus.toml").write_bytes(b'edition = 1\n[project]\nname = "\xff"\n')
-    said = refused()
-    assert "tilus.toml:3:" in said
-    assert "UTF-8" in said
-
-
-def test_a_manifest_that_is_not_toml(project: Project, refused):
-    project.edit("tilus.toml", "edition = 1", "edition = 1\nedition 2")
-    assert "tilus.toml:2:" in refused()
-
-
-def test_a_manifest_that_is_a_directory(project: Project, refused):
-    os.remove(project.directory / "tilus.toml")
-    (project.directory / "tilus.toml").mkdir()
-    assert "tilus.toml" in refused()
-
-
 def test_several_mistakes_in_one_run(project: Project, refused):
     project.edit("tilus.toml", "kernel =", "kernl =")
     project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["cpi"]')
@@ -80,55 +56,11 @@ def test_several_mistakes_in_one_run(project: Project, refused):
 
 
 MISTAKES = {
-    "two scripts of one name in snake case": (
-        "[script.scale.space]",
-        '[script.Scale]\ntemplate = "kernels/scale.cu.j2"\nkernel = "scale"\n[script.scale.space]',
-        "script.Scale",
-        ["Scale", "scale"],
-    ),
-    "an edition of the future": ("edition = 1", "edition = 2", "2", ["edition"]),
-    "a wrong type": ("range = [1, 2]", 'range = "1 to 2"', '"1 to 2"', ["range"]),
-    "a template that is missing": (
-        "kernels/scale.cu.j2",
-        "kernels/scala.cu.j2",
-        '"kernels/scala.cu.j2"',
-        ["kernels/scala.cu.j2"],
-    ),
-    "a template outside the project": (
-        '"kernels/scale.cu.j2"',
-        '"../scale.cu.j2"',
-        '"../scale.cu.j2"',
-        ["outside"],
-    ),
-    "a default outside its space": (
-        SPACE_TABLE,
-        "default = { unroll = 3 }\n" + SPACE_TABLE,
-        "3 }",
-        ["unroll", "3"],
-    ),
     "a rule that divides by zero": (
         SPACE_TABLE,
         'restrict = { rule = "unroll % (unroll - 1) == 0" }\n' + SPACE_TABLE,
         '"unroll %',
         ["rule", "zero"],
-    ),
-    "a rule with an unknown name": (
-        SPACE_TABLE,
-        'restrict = { rule = "unrol > 1" }\n' + SPACE_TABLE,
-        "unrol >",
-        ["unrol", 'did you mean "unroll"?'],
-    ),
-    "a rule that is no expression": (
-        SPACE_TABLE,
-        'restrict = { rule = "unroll >" }\n' + SPACE_TABLE,
-        '"unroll >"',
-        ["rule"],
-    ),
-    "derived values in a circle": (
-        SPACE_TABLE,
-        'derived = { p = "q + 1", q = "p + 1" }\n' + SPACE_TABLE,
-        "p = ",
-        ["p", "q"],
     ),
     "an empty space": (
         SPACE_TABLE,
@@ -142,16 +74,9 @@ MISTAKES = {
         "",
         ["1,001,000", "sample"],
     ),
-    "an arch that nobody knows": ('"sm_80"', '"sm_8"', '"sm_8"', ["sm_8", 'did you mean "sm_8']),
-    "no kernel and no entry": ('kernel = "scale"\n', "", SCRIPT_TABLE, ["kernel", "entry"]),
-    "an include directory that is missing": (
-        "[build]",
-        '[build]\ninclude-dirs = ["inc"]',
-        '"inc"',
-        ["inc"],
-    ),
     "an argument of no known type": ('a = "f32"', 'a = "f33"', '"f33"', ["f33", "f32"]),
 }
+"""A mistake that only the command line meets, and one of those of tests/manifest/mistakes.txt."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -176,24 +101,6 @@ def test_a_parameter_that_nobody_declares(project: Project, refused):
     said = refused()
     assert "kernels/scale.cu.j2:2:" in said
     assert 'did you mean "unroll"?' in said
-
-
-def test_a_template_that_does_not_parse(project: Project, refused):
-    project.edit("kernels/scale.cu.j2", "{% else %}", "{% esle %}")
-    assert "kernels/scale.cu.j2:7:" in refused()
-
-
-def test_a_template_that_includes_from_outside(project: Project, refused):
-    project.write("../secret.j2", "secret")
-    project.edit("kernels/scale.cu.j2", "constexpr", '{% include "../secret.j2" %}\nconstexpr')
-    said = refused()
-    assert "kernels/scale.cu.j2:2" in said
-    assert "secret.j2" in said
-
-
-def test_a_template_that_reaches_for_python(project: Project, refused):
-    project.edit("kernels/scale.cu.j2", "{{ unroll }}", "{{ unroll.__class__.__mro__ }}")
-    assert "kernels/scale.cu.j2:2" in refused()
 
 
 # ---- the machine and the command line ------------------------------------------------------------
@@ -259,8 +166,3 @@ def test_a_mistake_on_the_command_line(project: Project, words):
     ran = project.run(*words, status=2)
     assert ran.err.strip()
     assert sorted(project.directory.rglob("*")) == before
-
-
-def test_settings_of_the_environment_are_checked(project: Project, refused):
-    project.environment["TILUSBUILD_JOBS"] = "many"
-    assert "TILUSBUILD_JOBS" in refused()

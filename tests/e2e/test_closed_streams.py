@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -15,17 +14,14 @@ import pytest
 from support import scale
 from support.project import NewProject, Project
 
-STREAMS = ("<&-", ">&-", "2>&-")
-CLOSED = [each for count in (1, 2, 3) for each in itertools.combinations(STREAMS, count)]
 
-
-@pytest.mark.parametrize("closed", CLOSED, ids=" ".join)
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("words", [("build",), ("build", "--json"), ("cache", "ls"), ("plan",)])
 def test_a_command_does_its_work(
-    new_project: NewProject, closed: tuple[str, ...], words: tuple[str, ...]
+    new_project: NewProject, closed: str, words: tuple[str, ...]
 ) -> None:
     made = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": scale.TEMPLATE})
-    made.before = ("sh", "-c", f'exec "$@" {" ".join(closed)}', "sh")
+    made.before = ("sh", "-c", f'exec "$@" {closed}', "sh")
     made.run(*words)
     if words[0] != "build":
         return
@@ -45,12 +41,6 @@ def test_what_is_said_beside_a_result_changes_no_exit_status(
     reader = 'exec 3> >(exit); wait $!; exec "$@" '
     project.before = ("bash", "-c", reader + nobody, "bash")
     project.run(*words)
-
-
-def test_a_mistake_keeps_its_exit_status(new_project: NewProject) -> None:
-    made = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": scale.TEMPLATE})
-    made.before = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
-    made.run("no-such-verb", status=2)
 
 
 @pytest.mark.parametrize("words", [("plan", "--json"), ("build", "--json")])

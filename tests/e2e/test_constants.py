@@ -13,20 +13,14 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
 COMPILE = Path(__file__).parents[1] / "compile"
-MANIFEST = """\
-edition = 1
-[project]
-name = "constants"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.gpu]
-arch = "sm_90a"
+MANIFEST = (
+    head("gpu", "sm_90a")
+    + """\
 [script.conv]
 template = "conv.cu.j2"
 kernel = "conv"
@@ -47,6 +41,7 @@ table = [{ when = "n > 100", use = { block = 128 } }]
 grid = ["cdiv(n, block)"]
 block = ["block"]
 """
+)
 SOURCE = """\
 struct P { float scale; int shift; };
 {% if target.kind == "cpu" %}

@@ -39,22 +39,6 @@ def test_the_report_before_and_after_builds(project: Project):
     assert "not a number of programs" in project.run("report", "--top", "-1", status=2).err
 
 
-def test_a_time_is_reported_only_for_the_program_that_took_it(new_project: NewProject):
-    """Given a project of which the default, its second schedule, is built alone, as its level 0."""
-    project = new_project(scale.manifest(scale.script(more="default = { unroll = 2 }")))
-    project.build("--level", "0")
-    _, (first, second), _ = told(project.run("report", "--json").events)
-    assert (first["status"], first["seconds"]) == ("missing", None)
-    assert (second["status"], second["seconds"]) == ("built", None), "the time is in another place"
-    _, (default,), _ = told(project.run("report", "--json", "--level", "0").events)
-    assert default["hash"] == second["hash"]
-    assert default["seconds"] > 0
-
-    project.edit("kernels/scale.cu.j2", "constexpr", "/* new */ constexpr")
-    _, (edited,), _ = told(project.run("report", "--json", "--level", "0").events)
-    assert (edited["status"], edited["seconds"], edited["library"]) == ("missing", None, None)
-
-
 def test_registers_and_spills_of_a_gpus_programs(new_project: NewProject, fake_cuda: FakeCuda):
     project = new_project(scale.manifest(scale.script(target="gpu")), **fake_cuda.environment)
     project.build()

@@ -10,7 +10,7 @@ import pytest
 from support import scale
 from support.nvcc_journal import FakeCuda, misbehave
 from support.processes import Watched
-from support.project import NewProject, Project
+from support.project import NewProject
 
 FAILING = "  {% if unroll == UNROLL %}not_declared = 1;{% endif %}\n"
 
@@ -56,29 +56,6 @@ def test_one_schedule_of_ten_fails(ten):
     ten.edit("kernels/scale.cu.j2", "not_declared = 1;", "")
     mended = ten.build()
     assert (mended["compiled"], mended["failed"]) == (1, 0)
-
-
-def test_equal_failures_are_told_once(project: Project):
-    project.edit("kernels/scale.cu.j2", "y[i] = a", "y[i] = other_{{ unroll }} * a")
-    ran = project.run("build", status=1)
-    assert "2 schedules: " in ran.err
-    assert ran.err.count("reproduce: ") == 1
-    assert "none of its schedules" in ran.err or "0 of 2 built" in ran.err
-
-
-def test_a_default_that_fails_fails_the_script(ten):
-    ten.edit("tilus.toml", "[script.scale.space]", "default = { unroll = 4 }\n[script.scale.space]")
-    summary = ten.build(status=1)
-    assert summary["compiled"] == 9
-    assert "default" in summary["scripts"][0]["reason"]
-    ten.edit("tilus.toml", "default = { unroll = 4 }", "default = { unroll = 5 }")
-    assert ten.build()["attempts"] == 0
-
-
-def test_one_failure_of_many_is_enough_when_asked(ten):
-    stopped = ten.build("-k", "1", "-j", "1", "--strict", status=1)
-    assert stopped["failed"] == 1
-    assert stopped["failed"] + stopped["compiled"] + stopped["skipped"] == 10
 
 
 # ---- a compiler that gives no answer ------------------------------------------------------------
@@ -158,12 +135,3 @@ def test_a_compiler_that_says_no_is_not_asked_again(unreliable, fake_cuda: FakeC
     tried = fake_cuda.compiles
     assert project.build()["attempts"] == 0
     assert fake_cuda.compiles == tried
-
-
-def test_a_flood_of_messages(unreliable):
-    """What is printed is bounded; the log that is kept too."""
-    project = unreliable("noise 40000000")
-    ran = project.run("build")
-    assert len(ran.err) < 100_000
-    for program in project.programs.values():
-        assert (program / "module/nvcc_output.txt").stat().st_size < 20_000_000

@@ -113,13 +113,6 @@ def test_looking_into_the_cache(project: Project):
         assert cache(*words).out.strip()
 
 
-def test_an_unknown_script_is_a_mistake_of_the_user(project: Project):
-    project.build()
-    ran = project.run("cache", "ls", "scal", status=2)
-    assert 'no script "scal" in ' in ran.err
-    assert 'did you mean "scale"?' in ran.err
-
-
 def test_the_cache_is_looked_after(project: Project):
     project.build()
     (damaged, other) = project.programs.values()
@@ -160,12 +153,6 @@ def test_schema_and_doctor(project: Project):
     refused = project.run("build", status=2)
     assert "g++" in refused.err
     assert not project.cache.exists()
-
-
-def test_a_manifest_is_found_from_below(project: Project):
-    (project.directory / "deep/er").mkdir(parents=True)
-    assert project.run("build", "-C", "deep/er", "--json").summary["compiled"] == 2
-    assert len(project.programs) == 2
 
 
 def test_mistyped_words_get_a_suggestion(project: Project):

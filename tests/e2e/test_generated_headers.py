@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "generated"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-include-dirs = ["include"]
-[target.host]
-arch = "cpu"
+MANIFEST = (
+    head("host", build='include-dirs = ["include"]')
+    + """\
 [script.scale]
 template = "scale.cpp"
 render = false
@@ -28,6 +21,7 @@ args = { y = { type = "i32*[n]", out = true }, n = "i32" }
 space = { factor = [2, 3] }
 generate = { "config.inc" = "config.inc.j2" }
 """
+)
 FILES = {
     "scale.cpp": '#include "config.inc"\n#include "uses.h"\n'
     'extern "C" void scale(int *y, int n) {\n'

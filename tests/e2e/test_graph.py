@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from support import scale
 from support.project import NewProject
-from tilusbuild.builder.graph import MAX_NODES
 
 MACROS = "{% macro product() %}a * x[i]{% endmacro %}"
 
@@ -66,14 +65,3 @@ def test_the_graph_before_and_after_a_build(new_project: NewProject):
     assert drawn.count(" -> ") == 4
     assert "mixed" not in drawn
     assert 'did you mean "plain"?' in project.run("graph", "plane", status=2).err
-
-
-def test_hundreds_of_programs_are_a_grid_and_not_a_column(new_project: NewProject):
-    text = scale.manifest(scale.script(schedules=392))
-    drawn = new_project(text).run("graph", "--programs").out
-    assert MAX_NODES < 392
-    rows = [line.count('TOOLTIP="scale/') for line in drawn.splitlines() if "<TR><TD HREF" in line]
-    assert sum(rows) == 392
-    assert len(rows) < 20
-    assert max(rows) < 40
-    assert drawn.count(" -> ") == 3, "of the manifest, the template and the grid"

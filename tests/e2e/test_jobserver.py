@@ -88,17 +88,6 @@ def test_two_builds_under_one_make_share_its_jobs(
     assert fake_cuda.most_at_once() == 3
 
 
-def test_a_recipe_without_a_plus_is_warned_and_goes_on(
-    make: str, two: Callable[[int], Path], fake_cuda: FakeCuda
-) -> None:
-    directory = two(1)
-    (directory / "Makefile").write_text(f"one:\n\t{build_line('-C $@')}\n.PHONY: one\n")
-    out = run_make(make, directory, fake_cuda.environment, "-j2")
-    assert out.count("warning: make keeps its jobserver from this recipe") == 1
-    assert "begin the recipe's line with +" in out
-    assert len(fake_cuda.compiles) == 8
-
-
 class Tokens:
     """A jobserver as newer GNU makes have it: a fifo."""
 
@@ -137,7 +126,7 @@ def hanging(new_project: NewProject, environment: dict[str, str]) -> Any:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_build_that_is_stopped_gives_its_tokens_back(
     new_project: NewProject, fake_cuda: FakeCuda, tokens: Tokens, number: int
 ) -> None:

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from support.command_line import TILUSBUILD, run
+from support.project import head
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.cpu]
-arch = "cpu"
+MANIFEST = (
+    head()
+    + """\
 [script.scale]
 template = "scale.cu.j2"
 kernel = "scale"
@@ -34,6 +29,7 @@ d = { range = [0, 999] }
 [script.scale.restrict]
 r = "(a * 700001 + b * 110009 + c * 130003 + d * 170003) % 1000003 == 5"
 """
+)
 
 
 @pytest.fixture

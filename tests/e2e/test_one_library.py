@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from support.one_library import FILES, HEAD, MANIFEST, archive
+from support.one_library import FILES, MANIFEST, archive
 from support.processes import wait_until
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
 LAYOUTS = ("tilus", "tilelang", "hidet")
 
@@ -249,7 +249,7 @@ def test_random_edits_rebuild_what_they_reach_and_nothing_else(
     for n, name in enumerate(names):
         include = f'#include "h{rng.randrange(3)}.h"\n'
         texts[f"src/{name}.cpp"] = f"{include}int {name}() {{ return {n}; }}\n"
-    text = HEAD.format(target="cpu", arch="cpu") + '[library.l]\nsources = ["src/*.cpp"]\n'
+    text = head() + '[library.l]\nsources = ["src/*.cpp"]\n'
     project = new_project(text, texts)
     seen: set[object] = set()
     links: set[object] = set()
@@ -301,7 +301,7 @@ CUDA = {
 def test_device_code_is_linked_where_it_is_asked_for(
     new_project: NewProject, tmp_path: Path, rdc: bool
 ):
-    text = HEAD.format(target="gpu", arch="sm_80") + (
+    text = head("gpu", "sm_80") + (
         '[library.l]\nsources = ["src/*"]\noutput = "l.so"\n'
         f'rdc = {str(rdc).lower()}\ndefines = {{ CALL = "{"other(*p)" if rdc else "*p"}" }}\n'
     )
@@ -326,7 +326,7 @@ def test_device_code_is_linked_where_it_is_asked_for(
 
 @pytest.mark.nvcc
 def test_a_shared_runtime_is_not_in_the_library(new_project: NewProject):
-    text = HEAD.format(target="gpu", arch="sm_80") + (
+    text = head("gpu", "sm_80") + (
         '[library.l]\nsources = ["src/*.cpp"]\noutput = "l.so"\ncudart = "none"\n'
         'undefined = true\nlink-libs = ["m"]\n'
     )
@@ -338,7 +338,7 @@ def test_a_shared_runtime_is_not_in_the_library(new_project: NewProject):
 @pytest.mark.nvcc
 def test_a_device_link_needs_no_runtime(new_project: NewProject):
     """nvcc leaves the device link out of one that takes no runtime: the library would not load."""
-    text = HEAD.format(target="gpu", arch="sm_80") + (
+    text = head("gpu", "sm_80") + (
         '[library.l]\nsources = ["src/*.cu"]\noutput = "l.so"\nrdc = true\ncudart = "none"\n'
         'undefined = true\ndefines = { CALL = "other(*p)" }\n'
     )
@@ -354,7 +354,7 @@ def test_a_device_link_needs_no_runtime(new_project: NewProject):
 
 @pytest.mark.nvcc
 def test_relocatable_device_code_without_a_device_link_is_told(new_project: NewProject):
-    text = HEAD.format(target="gpu", arch="sm_80") + (
+    text = head("gpu", "sm_80") + (
         '[library.l]\nsources = ["src/a.cu"]\nflags = ["-rdc=true"]\ndefines = { CALL = 1 }\n'
     )
     project = new_project(text, CUDA)
@@ -373,7 +373,7 @@ def test_a_library_without_device_code_is_packaged_for_a_gpu(
     new_project: NewProject, tmp_path: Path
 ):
     """As the part of a backend that only calls the CUDA runtime."""
-    text = HEAD.format(target="gpu", arch="sm_80") + '[library.l]\nsources = ["src/*.cpp"]\n'
+    text = head("gpu", "sm_80") + '[library.l]\nsources = ["src/*.cpp"]\n'
     project = new_project(text, CUDA)
     project.build()
     project.run("package", "--format", "dir", "-o", tmp_path / "out")

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from support.one_library import HEAD
 from support.processes import wait_until
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
 FILES = {
     "a/a.cpp": 'int part();\nextern "C" int run() { return part(); }\n',
     "b/b.cpp": "int part() { return 1; }\n",
 }
-HEADS = HEAD.format(target="cpu", arch="cpu") + '[target.other]\narch = "cpu"\n'
+HEADS = head() + '[target.other]\narch = "cpu"\n'
 B = '[library.b]\nsources = ["b/*.cpp"]\ntargets = ["cpu"]\nkind = "static"\n'
 
 

@@ -104,13 +104,6 @@ def assert_mended(project: Project, what: object) -> None:
     assert project.compiled() == 0, what
 
 
-@pytest.mark.slow
-def test_each_part_deleted_by_itself(built: Project) -> None:
-    for name in parts(built.cache):
-        delete(built.cache, name)
-        assert_mended(built, name)
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_parts_deleted(built: Project, seed: int) -> None:
     choose = random.Random(seed)

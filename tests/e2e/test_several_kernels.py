@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "several"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.TARGET]
-arch = "ARCH"
+MANIFEST = (
+    head("TARGET", "ARCH")
+    + """\
 [script.poly]
 template = "poly.cu.j2"
 space = { block = [64, 128] }
@@ -32,6 +26,7 @@ args = { x = "f32*[n]", dy = "f32*[n]", dx = { type = "f32*[n]", out = true }, n
 launch = { grid = ["cdiv(n, block)"], block = ["block"], smem = "4 * block" }
 prune = { max-registers = 255 }
 """
+)
 CPU = """\
 extern "C" void forward(const float *x, float *y, int n) {
   for (int i = 0; i < n; i++) y[i] = x[i] * x[i] + {{ block }};

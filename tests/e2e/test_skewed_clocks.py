@@ -6,7 +6,6 @@ that is behind, one that is ahead, a clock that is set back between two builds."
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import subprocess
 import time
@@ -27,7 +26,6 @@ exec "$@"
 """In front of each compiler: waits until the test lets it go on."""
 NAMES = ("first", "second")
 SKEWS = ("+10s", "-10s", "+1h", "-1h")
-SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "2"))
 
 
 class Gated(Project):
@@ -127,23 +125,3 @@ def test_there_is_a_record_all_the_same(gated: Gated, skew: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in records.iterdir()}
     gated.build()
     assert before == {path: path.stat().st_mtime_ns for path in records.iterdir()}
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_edits_during_builds(gated: Gated, seed: int) -> None:
-    choose = random.Random(seed)
-    numbers = iter(range(1, 1000))
-
-    def edits() -> None:
-        for name in choose.choices(NAMES, k=choose.randrange(3)):
-            time.sleep(choose.choice((0, 0, 0.01, 0.1)))
-            edit(gated, name, next(numbers))
-
-    for _ in range(3):
-        gated.moved(choose.choice((*SKEWS, "")))
-        edits()
-        time.sleep(choose.choice((0, 0.06, 0.2)))
-        gated.compile_and(edits)
-    gated.moved(choose.choice((*SKEWS, "")))
-    gated.build()
-    assert_up_to_date(gated)

@@ -8,19 +8,13 @@ import shutil
 
 import pytest
 
-from support.project import Project
+from support.project import Project, head
 
 pytestmark = pytest.mark.nvcc
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "static"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.gpu]
-arch = "sm_80"
+MANIFEST = (
+    head("gpu", "sm_80")
+    + """\
 [library.whole]
 sources = ["object.cu"]
 output = "whole.so"
@@ -44,6 +38,7 @@ space = { each = [3, 4] }
 args = { x = "f32*[n]", n = { type = "i32", parameter = false } }
 launch = { grid = ["1"], block = ["n"] }
 """
+)
 KERNEL = """\
 namespace n {
 static __device__ float table[2] = {1, 2};

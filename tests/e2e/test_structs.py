@@ -10,20 +10,14 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
 PARAMS = "struct Params { f32 alpha; i64 n; u8 flags[3]; void* log; f16 half; f64 beta }"
-MANIFEST = f"""\
-edition = 1
-[project]
-name = "structs"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.host]
-arch = "cpu"
+MANIFEST = (
+    head("host")
+    + f"""\
 [script.take]
 template = "take.cpp.j2"
 kernel = "take"
@@ -38,6 +32,7 @@ variant = [0, 1]
 keys = ["n"]
 table = [{{ when = "n > 8", use = {{ variant = 1 }} }}]
 """
+)
 SOURCE = """\
 struct Params {
   float alpha; long long n; unsigned char flags[3]; int *log; unsigned short half; double beta;

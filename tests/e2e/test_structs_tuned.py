@@ -6,19 +6,13 @@ import json
 
 import pytest
 
-from support.project import NewProject, needs_cxx
+from support.project import NewProject, head, needs_cxx
 
 pytest.importorskip("tvm_ffi")
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "axpby"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.host]
-arch = "cpu"
+MANIFEST = (
+    head("host")
+    + """\
 [script.axpby]
 template = "axpby.cpp.j2"
 kernel = "axpby"
@@ -37,6 +31,7 @@ step = [1, 2]
 ref = "ref.py:axpby"
 sizes = [{ m = 8, n = 100, state = 0, p.log = 0, p.strides = [100, 1], p.add = true }]
 """
+)
 SOURCE = """\
 struct Params {
   unsigned short alpha; int n; long long strides[2]; bool add; double beta; void *log;

@@ -12,21 +12,15 @@ from typing import Any
 
 import pytest
 
-from support.project import NewProject, Project
+from support.project import NewProject, Project, head
 from tilusbuild.binary import extract_cubins
 from tilusbuild.binary.cubin import open_cubin
 
 pytestmark = pytest.mark.nvcc
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "units"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.gpu]
-arch = "sm_80"
+MANIFEST = (
+    head("gpu", "sm_80")
+    + """\
 [script.scale]
 template = "scale.cu.j2"
 kernel = "ops::scale<{{ block }}, {{ unroll }}>"
@@ -37,6 +31,7 @@ launch = { grid = ["cdiv(n, block)"], block = ["block"] }
 [package.all]
 formats = ["dir"]
 """
+)
 SOURCE = """\
 #include "depth.h"
 // unroll by {{ unroll }}

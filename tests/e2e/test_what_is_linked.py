@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.one_library import HEAD
-from support.project import NewProject, Project, needs_cxx
+from support.project import NewProject, Project, head, needs_cxx
 
 Linking = Callable[..., Project]
 
@@ -20,7 +19,7 @@ def linking(new_project: NewProject) -> Linking:
     needs_cxx()
 
     def make(keys: str) -> Project:
-        text = HEAD.format(target="cpu", arch="cpu")
+        text = head()
         text += f'[library.l]\nsources = ["src/*.cpp"]\noutput = "l.so"\n{keys}\n'
         source = 'int part();\nextern "C" int run() { return 10 * part(); }\n'
         project = new_project(text, {"src/a.cpp": source})

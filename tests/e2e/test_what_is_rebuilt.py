@@ -168,19 +168,3 @@ def test_what_is_not_an_input(project: Project):
     project.edit("tilus.toml", "template", 'description = "y = a x"\ntemplate')
     project.environment |= {"CPATH": "/nowhere", "CXXFLAGS": "-O0", "LANG": "de_DE.UTF-8"}
     assert project.compiled("-j", "1") == 0
-
-
-def test_a_part_that_is_gone_is_made_again(project: Project):
-    project.build()
-    before = project.libraries
-    (one, other) = project.programs.values()
-    os.remove(one / "module/lib.so")
-    os.remove(other / "meta.json")
-    assert project.compiled() == 2
-    assert project.libraries == before
-    for link in project.cache.glob("scripts/*/*/programs/*"):
-        os.remove(link)
-    (project.cache / "index.json").write_text("no JSON")
-    assert project.compiled() == 0
-    assert len(list(project.cache.glob("scripts/*/*/programs/*"))) == 2
-    assert project.run("cache", "verify").out.strip() == "no problems found"

@@ -10,20 +10,14 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.project import Project
+from support.project import Project, head
 from tilusbuild.runtime.device import cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "constants"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.gpu]
-arch = "ARCH"
+MANIFEST = (
+    head("gpu", "ARCH")
+    + """\
 [script.add]
 template = "add.cu.j2"
 kernel = "add"
@@ -35,6 +29,7 @@ n = "i32"
 k = { type = "i32", constant = true }
 p = { type = "struct P { f32 by; i32 n }", constant = "nn::p" }
 """
+)
 SOURCE = """\
 struct P { float by; int n; };
 namespace nn { __constant__ P p; }

@@ -10,17 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from support.project import head
 from tilusbuild.state.stamp import COARSE_TICK
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.cpu]
-arch = "cpu"
+MANIFEST = (
+    head()
+    + """\
 [script.scale]
 template = "scale.cu.j2"
 kernel = "scale"
@@ -28,6 +23,7 @@ args = { x = "f32*[n]", n = "i64" }
 launch = { grid = ["cdiv(n, 256)"], block = [256] }
 space.unroll = [1]
 """
+)
 TEMPLATE = 'extern "C" void scale(float *x, long long n) { x[0] = {{ unroll }}; }\n'
 BUILD = """\
 import json, os, sys

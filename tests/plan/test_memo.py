@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.project import head
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.model import PlanSelection
@@ -17,16 +18,9 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.space import Schedule, Schedules
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-include-dirs = ["include"]
-[target.cpu]
-arch = "cpu"
+MANIFEST = (
+    head(build='include-dirs = ["include"]')
+    + """\
 [script.one]
 template = "kernels/one.cu.j2"
 kernel = "scale"
@@ -43,6 +37,7 @@ args = { x = "f32*[n]", n = "i64" }
 launch = { grid = ["cdiv(n, 256)"], block = [256] }
 space.unroll = [1, 2]
 """
+)
 TEMPLATE = """\
 {% include "kernels/part.cu.j2" ignore missing %}
 #include "shared.h"

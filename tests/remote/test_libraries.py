@@ -13,9 +13,9 @@ from support.fake_torch import MANIFEST as OPS
 from support.fake_torch import SOURCE as OPERATOR
 from support.fake_torch import fake_torch
 from support.http_cache import HttpCache
-from support.one_library import FILES, HEAD, MANIFEST, archive
+from support.one_library import FILES, MANIFEST, archive
 from support.poison import poison
-from support.project import NewProject, Project
+from support.project import NewProject, Project, head
 from support.stores import address
 from support.trees import published
 
@@ -265,7 +265,7 @@ def test_objects_are_compiled_on_workers_and_linked_here(farm: Casd, new_user: N
 @pytest.mark.slow
 @pytest.mark.nvcc
 def test_device_code_of_workers_is_that_of_this_machine(farm: Casd, new_user: NewProject) -> None:
-    text = HEAD.format(target="gpu", arch="sm_80") + (
+    text = head("gpu", "sm_80") + (
         '[library.l]\nsources = ["src/*"]\noutput = "l.so"\nrdc = true\n'
     )
     sources = {
@@ -300,9 +300,7 @@ def test_flags_that_no_hash_covers_are_compiled_here(farm: Casd, new_user: NewPr
 @pytest.mark.nvcc
 @pytest.mark.parametrize("keys", ["", "rdc = true\n", 'cudart = "shared"\n'])
 def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: str) -> None:
-    text = HEAD.format(target="gpu", arch="sm_80") + (
-        f'[library.l]\nsources = ["src/*"]\noutput = "l.so"\n{keys}'
-    )
+    text = head("gpu", "sm_80") + (f'[library.l]\nsources = ["src/*"]\noutput = "l.so"\n{keys}')
     files = {
         "src/a.cu": "extern __device__ float part(float);\n"
         if "rdc" in keys
@@ -326,9 +324,7 @@ def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: 
 def test_what_nvcc_would_number_by_its_process_is_measured_the_same(
     server: HttpCache, new_user: NewProject
 ) -> None:
-    text = HEAD.format(target="gpu", arch="sm_80") + (
-        '[library.l]\nsources = ["a.cu"]\noutput = "l.so"\n'
-    )
+    text = head("gpu", "sm_80") + ('[library.l]\nsources = ["a.cu"]\noutput = "l.so"\n')
     source = (
         "namespace n { __device__ constexpr float half[2] = {0.5f, 0.25f};\n"
         "template <int K> __global__ void a(float *x, int i) { *x = half[i] + K; }\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support import command_line
+from support.project import head
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import TableEntry
@@ -23,15 +24,9 @@ pytestmark = pytest.mark.nvcc
 
 DRIVER = Path(__file__).parents[1] / "compile" / "fake_cuda.c"
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "two"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.h100]
-arch = "sm_90a"
+MANIFEST = (
+    head("h100", "sm_90a")
+    + """\
 [target.a100]
 arch = "sm_80"
 [target.cpu]
@@ -47,6 +42,7 @@ threads = [32, 64]
 [script.fill.dispatch]
 keys = ["n"]
 """
+)
 TEMPLATE = """\
 {% if target.kind == "cpu" %}
 extern "C" void fill(float *y, int n) {

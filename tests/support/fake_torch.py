@@ -5,20 +5,17 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.host]
-arch = "cpu"
+from support.project import head
+
+MANIFEST = (
+    head("host")
+    + """\
 [library.ops]
 sources = ["*.cpp"]
 torch = true
 output = "ops.so"
 """
+)
 SOURCE = """\
 #include <torch/csrc/api/include/torch/all.h>
 #include <torch/all.h>

@@ -5,18 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-HEAD = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.{target}]
-arch = "{arch}"
-"""
+from support.project import head
+
 MANIFEST = (
-    HEAD.format(target="cpu", arch="cpu")
+    head()
     + """
 [library.backend]
 sources = ["src/**/*.cpp", "src/*.c"]

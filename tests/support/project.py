@@ -87,6 +87,15 @@ class Project:
         return replace(self, directory=directory, environment=dict(self.environment))
 
 
+def head(target: str = "cpu", arch: str = "cpu", *, build: str = "") -> str:
+    """The eight lines that a manifest begins with, the last two a target's; `build` goes in
+    `[build]`."""
+    return (
+        'edition = 1\n[project]\nname = "p"\nversion = "0.1.0"\n[build]\ncache-dir = ".cache"\n'
+        f'{build}{build and chr(10)}[target.{target}]\narch = "{arch}"\n'
+    )
+
+
 def needs_cxx() -> None:
     """Skip where there is no host compiler."""
     if shutil.which("g++") is None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "tiles"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.gpu]
-arch = "sm_90a"
+from support.project import head
+
+MANIFEST = (
+    head("gpu", "sm_90a")
+    + """\
 [script.scale]
 template = "scale.cu.j2"
 kernel = "scale"
@@ -35,6 +31,7 @@ pdl = true
 [script.scale.prune]
 max-spill-bytes = 0
 """
+)
 
 TEMPLATE = """\
 {% import "tilusbuild/async.cuh.j2" as async %}

@@ -12,21 +12,12 @@ from typing import Any
 
 import pytest
 
-from support.project import Project
+from support.project import Project, head
 from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
 
-MANIFEST = """\
-edition = 1
-
-[project]
-name = "p"
-version = "0.1.0"
-
-[build]
-cache-dir = ".cache"
-
-[target.cpu]
-arch = "cpu"
+MANIFEST = (
+    head()
+    + """\
 
 [target.gpu]
 arch = "sm_80"
@@ -45,6 +36,7 @@ mode = {modes}
 ref = "ref.py:scale"
 sizes = [{sizes}]
 """
+)
 
 TEMPLATE = """\
 {% if target.kind == "cpu" %}

@@ -12,20 +12,15 @@ from typing import Any
 import pytest
 
 from support import command_line
+from support.project import head
 from tilusbuild.runtime.script import read_script
 from tilusbuild.runtime.tables import read_tables
 
 pytestmark = pytest.mark.nvcc
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "p"
-version = "0.1.0"
-[build]
-cache-dir = ".cache"
-[target.h100]
-arch = "sm_90a"
+MANIFEST = (
+    head("h100", "sm_90a")
+    + """\
 [script.fill]
 template = "fill.cu.j2"
 kernel = "fill"
@@ -37,6 +32,7 @@ threads = [32, 64, 128, 256]
 ref = "ref.py:fill"
 sizes = [{ n = 100 }, { n = 5000 }]
 """
+)
 TEMPLATE = """\
 extern "C" __global__ void fill(float *y, int n) {
   int i = blockIdx.x * {{ threads }} + threadIdx.x;
