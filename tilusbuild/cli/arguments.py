@@ -210,6 +210,67 @@ def trace_option() -> str | None:
     )
 
 
+def target_option(help: str) -> str | None:
+    """Return the option for the one target of a verb."""
+    return option(*("-t", "--target"), metavar="NAME", help=help, variable=TARGET_VARIABLE)
+
+
+def level_option(
+    help: str = "how much of each space: 0 the default schedule, 1 a sample, 2 all",
+) -> int | None:
+    """Return the option for a level."""
+    return option("--level", type=int, choices=(0, 1, 2), help=help, setting="level")
+
+
+def jobs_option() -> int | None:
+    """Return the option for the number of compilers."""
+    return option(
+        *("-j", "--jobs"),
+        type=int,
+        metavar="N",
+        help="run N compilers at once (default: one per core)",
+        setting="jobs",
+    )
+
+
+def param_option(help: str) -> tuple[str, ...]:
+    """Return the option that chooses an instance by a constant."""
+    return repeated("--param", metavar="NAME=VALUE", help=help)
+
+
+def size_option(verb: str, *, group: str | None = None) -> tuple[str, ...]:
+    """Return the option for the sizes of calls."""
+    return repeated(
+        "--size",
+        metavar="NAME=N[,NAME=N…]",
+        help=f"{verb} these sizes instead of the manifest's; can be repeated",
+        group=group,
+    )
+
+
+def seed_option(what: str, *, group: str | None = None) -> int:
+    """Return the option for a seed."""
+    text = f"random seed for {what} (default: 0)"
+    return option("--seed", type=int, default=0, help=text, group=group)
+
+
+def strict_option() -> bool:
+    """Return the option by which each schedule has to build."""
+    return flag("--strict", help="fail when any schedule fails to build")
+
+
+def dist_option() -> str:
+    """Return the option for the directory that packages are written to."""
+    text = "where to write it (default: dist)"
+    return option(*("-o", "--output"), metavar="DIR", default="dist", help=text)
+
+
+def sign_option() -> str | None:
+    """Return the option for the key of a package."""
+    text = "attest and sign it with the private key in this PEM file, or `keyless`"
+    return option("--sign", metavar="KEY", help=text)
+
+
 def specs_of(kind: type[Common]) -> dict[str, _Spec | None]:
     """Return the names of the arguments, and how each becomes one of a parser; None: it does
     not."""
@@ -277,26 +338,14 @@ class SelectionArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="use this target, or those of this architecture, only; can be repeated",
         variable=TARGET_VARIABLE,
     )
-    level: int | None = option(
-        "--level",
-        type=int,
-        choices=(0, 1, 2),
-        help="how much of each space: 0 the default schedule, 1 a sample, 2 all",
-        setting="level",
-    )
+    level: int | None = level_option()
 
 
 class CompilingArgs(SelectionArgs, frozen=True, kw_only=True):
     """How many compilers run at once, and when to stop."""
 
     trace: str | None = trace_option()
-    jobs: int | None = option(
-        *("-j", "--jobs"),
-        type=int,
-        metavar="N",
-        help="run N compilers at once (default: one per core)",
-        setting="jobs",
-    )
+    jobs: int | None = jobs_option()
     load_average: str | None = option(
         *("-l", "--load-average"),
         metavar="N",

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option
+from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option, strict_option
 from tilusbuild.noop import UP_TO_DATE
 from tilusbuild.report.jsonl import JsonLine
 
@@ -22,7 +22,7 @@ class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
     check: bool = flag(
         "--check", help="exit with status 1 when something is out of date, and write nothing"
     )
-    strict: bool = flag("--strict", help="fail when any schedule fails to build")
+    strict: bool = strict_option()
     dump_ir: bool = flag(
         "--dump-ir",
         help="keep the output of each step: the template, the preprocessed source, PTX, SASS",

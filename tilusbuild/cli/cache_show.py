@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import TARGET_VARIABLE, Common, one_of, option, positionals
+from tilusbuild.cli.arguments import Common, one_of, positionals, target_option
 from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import JsonLine
@@ -47,13 +47,7 @@ class CacheShowArgs(Common, frozen=True, kw_only=True):
         help="SCRIPT/I, as `build` prints it, or the first digits of a hash",
     )
     part: str | None = one_of({name: f"print {text}" for name, text in _PARTS.items()})
-    target: str | None = option(
-        "-t",
-        "--target",
-        metavar="NAME",
-        help="the target, for a program that is named SCRIPT/I",
-        variable=TARGET_VARIABLE,
-    )
+    target: str | None = target_option("the target, for a program that is named SCRIPT/I")
 
 
 class ShownProgramLine(JsonLine, frozen=True):

@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
-    TARGET_VARIABLE,
     DeviceCompilerArgs,
     Verb,
     flag,
     option,
     positional,
     positionals,
+    target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar
@@ -44,13 +44,7 @@ class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     script: tuple[str, ...] = positionals(
         "SCRIPT", at_least_one=True, help="the script or the instance whose tables they are"
     )
-    target: str | None = option(
-        "-t",
-        "--target",
-        metavar="NAME",
-        help="use the tables of this target only",
-        variable=TARGET_VARIABLE,
-    )
+    target: str | None = target_option("use the tables of this target only")
     slowdown: float = option(
         "--slowdown",
         type=float,

@@ -11,10 +11,12 @@ from tilusbuild.cli.arguments import (
     Common,
     DeviceCompilerArgs,
     Verb,
+    dist_option,
     flag,
-    option,
+    level_option,
     optional,
     repeated,
+    sign_option,
     trace_option,
 )
 from tilusbuild.cli.options import emit, say
@@ -39,25 +41,13 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         metavar="F",
         help=f"{', '.join(_FORMATS)}; can be repeated (default: `formats` in the manifest)",
     )
-    output: str = option(
-        "-o", "--output", metavar="DIR", default="dist", help="where to write it (default: dist)"
-    )
-    level: int | None = option(
-        "--level",
-        type=int,
-        choices=(0, 1, 2),
-        help="how much of each space was built, as in `build --level`",
-        setting="level",
-    )
+    output: str = dist_option()
+    level: int | None = level_option("how much of each space was built, as in `build --level`")
     as_built: bool = flag(
         "--as-built",
         help="package what the last build made, without checking that it is up to date",
     )
-    sign: str | None = option(
-        "--sign",
-        metavar="KEY",
-        help="attest and sign it with the private key in this PEM file, or `keyless`",
-    )
+    sign: str | None = sign_option()
 
 
 class PackageFileLine(JsonLine, frozen=True):

@@ -9,12 +9,15 @@ from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
-    TARGET_VARIABLE,
     DeviceCompilerArgs,
     Verb,
+    level_option,
     option,
+    param_option,
     positionals,
-    repeated,
+    seed_option,
+    size_option,
+    target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
@@ -32,33 +35,16 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         at_least_one=True,
         help="SCRIPT/I, as `build` prints it; SCRIPT alone is its default program",
     )
-    target: str | None = option(
-        *("-t", "--target"),
-        metavar="NAME",
-        help="run for this target (default: the script's cpu target, or its first)",
-        variable=TARGET_VARIABLE,
+    target: str | None = target_option(
+        "run for this target (default: the script's cpu target, or its first)"
     )
-    param: tuple[str, ...] = repeated(
-        "--param", metavar="NAME=VALUE", help="choose the instance with this constant"
-    )
+    param: tuple[str, ...] = param_option("choose the instance with this constant")
     schedule: int | None = option(
         "--schedule", type=int, metavar="I", help="the program's number, as in SCRIPT/I"
     )
-    level: int | None = option(
-        "--level",
-        type=int,
-        choices=(0, 1, 2),
-        help="number the programs as `build --level` does",
-        setting="level",
-    )
-    size: tuple[str, ...] = repeated(
-        "--size",
-        metavar="NAME=N[,NAME=N…]",
-        help="call it at these sizes instead of the manifest's; can be repeated",
-    )
-    seed: int = option(
-        "--seed", type=int, default=0, help="random seed for the inputs (default: 0)"
-    )
+    level: int | None = level_option("number the programs as `build --level` does")
+    size: tuple[str, ...] = size_option("call it at")
+    seed: int = seed_option("the inputs")
 
 
 class CallLine(JsonLine, frozen=True):

@@ -12,13 +12,18 @@ from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
-    TARGET_VARIABLE,
     DeviceCompilerArgs,
     Verb,
     flag,
+    jobs_option,
+    level_option,
     option,
+    param_option,
     positionals,
     repeated,
+    seed_option,
+    size_option,
+    target_option,
     trace_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
@@ -51,32 +56,11 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     script: tuple[str, ...] = positionals(
         "SCRIPT", help="the script or the instance to tune; with --import the log names it"
     )
-    target: str | None = option(
-        "-t",
-        "--target",
-        metavar="NAME",
-        help="tune for this target (default: the best one for this GPU)",
-        variable=TARGET_VARIABLE,
-    )
-    param: tuple[str, ...] = repeated(
-        "--param", metavar="NAME=VALUE", help="tune only the instances with this constant"
-    )
-    level: int | None = option(
-        "--level",
-        type=int,
-        choices=(0, 1, 2),
-        help="how much of the space: 0 the default schedule, 1 a sample, 2 all",
-        setting="level",
-    )
-    jobs: int | None = option(
-        "-j", "--jobs", type=int, metavar="N", help="run N compilers at once", setting="jobs"
-    )
-    size: tuple[str, ...] = repeated(
-        "--size",
-        metavar="NAME=N[,NAME=N…]",
-        help="measure these sizes instead of the manifest's; can be repeated",
-        group=_MEASURING,
-    )
+    target: str | None = target_option("tune for this target (default: the best one for this GPU)")
+    param: tuple[str, ...] = param_option("tune only the instances with this constant")
+    level: int | None = level_option()
+    jobs: int | None = jobs_option()
+    size: tuple[str, ...] = size_option("measure", group=_MEASURING)
     grid: tuple[str, ...] = repeated(
         "--grid",
         metavar="NAME=N,N…",
@@ -120,13 +104,7 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="give up a check or a sample after S seconds (default: 30)",
         group=_MEASURING,
     )
-    seed: int = option(
-        "--seed",
-        type=int,
-        default=0,
-        help="random seed for inputs and search (default: 0)",
-        group=_MEASURING,
-    )
+    seed: int = seed_option("inputs and search", group=_MEASURING)
     device: int = option(
         "--device",
         type=int,

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, Verb, flag, option, positional, repeated
+from tilusbuild.cli.arguments import (
+    Common,
+    Verb,
+    dist_option,
+    flag,
+    option,
+    positional,
+    repeated,
+    sign_option,
+)
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.cli.package import PackageFileLine, show_files
 from tilusbuild.report.jsonl import JsonLine, ProblemLine
@@ -32,9 +41,7 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
         metavar="F",
         help=f"{', '.join(_FORMATS)}; can be repeated (default: tar.zst)",
     )
-    output: str = option(
-        "-o", "--output", metavar="DIR", default="dist", help="where to write it (default: dist)"
-    )
+    output: str = dist_option()
     name: str | None = option(
         "--name", metavar="NAME", help="name of the package (default: SYSTEM-cache)"
     )
@@ -42,11 +49,7 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
         "--package-version", metavar="VERSION", help="its version (default: the system's)"
     )
     skip_broken: bool = flag("--skip-broken", help="leave out what `cache verify` reports")
-    sign: str | None = option(
-        "--sign",
-        metavar="KEY",
-        help="sign it with the private key in this PEM file, or `keyless`",
-    )
+    sign: str | None = sign_option()
 
 
 class LeftOutLine(JsonLine, frozen=True):

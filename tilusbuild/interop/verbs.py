@@ -14,7 +14,7 @@ from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
-    from tilusbuild.cli.cache_gc import CacheGcArgs
+    from tilusbuild.cli.cache import CacheGcArgs
     from tilusbuild.interop.caches.directory import ForeignCache
 
 
