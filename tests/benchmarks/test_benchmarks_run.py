@@ -1,4 +1,4 @@
-"""One benchmark of each family runs to its end on tiny sizes, with its checks of the work done."""
+"""Every benchmark runs to its end on tiny sizes, with its checks that the work was done."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from support.casd import needs_casd
 from support.project import needs_cxx
+from tilusbuild.process import landlock
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -58,6 +59,30 @@ def test_nvrtc() -> None:
         pytest.skip("needs the extra `nvrtc`")
     (result,) = small("nvrtc.py")
     assert list(result["arms"]) == ["tilusbuild, nvrtc", "tilusbuild, nvcc", "ninja, nvcc -cubin"]
+
+
+@pytest.mark.slow
+@pytest.mark.nvcc
+@needs_ninja
+@pytest.mark.skipif(missing("nvidia") or missing("nvidia.cu13"), reason="needs the extra `nvrtc`")
+@pytest.mark.parametrize("name", ["headers", "sandbox", "shared_front_end"])
+def test_what_compiles_for_gpus(name: str) -> None:
+    if name == "sandbox" and not landlock.version():
+        pytest.skip("needs Landlock")
+    for result in small(f"{name}.py"):
+        assert len(result.get("arms") or result["ways"]) >= 2
+
+
+@pytest.mark.slow
+def test_a_remote_has_several_users_and_trouble() -> None:
+    needs_cxx()
+    needs_casd()
+    if shutil.which("nginx") is None:
+        pytest.skip("needs nginx")
+    (result,) = small("remote_users.py")
+    assert result["compiled"][1] == 0
+    assert result["compiled"][0] == result["compiled"][2] == result["programs"]
+    assert {each["verdict"] for each in small("remote_trouble.py")} == {"ok"}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from support import scale
-from support.nvcc_journal import FakeCuda, misbehave
+from support.nvcc_journal import FakeCuda
 from support.processes import Watched
 from support.project import NewProject
 
@@ -101,37 +101,3 @@ def test_no_answer_is_asked_for_again(
     assert len(fake_cuda.compiles - tried) == 1
     project.edit("kernels/scale.cu.j2", f"// fake: {behaviour}", "")
     assert project.compiled("--strict") == 1
-
-
-@pytest.mark.parametrize("fault", ["other", "close"])
-def test_a_compile_of_something_else_or_without_a_report_is_no_answer(
-    new_project: NewProject, fake_cuda: FakeCuda, fault: str
-):
-    """The retry goes the same way: the compiler says twice what cannot be of this source."""
-    text = scale.manifest(scale.script(target="gpu", schedules=1))
-    project = new_project(text, {"kernels/scale.cu.j2": scale.TEMPLATE}, **fake_cuda.environment)
-    misbehave(fake_cuda.nvcc, (fault, ""), (fault, ""))
-    summary = project.build("--strict", status=1)
-    assert (summary["compiled"], summary["crashed"], summary["failed"]) == (0, 1, 0)
-    assert project.compiled("--strict") == 1
-
-
-def test_a_compiler_that_hangs_is_ended(unreliable, watched: Watched):
-    project = unreliable("hang", build='timeout = "6s"')
-    summary = project.build("--strict", status=1)
-    assert (summary["compiled"], summary["crashed"]) == (4, 1)
-    assert "6 s" in summary["failures"][0]["error"]
-    watched.assert_none()
-    project.edit("kernels/scale.cu.j2", "// fake: hang", "")
-    assert project.compiled("--strict") == 1
-
-
-def test_a_compiler_that_says_no_is_not_asked_again(unreliable, fake_cuda: FakeCuda):
-    project = unreliable("fail")
-    first = project.build()
-    assert (first["compiled"], first["failed"], first["crashed"]) == (4, 1, 0)
-    assert "this was to fail" in first["failures"][0]["error"]
-    assert "kernels/scale.cu.j2(8)" in first["failures"][0]["message"]
-    tried = fake_cuda.compiles
-    assert project.build()["attempts"] == 0
-    assert fake_cuda.compiles == tried

@@ -65,21 +65,3 @@ def test_a_first_build_does_not_start_what_may_not_fit(
     summary = made.build("-j2")
     assert (summary["compiled"], summary["attempts"]) == (2, 2)
     assert fake_cuda.most_at_once() == 1
-
-
-@pytest.mark.slow
-def test_a_compile_that_the_kernel_kills_for_memory_is_tried_once_more_alone(
-    new_project: NewProject, fake_cuda: FakeCuda, little_memory: tuple[str, ...]
-) -> None:
-    made = project(new_project, fake_cuda, scale.TEMPLATE)
-    made.build("-j1")
-    # By their history these are small; now they take more than there is for both at once.
-    greedy = "// fake: meet 2\n// fake: allocate 250\n// fake: slow 3\n"
-    made.write("kernels/scale.cu.j2", greedy + scale.TEMPLATE)
-    made.before = little_memory
-    events = made.run("build", "--json", "-j2").events
-    retried = [event for event in events if event["event"] == "retry"]
-    assert len(retried) == 1
-    assert "SIGKILL" in retried[0]["reason"]
-    summary = events[-1]
-    assert (summary["compiled"], summary["crashed"], summary["attempts"]) == (2, 0, 3)

@@ -137,17 +137,6 @@ def test_through_a_device_compiler(tmp_path: Path, compiler: str) -> None:
     assert not found.stale, _sources(tmp_path, found.stale)
 
 
-def test_the_oracle_sees_other_bytes_of_one_hash() -> None:
-    assert stale({"a": b"1", "b": b"1"}, {"a": b"2", "c": b"2"}) == ["a"]
-    assert stale({"a": b"1"}, {"a": b"1"}) == []
-
-
-def test_what_reads_nothing_is_published_twice(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(reads, "spelling", lambda *_, **__: "")
-    monkeypatch.setattr(reads, "flags", lambda *_: ["-DVALUE=1"])
-    assert tried(tmp_path, "none", "cpu", builds()) == (COUNT + COUNT // 3, [])
-
-
 def test_the_generator_finds_a_builder_that_is_blind(tmp_path: Path) -> None:
     """The inputs are such that they go stale, by sources and by flags, where nothing holds them."""
     found = tried(tmp_path, f"cpu {COUNT}", "cpu", builds_blindly)

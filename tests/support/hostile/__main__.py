@@ -19,8 +19,7 @@ from pathlib import Path
 
 from support.hostile.classes import CLASSES, ROUND, Laboratory
 from support.hostile.running import Ended, warm_up
-from support.hostile.series import Series
-from support.hostile.trial import Trial
+from support.hostile.trial import Trial, attempt
 
 _SHOWN = 5_000
 """Trials after which a long run shows its table so far."""
@@ -50,22 +49,23 @@ def main() -> int:
 
 
 def _run(asked: argparse.Namespace, root: Path) -> int:
-    series = Series(Laboratory(root), asked.keep)
+    laboratory = Laboratory(root)
     tally = _Tally(asked.only or CLASSES)
     began = time.monotonic()
-    try:
-        for name in _order(asked, began):
-            seed = asked.trial or f"{asked.seed}:{name}:{tally.tried[name]}"
-            trial, ended, wrong = series.attempt(name, seed)
-            tally.add(name, ended, wrong)
-            if wrong:
-                _tell(seed, trial, ended, wrong)
-            if asked.trial:
-                print(ended.out + ended.err)
-            elif tally.tried.total() % _SHOWN == 0:
-                tally.print(f"so far, {time.monotonic() - began:.0f} s")
-    finally:
-        series.close()
+    for name in _order(asked, began):
+        seed = asked.trial or f"{asked.seed}:{name}:{tally.tried[name]}"
+        trial = laboratory.trial(name, seed)
+        with laboratory.box() as box:
+            ended, wrong = attempt(trial, box)
+            if wrong and asked.keep is not None:
+                shutil.copytree(box, asked.keep / seed.replace(":", "-"), symlinks=True)
+        tally.add(name, ended, wrong)
+        if wrong:
+            _tell(seed, trial, ended, wrong)
+        if asked.trial:
+            print(ended.out + ended.err)
+        elif tally.tried.total() % _SHOWN == 0:
+            tally.print(f"so far, {time.monotonic() - began:.0f} s")
     tally.print(f"seed {asked.seed}, {time.monotonic() - began:.0f} s")
     return 1 if tally.found else 0
 

@@ -28,9 +28,15 @@ from support.faults.server import import_everything
 if TYPE_CHECKING:
     from support.hostile.trial import Trial
 
-_CPU, WALL = 20, 300
+_CPU, _WALL = 20, 300
 """Seconds of processor time, and of any time, after which a command is killed: the second are for
 what waits for something, also on a machine that is busy with other things."""
+_AS_STARTED = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
+"""What takes back what this process has set for itself."""
 _COMMAND = str(Path(sys.executable).with_name("tilusbuild"))
 _PATH = os.environ.get("PATH", os.defpath)
 
@@ -67,7 +73,7 @@ def run(trial: Trial, box: Path) -> Ended:
     if child == 0:
         _live(trial, box, outputs)
     pidfd = os.pidfd_open(child)
-    if not select.select([pidfd], [], [], WALL)[0]:
+    if not select.select([pidfd], [], [], _WALL)[0]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     os.close(pidfd)
@@ -87,8 +93,16 @@ def _live(trial: Trial, box: Path, outputs: tuple[Path, Path]) -> NoReturn:
     status = 99
     try:
         os.setpgid(0, 0)
-        as_started()
-        environment, words = environment_of(trial, box), words_of(trial, box)
+        for handled, handler in _AS_STARTED.items():
+            signal.signal(handled, handler)
+        words = [word.replace("@CANARY@", str(box / "canary")) for word in trial.words]
+        environment = {
+            "PATH": _PATH,
+            "HOME": str(box / "home"),
+            "TMPDIR": str(box / "tmp"),
+            "LANG": "C.UTF-8",
+            **trial.environment,
+        }
         os.chdir(box / "project")
         for number, path in ((1, outputs[0]), (2, outputs[1])):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
@@ -96,7 +110,7 @@ def _live(trial: Trial, box: Path, outputs: tuple[Path, Path]) -> NoReturn:
             os.close(handle)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        hold(box, trial.tools)
+        _hold(box, trial.tools)
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU, _CPU + 5))
         if trial.start and not any("\0" in word for word in words):
             if trial.inside is not None:
@@ -105,37 +119,14 @@ def _live(trial: Trial, box: Path, outputs: tuple[Path, Path]) -> NoReturn:
         os.environ.clear()
         os.environ.update(environment)
         tempfile.tempdir = None  # it was looked up for this process
-        status = call(words, trial.inside)
+        status = _call(words, trial.inside)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
-def as_started() -> None:
-    """Take back what this process has set for itself."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def environment_of(trial: Trial, box: Path) -> dict[str, str]:
-    """Return the whole environment of the command."""
-    return {
-        "PATH": _PATH,
-        "HOME": str(box / "home"),
-        "TMPDIR": str(box / "tmp"),
-        "LANG": "C.UTF-8",
-        **trial.environment,
-    }
-
-
-def words_of(trial: Trial, box: Path) -> list[str]:
-    """Return the arguments of the command."""
-    return [word.replace("@CANARY@", str(box / "canary")) for word in trial.words]
-
-
-def hold(room: Path, tools: Path | None) -> None:
+def _hold(room: Path, tools: Path | None) -> None:
     """Let nothing outside of a directory be written, where the kernel can hold that, but what
     stand-ins write beside them."""
     from tilusbuild.process import landlock
@@ -144,7 +135,7 @@ def hold(room: Path, tools: Path | None) -> None:
         landlock.restrict(["/"], [str(room), str(tools or room), os.devnull, "/dev/tty"])
 
 
-def call(words: list[str], inside: Callable[[], object] | None = None) -> int:
+def _call(words: list[str], inside: Callable[[], object] | None) -> int:
     """Be the command, in this process; return its exit status."""
     from tilusbuild.cli.main import main
 
