@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 _CPU, _WALL = 20, 300
 """Seconds of processor time, and of any time, after which a command is killed: the second are for
 what waits for something, also on a machine that is busy with other things."""
-_AS_STARTED = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
-}
-"""What takes back what this process has set for itself."""
 _COMMAND = str(Path(sys.executable).with_name("tilusbuild"))
 _PATH = os.environ.get("PATH", os.defpath)
 
@@ -93,8 +87,9 @@ def _live(trial: Trial, box: Path, outputs: tuple[Path, Path]) -> NoReturn:
     status = 99
     try:
         os.setpgid(0, 0)
-        for handled, handler in _AS_STARTED.items():
-            signal.signal(handled, handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ending, signal.SIG_DFL)
         words = [word.replace("@CANARY@", str(box / "canary")) for word in trial.words]
         environment = {
             "PATH": _PATH,
