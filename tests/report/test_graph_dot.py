@@ -26,7 +26,7 @@ def test_files_lead_to_scripts_and_these_to_programs() -> None:
         "p",
         [FileNode("tilus.toml", "manifest"), FileNode("k.cu.j2", "template")],
         [ScriptNode("mm", "h100", "sm_90a", ("tilus.toml", "k.cu.j2"), statuses, 26_000)],
-        [ProgramNode("ab12", Status.BUILT, "mm/0 h100", {"tile": 16, "fast": True}, ("mm h100",))],
+        [ProgramNode("ab12", "mm/0 h100", Status.BUILT, {"tile": 16, "fast": True}, ("mm h100",))],
     )
     numbers = (
         '<TR><TD COLSPAN="2"><B>h100</B> (sm_90a)<BR/>3 programs</TD></TR>'
@@ -80,7 +80,7 @@ def test_a_name_cannot_end_its_quotes_or_its_line() -> None:
 def crowd(count: int) -> Graph:
     """One script with so many programs."""
     programs = [
-        ProgramNode(f"{i:064x}", Status.BUILT, f"mm/{i} h100", {"tile": i}, ("mm h100",))
+        ProgramNode(f"{i:064x}", f"mm/{i} h100", Status.BUILT, {"tile": i}, ("mm h100",))
         for i in range(count)
     ]
     script = ScriptNode("mm", "h100", "sm_90a", (), {"built": count})
@@ -97,7 +97,7 @@ def test_tables_come_in_the_order_of_their_scripts() -> None:
     names = [f"s{n} gpu" for n in range(8)]
     scripts = [ScriptNode(n.split()[0], "gpu", "sm_80", (), {"built": 50}) for n in names]
     programs = [
-        ProgramNode(f"{name}{n}", Status.BUILT, f"{name.split()[0]}/{n} gpu", {}, (name,))
+        ProgramNode(f"{name}{n}", f"{name.split()[0]}/{n} gpu", Status.BUILT, {}, (name,))
         for name in names
         for n in range(50)
     ]

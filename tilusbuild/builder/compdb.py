@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
@@ -25,46 +24,35 @@ from tilusbuild.plan.instance import is_source
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import source_file
 from tilusbuild.plan.roots import roots_of
+from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
 
 
-class CompileCommand(Struct, frozen=True):
-    """One entry; all paths are absolute."""
+class CommandLine(JsonLine, frozen=True):
+    """The command that compiles a program; all paths are absolute. Also a line of
+    `compdb --json`."""
 
+    event: ClassVar[str] = "command"
     label: str
     program: str
     directory: str
     file: str
     arguments: tuple[str, ...]
 
-    @property
-    def entry(self) -> dict[str, object]:
-        """What compile_commands.json holds of it."""
-        return {
-            "directory": self.directory,
-            "file": self.file,
-            "arguments": list(self.arguments),
-        }
 
-
-class Database(Struct, frozen=True):
-    """Every command, and how many programs have no source yet."""
-
-    commands: tuple[CompileCommand, ...]
-    missing: int
-
-
-def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Database:
-    """Return the commands of each instance's default schedule, or of `every` one. Raises
-    `InputError`."""
+def database(
+    project: Project, plan: Plan, *, every: bool, clang: bool
+) -> tuple[list[CommandLine], int]:
+    """Return the commands of each instance's default schedule, or of `every` one, and how many
+    programs have no source yet. Raises `InputError`."""
     compiled = (job for job in jobs(plan) if not job.needs)
     wanted = {job.hash: job for job in compiled if every or _stands_for_all(job)}
     sources = {name: _source(project, job) for name, job in wanted.items()}
     existing = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
-    commands = tuple(_commands(project, existing, sources, clang=clang))
-    return Database(commands, len(wanted) - len(commands))
+    commands = list(_commands(project, existing, sources, clang=clang))
+    return commands, len(wanted) - len(commands)
 
 
 def _stands_for_all(job: ProgramJob) -> bool:
@@ -81,7 +69,7 @@ def _source(project: Project, job: ProgramJob) -> str:
 
 def _commands(
     project: Project, wanted: list[ProgramJob], sources: dict[str, str], *, clang: bool
-) -> Iterator[CompileCommand]:
+) -> Iterator[CommandLine]:
     command = clang_command if clang else compile_command
     for job in wanted:
         rendered = job.render()
@@ -96,7 +84,7 @@ def _commands(
                 f"{job.label}: {error}",
                 hint="--clang writes commands for clangd; --device-compiler nvcc those of nvcc",
             ) from None
-        yield CompileCommand(job.label, job.hash, project.manifest.root, sources[job.hash], words)
+        yield CommandLine(job.label, job.hash, project.manifest.root, sources[job.hash], words)
 
 
 _ONE_WORD_OR_TWO = ("-D", "-U", "-I")

@@ -8,7 +8,7 @@ with the same constants and schedule, in the same script and for the same target
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.planner import Plan, jobs
 from tilusbuild.remote.origins import Origins
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
@@ -139,10 +140,12 @@ def _read(path: str) -> str | None:
         return None
 
 
-class Explanation(Struct, frozen=True):
-    """Why one program is to be compiled, or what was recorded of it."""
+class ExplanationLine(JsonLine, frozen=True):
+    """Why a program is in its state. Also a line of `explain --json`."""
 
-    label: str
+    event: ClassVar[str] = "explanation"
+    program: str
+    """Its label."""
     hash: str
     state: Status
     """As recorded; `MISSING` is to be compiled."""
@@ -160,29 +163,31 @@ def explain(
     cache: Tree,
     last: LastBuild,
     origin: str | None = None,
-) -> Explanation:
+) -> ExplanationLine:
     """Explain one program from its texts and what the cache holds; `origin` says where it is
     from."""
-    entry = lookup(cache, program)
-    if entry is not None:
+    if (entry := lookup(cache, program)) is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         made = () if origin is None else (origin,)
-        return Explanation(label, program, entry.status, (*reason, *made))
+        return ExplanationLine(label, program, entry.status, (*reason, *made))
+    reasons = _why_missing(program, texts, last)
+    return ExplanationLine(label, program, Status.MISSING, reasons)
+
+
+def _why_missing(program: str, texts: tuple[str, str], last: LastBuild) -> tuple[str, ...]:
     before = last.find(texts[0])
     if before is None:
-        return Explanation(label, program, Status.MISSING, ("the last build had no such program",))
+        return ("the last build had no such program",)
     if before == program:
-        return Explanation(label, program, Status.MISSING, ("its entry is missing or damaged",))
-    old = last.texts(before)
-    if old is None:
-        return Explanation(label, program, Status.MISSING, ("the last build's entry is missing",))
-    found = [*differences(old[0], texts[0]), *differences(old[1], texts[1])]
-    return Explanation(label, program, Status.MISSING, tuple(str(reason) for reason in found))
+        return ("its entry is missing or damaged",)
+    if (old := last.texts(before)) is None:
+        return ("the last build's entry is missing",)
+    return tuple(str(each) for i in (0, 1) for each in differences(old[i], texts[i]))
 
 
 def explain_plan(
     plan: Plan, manifest: str, cache: Tree, *, remote: bool = False, elsewhere: bool = False
-) -> list[Explanation]:
+) -> list[ExplanationLine]:
     """Explain the programs of a plan. With a `remote`, also where each is from; `elsewhere`: also
     why one that is to be compiled is not compiled on other machines."""
     last: dict[tuple[str, str], LastBuild] = {}
@@ -206,13 +211,3 @@ def explain_plan(
             one = replace(one, reasons=(*one.reasons, f"not in the remote cache: {job.kept_here}"))
         found.append(one)
     return found
-
-
-def grouped(
-    explanations: Sequence[Explanation],
-) -> Iterator[tuple[tuple[str, ...], list[Explanation]]]:
-    """Explanations with equal state and reasons together, in order of first appearance."""
-    groups: dict[tuple[str, ...], list[Explanation]] = {}
-    for each in explanations:
-        groups.setdefault((each.state, *each.reasons), []).append(each)
-    yield from groups.items()

@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -28,18 +28,20 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.render import templates_directory
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted, one_line
 from tilusbuild.status import KNOWN_IN_CACHE, Status
 from tilusbuild.table import cell_text
 
-Kind = Literal["manifest", "template", "header"]
 
+class FileNode(JsonLine, frozen=True):
+    """An input of scripts. A path inside the project is relative to it. Also a line of
+    `graph --json`, and so is a `ProgramNode`."""
 
-class FileNode(Struct, frozen=True):
-    """An input of scripts. A path inside the project is relative to it."""
-
+    event: ClassVar[str] = "file"
     path: str
-    kind: Kind
+    kind: str
+    """"manifest", "template" or "header"."""
 
 
 class ScriptNode(Struct, frozen=True):
@@ -62,12 +64,13 @@ class ScriptNode(Struct, frozen=True):
         return sum(self.statuses.values())
 
 
-class ProgramNode(Struct, frozen=True):
+class ProgramNode(JsonLine, frozen=True):
     """A program, and the names of the scripts that it is a schedule of."""
 
+    event: ClassVar[str] = "program"
     hash: str
-    status: Status
     label: str
+    status: Status
     values: Mapping[str, Value]
     """Constants, parameters and derived values."""
     scripts: tuple[str, ...]
@@ -135,7 +138,7 @@ def _programs(groups: dict[str, list[ProgramJob]], held: _Held) -> list[ProgramN
 def _program(program: str, status: Status, by: dict[str, ProgramJob]) -> ProgramNode:
     first = next(iter(by.values()))
     schedule = first.schedule
-    return ProgramNode(program, status, first.label, first.planned.spec.values(schedule), tuple(by))
+    return ProgramNode(program, first.label, status, first.planned.spec.values(schedule), tuple(by))
 
 
 def _inputs(instances: Collection[PlannedInstance], root: str) -> list[FileNode]:
@@ -143,7 +146,7 @@ def _inputs(instances: Collection[PlannedInstance], root: str) -> list[FileNode]
     for."""
     templates = {path for instance in instances for path in instance.inputs.templates}
     headers = {path for instance in instances for path in instance.inputs.paths} - templates
-    kinds: tuple[tuple[Kind, set[str]], ...] = (("template", templates), ("header", headers))
+    kinds = (("template", templates), ("header", headers))
     return [
         FileNode(_shown(path, root), kind)
         for kind, paths in kinds

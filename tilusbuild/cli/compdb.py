@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
 
+from tilusbuild.builder.compdb import CommandLine, database
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.report.jsonl import JsonLine, dumps
+from tilusbuild.report.jsonl import dumps
 from tilusbuild.report.text import counted
-
-if TYPE_CHECKING:
-    from tilusbuild.builder.compdb import Database
 
 
 class CompdbArgs(SelectionArgs, frozen=True, kw_only=True):
@@ -25,42 +23,33 @@ class CompdbArgs(SelectionArgs, frozen=True, kw_only=True):
     )
 
 
-class CommandLine(JsonLine, frozen=True):
-    """The command that compiles a program."""
-
-    event: ClassVar[str] = "command"
-    label: str
-    program: str
-    directory: str
-    file: str
-    arguments: tuple[str, ...]
-
-
 def run(arguments: CompdbArgs) -> int:
     """Print or write the database. Writes nothing to the tree."""
-    from tilusbuild.builder.compdb import database
-
     with options.project(arguments) as project:
         selection = options.selected(arguments, project)
-        found = database(
+        commands, missing = database(
             project, project.plan(selection), every=arguments.all, clang=arguments.clang
         )
     if arguments.output is not None:
-        options.write_to(arguments.output, _text(found).encode())
+        options.write_to(arguments.output, _text(commands).encode())
     if arguments.json:
-        for each in found.commands:
-            emit(CommandLine(each.label, each.program, each.directory, each.file, each.arguments))
-        emit(CountsLine({"commands": len(found.commands), "missing": found.missing}))
+        for each in commands:
+            emit(each)
+        emit(CountsLine({"commands": len(commands), "missing": missing}))
     elif arguments.output is None:
-        sys.stdout.write(_text(found))
-    if found.missing and not arguments.quiet:
-        programs = counted(found.missing, "program")
+        sys.stdout.write(_text(commands))
+    if missing and not arguments.quiet:
+        programs = counted(missing, "program")
         say(f"{programs} without a source yet: run `tilusbuild build` first\n")
     return 0
 
 
-def _text(found: Database) -> str:
-    return dumps([command.entry for command in found.commands], indent=2) + "\n"
+def _text(commands: Sequence[CommandLine]) -> str:
+    entries = (
+        {"directory": each.directory, "file": each.file, "arguments": list(each.arguments)}
+        for each in commands
+    )
+    return dumps(list(entries), indent=2) + "\n"
 
 
 VERB = Verb(CompdbArgs, run, (CommandLine, CountsLine))

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
 
+from tilusbuild.builder.explain import ExplanationLine, explain_plan
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 from tilusbuild.status import Status
-
-if TYPE_CHECKING:
-    from tilusbuild.builder.explain import Explanation
 
 _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
 
@@ -22,19 +18,8 @@ class ExplainArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which programs."""
 
 
-class ExplanationLine(JsonLine, frozen=True):
-    """Why a program is in its state."""
-
-    event: ClassVar[str] = "explanation"
-    program: str
-    hash: str
-    state: Status
-    reasons: tuple[str, ...]
-
-
 def run(arguments: ExplainArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
-    from tilusbuild.builder.explain import explain_plan
     from tilusbuild.remote.settings import decide
 
     with options.project(arguments) as project:
@@ -52,19 +37,20 @@ def run(arguments: ExplainArgs) -> int:
         _print(found, every=bool(arguments.verbose))
         return 0
     for each in found:
-        emit(ExplanationLine(each.label, each.hash, each.state, each.reasons))
+        emit(each)
     return 0
 
 
-def _print(found: Sequence[Explanation], *, every: bool) -> None:
-    from tilusbuild.builder.explain import grouped
-
-    for (state, *reasons), members in grouped(found):
+def _print(found: Sequence[ExplanationLine], *, every: bool) -> None:
+    groups: dict[tuple[str, ...], list[ExplanationLine]] = {}
+    for one in found:
+        groups.setdefault((one.state, *one.reasons), []).append(one)
+    for (state, *reasons), members in groups.items():
         if state == Status.BUILT and not every and len(members) > 1:
             why = f": {reasons[0]}" if reasons else ""
             print(f"{counted(len(members), 'program')} are up to date{why}")
             continue
-        names = ", ".join(each.label for each in members[:3])
+        names = ", ".join(each.program for each in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""
         print(f"{names}{more}: {_WORDS.get(state, state)}")
         for reason in reasons:

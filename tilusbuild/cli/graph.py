@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from tilusbuild.builder.graph import FileNode, Graph, ProgramNode, dot, graph
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.options import CountsLine, emit
-from tilusbuild.report.jsonl import JsonLine, Scalar
-from tilusbuild.status import Status
+from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
-    from tilusbuild.builder.graph import Graph
     from tilusbuild.builder.project import Project
 
 
@@ -24,15 +22,6 @@ class GraphArgs(SelectionArgs, frozen=True, kw_only=True):
 
     programs: bool = flag("--programs", help="show each program, too")
     svg: str | None = option("--svg", metavar="FILE", help="draw it with Graphviz into FILE")
-
-
-class GraphFileLine(JsonLine, frozen=True):
-    """An input of scripts."""
-
-    event: ClassVar[str] = "file"
-    path: str
-    kind: str
-    """"manifest", "template" or "header"."""
 
 
 class GraphScriptLine(JsonLine, frozen=True):
@@ -53,22 +42,8 @@ class GraphScriptLine(JsonLine, frozen=True):
     """Bytes of the libraries together."""
 
 
-class GraphProgramLine(JsonLine, frozen=True):
-    """A program, and the names of the scripts that share it."""
-
-    event: ClassVar[str] = "program"
-    hash: str
-    label: str
-    status: Status
-    values: Mapping[str, Scalar]
-    """Constants, parameters and derived values."""
-    scripts: tuple[str, ...]
-
-
 def run(arguments: GraphArgs) -> int:
     """Print the graph. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.builder.graph import dot, graph
-
     with options.project(arguments) as project:
         plan = project.plan(options.selected(arguments, project))
         found = graph(project, plan, programs=arguments.programs)
@@ -110,7 +85,7 @@ def _draw(path: str, text: str, project: Project) -> None:
 
 def _emit(found: Graph, programs: int) -> None:
     for file in found.files:
-        emit(GraphFileLine(file.path, file.kind))
+        emit(file)
     for each in found.scripts:
         emit(
             GraphScriptLine(
@@ -125,10 +100,9 @@ def _emit(found: Graph, programs: int) -> None:
             )
         )
     for program in found.programs:
-        values, scripts = program.values, program.scripts
-        emit(GraphProgramLine(program.hash, program.label, program.status, values, scripts))
+        emit(program)
     counts = {"files": len(found.files), "scripts": len(found.scripts), "programs": programs}
     emit(CountsLine(counts))
 
 
-VERB = Verb(GraphArgs, run, (GraphFileLine, GraphScriptLine, GraphProgramLine, CountsLine))
+VERB = Verb(GraphArgs, run, (FileNode, GraphScriptLine, ProgramNode, CountsLine))
