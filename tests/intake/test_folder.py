@@ -368,22 +368,6 @@ def test_a_script_of_kernel_tuner_is_run(project: Project) -> None:
     assert script.launch.grid == ("cdiv(n, block_size_x)",)
 
 
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_a_script_of_kernel_tuner_builds(project: Project) -> None:
-    project.write("tune.py", SCRIPT)
-    project.run("import", "tune.py")
-    assert project.compiled("--level", "0") == 1
-
-
-def test_a_size_that_is_an_argument_is_that_argument(project: Project) -> None:
-    project.write("tune.py", SCRIPT.replace("kernel_string, size,", "kernel_string, (n, 3),"))
-    project.run("import", "tune.py")
-    launch = load(str(project.directory / "tilus.toml")).scripts["vector_add"].launch
-    assert launch is not None
-    assert launch.grid == ("cdiv(n, block_size_x)", 3)
-
-
 FILLED = SCRIPT.replace(
     "__global__ void",
     "#define WIDTH 33\n__constant__ float filter[WIDTH*WIDTH]; // __constant__ int scale[2];\n"

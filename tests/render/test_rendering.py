@@ -76,20 +76,6 @@ def test_the_rendering_tells_which_templates_it_used_and_missed(project):
     assert rendered.missing == ("gone.j2", "no.j2")
 
 
-def test_dependencies_are_what_is_named(project):
-    project.write(
-        {
-            "a.j2": '{% import "lib/m.j2" as m %}{% if false %}{% include "b.j2" %}{% endif %}',
-            "lib/m.j2": '{% import "./n.j2" as n %}',
-            "lib/n.j2": "",
-            "b.j2": '{% include "a.j2" %}',
-        }
-    )
-    found = Renderer(str(project.directory)).dependencies("a.j2")
-    assert found[0] == "a.j2"
-    assert sorted(found) == ["a.j2", "b.j2", "lib/m.j2", "lib/n.j2"]
-
-
 def test_windows_line_ends_and_a_byte_order_mark_are_no_part_of_the_source(project):
     project.write({"k.j2": b"\xef\xbb\xbfa\r\nb\r\n"})
     assert Renderer(str(project.directory)).render("k.j2", {}).text == "a\nb\n"

@@ -68,14 +68,6 @@ def test_a_header_that_is_installed_later_is_noticed(directories: HeaderDirector
     assert directories.external_header_digests(["late.h"], DigestMemory())
 
 
-def test_an_unrelated_header_is_not_part_of_core(directories: HeaderDirectories) -> None:
-    memory = DigestMemory()
-    before = (directories.core_of_toolkit(memory), directories.core_of_system(memory))
-    Path(directories.toolkit[0], "cufft.h").write_text("// cufft")
-    Path(directories.system[0], "jpeglib.h").write_text("// jpeg")
-    assert (directories.core_of_toolkit(memory), directories.core_of_system(memory)) == before
-
-
 def test_an_empty_directory_in_the_search_path_changes_nothing_and_a_header_in_it_does(
     directories: HeaderDirectories, tmp_path: Path
 ) -> None:

@@ -55,11 +55,6 @@ def test_the_newest_wheels_come_first(tmp_path: Path) -> None:
     assert wheel_roots([]) == []
 
 
-def test_wheels_of_one_release_fit() -> None:
-    releases = dict.fromkeys(ALL, "13.0.88") | {"nvidia-cuda-runtime": "13.0.96"}
-    assert mixed_releases(releases, "13.0.88") is None
-
-
 def test_mixed_wheels_are_reported_with_the_command_that_fixes_them() -> None:
     releases = dict.fromkeys(ALL, "13.0.88") | {"nvidia-nvvm": "13.5.37"}
     del releases["nvidia-cuda-cccl"]

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from jinja2 import BytecodeCache, TemplateError, meta
+from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
 from msgspec import Struct
 
@@ -135,30 +135,6 @@ class Renderer:
         except TilusbuildError:
             marked = ""
         return build(marked, text, self._marking.names, self._loader.text)
-
-    def dependencies(self, template: str) -> tuple[str, ...]:
-        """Return the templates that `template` names in include, import and extends tags, however
-        deep, itself first; names that are computed are not known. Raises `InputError`."""
-        found: dict[str, None] = {template: None}
-        queue = [template]
-        while queue:
-            name = queue.pop()
-            try:
-                tree = self._environment.parse(self._loader.text(name), name)
-            except NOT_USABLE as error:
-                if name == template:
-                    raise self._explained(error, template, {}) from None
-                continue
-            except TemplateError as error:
-                raise self._explained(error, template, {}) from None
-            for other in meta.find_referenced_templates(tree):
-                if other is None:
-                    continue
-                joined = self._environment.join_path(other, name)
-                if joined not in found:
-                    found[joined] = None
-                    queue.append(joined)
-        return tuple(found)
 
     def _exists(self, name: str) -> bool:
         try:

@@ -183,23 +183,14 @@ class Toolchain(Struct, frozen=True, eq=False):
         self, archs: Iterable[Arch], place: Place | None = None, *, nvrtc: bool = False
     ) -> None:
         """Raise `InputError` for architectures that nvcc, or NVRTC, does not compile for."""
-        if nvrtc and self.nvrtc is not None:
-            diagnostics = [
-                _unknown_to_nvrtc(arch, self.nvrtc, place)
-                for arch in archs
-                if not self.nvrtc.knows(arch)
-            ]
-            if diagnostics:
-                raise InputError(*diagnostics)
-            return
-        diagnostics = [
-            _unknown_arch(arch, self.cuda, place) for arch in archs if self._is_unsupported(arch)
-        ]
-        if diagnostics:
+        found = (
+            _unknown_to_nvrtc(arch, self.nvrtc, place)
+            if nvrtc and self.nvrtc is not None
+            else _unknown_arch(arch, self.cuda, place)
+            for arch in archs
+        )
+        if diagnostics := [each for each in found if each is not None]:
             raise InputError(*diagnostics)
-
-    def _is_unsupported(self, arch: Arch) -> bool:
-        return not arch.is_cpu and (self.cuda is None or not self.cuda.knows(arch))
 
 
 def discover(
@@ -437,14 +428,18 @@ def _no_nvrtc(request: ToolchainRequest, searched: Iterable[SearchResult]) -> In
     )
 
 
-def _unknown_to_nvrtc(arch: Arch, nvrtc: NvrtcLibrary, place: Place | None) -> Diagnostic:
+def _unknown_to_nvrtc(arch: Arch, nvrtc: NvrtcLibrary, place: Place | None) -> Diagnostic | None:
+    if nvrtc.knows(arch):
+        return None
     known = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
     return Diagnostic(
         f"NVRTC {nvrtc.version} does not compile for {arch.name}", place, f"it knows {known}"
     )
 
 
-def _unknown_arch(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic:
+def _unknown_arch(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic | None:
+    if arch.is_cpu or (cuda is not None and cuda.knows(arch)):
+        return None
     if cuda is None:
         return Diagnostic(f"{arch.name} needs nvcc, and this toolchain has none", place)
     have = f"this nvcc ({cuda.version}) knows {', '.join(cuda.archs)}"
