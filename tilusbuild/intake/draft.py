@@ -35,8 +35,6 @@ class LibraryDraft(Struct):
     """As in a manifest: paths, or tables with a package."""
     defines: dict[str, Value] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
-    link_libs: list[str] = field(default_factory=list)
-    link_dirs: list[object] = field(default_factory=list)
     kind: str = "shared"
     rdc: bool = False
     undefined: bool = False
@@ -68,7 +66,6 @@ class Draft(Struct):
     archs: list[str] = field(default_factory=list)
     ptx: bool = False
     std: str | None = None
-    unsafe_flags: bool = False
     level: int | None = None
     """What of the spaces is built, where it is not all."""
     asked_flags: list[str] = field(default_factory=list)
@@ -89,7 +86,7 @@ def manifest_text(draft: Draft) -> str:
     archs = draft.archs or [DEFAULT_ARCH]
     lines = [f"# {note}" for note in draft.notes] + ([""] if draft.notes else [])
     lines += ["edition = 1", "", *_table("project", {"name": draft.project, "version": "0.1.0"})]
-    lines += _table("build", {"level": draft.level, "unsafe-flags": draft.unsafe_flags or None})
+    lines += _table("build", {"level": draft.level})
     lines += _table("toolchain", {"std": draft.std} if draft.std else {})
     target = {"arch": archs[0] if len(archs) == 1 else archs, "ptx": draft.ptx or None}
     lines += _table("target.gpu", target)
@@ -108,8 +105,6 @@ def _library(library: LibraryDraft) -> Mapping[str, object]:
         "include-dirs": library.include_dirs,
         "defines": library.defines,
         "flags": library.flags,
-        "link-libs": library.link_libs,
-        "link-dirs": library.link_dirs,
         "rdc": library.rdc or None,
         "undefined": library.undefined or None,
     }
