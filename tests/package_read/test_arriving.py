@@ -15,10 +15,8 @@ from tilusbuild.package import check
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import (
     ChangedFileError,
-    MissingFileError,
     OverLimitError,
     PackageError,
-    UnlistedFileError,
 )
 from tilusbuild.package.extract import Limits, check_limits, members
 
@@ -78,13 +76,6 @@ def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Hand) -> None:
     found = members(reader, hand.listing, refuse=told.append)
     assert {a.path for a in found} == hand.files.keys() - {gone[0]}
     assert [error.kind for error in told] == ["UnlistedFile", "UnsafeName", "MissingFile"]
-
-
-def test_nothing_at_all(hand: Hand) -> None:
-    with pytest.raises(MissingFileError):
-        read(MemoryReader(hand.listed(), []), hand)
-    with pytest.raises(UnlistedFileError):
-        read(MemoryReader(hand.listed(), [[("scripts/a/" + "0" * 64 + "/x", 0, b"")]]), hand)
 
 
 def test_a_package_of_nothing(hand: Hand, tmp_path: Path) -> None:

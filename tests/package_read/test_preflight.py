@@ -89,8 +89,8 @@ def gpu(arch: str, driver: int = NEWEST_DRIVER, name: str = ANY_GPU) -> Device:
 
 
 def ask(path: Path, host: DescribedHost) -> PreflightReport:
-    with unpacked(str(path), of_scripts, Limits()) as found:
-        return preflight(found.listing, found.directory, host)
+    with unpacked(str(path), of_scripts, Limits()) as (listing, directory):
+        return preflight(listing, directory, host)
 
 
 @pytest.mark.parametrize(

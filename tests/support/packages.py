@@ -115,9 +115,9 @@ class Hand:
         said = "".join([*lines, last_line(record)]).encode()
         return zipped(path, {**entries, record: said})
 
-    def oci(self, path: Path) -> Path:
+    def oci(self, path: Path, empty: bytes = b"{}") -> Path:
         blobs = [frame(tar(part) + bytes(1024)) for part in self.layers()]
-        return layout(path, self.listed(), blobs, self.beside)
+        return layout(path, self.listed(), blobs, self.beside, empty)
 
     def write(self, kind: str, directory: Path) -> Path:
         """In one of the carriers, below a directory."""
@@ -157,8 +157,14 @@ def zipped(path: Path, files: Mapping[str, bytes]) -> Path:
     return path
 
 
-def layout(path: Path, config: bytes, blobs: Sequence[bytes], beside: Mapping[str, bytes]) -> Path:
-    """An OCI image layout with one package."""
+def layout(
+    path: Path,
+    config: bytes,
+    blobs: Sequence[bytes],
+    beside: Mapping[str, bytes],
+    empty: bytes = b"{}",
+) -> Path:
+    """An OCI image layout with one package; `empty` is the config of each attestation."""
     (path / "blobs" / "sha256").mkdir(parents=True)
 
     def put(data: bytes, media: str, **more: Any) -> dict[str, Any]:
@@ -183,7 +189,7 @@ def layout(path: Path, config: bytes, blobs: Sequence[bytes], beside: Mapping[st
     for name, data in beside.items():
         notes = {"org.opencontainers.image.title": name.rpartition("/")[2]}
         blob = put(data, "application/json", annotations=notes)
-        manifests.append(manifest("application/json", b"{}", [blob], subject=main))
+        manifests.append(manifest("application/json", empty, [blob], subject=main))
     index = {"schemaVersion": 2, "manifests": manifests}
     (path / "index.json").write_text(json.dumps(index))
     (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')

@@ -94,16 +94,13 @@ class CoverageLine(JsonLine, frozen=True):
 
 
 class PruneLine(JsonLine, frozen=True):
-    """The programs to keep for a device: how much slower than the best they are, as ratios.
-
-    `worst` is null where some measured sizes are served by none of them.
-    """
+    """The programs to keep for a device: how much slower than the best they are, as ratios."""
 
     event: ClassVar[str] = "prune"
     instance: str
     device: str
     programs: tuple[int, ...]
-    worst: float | None
+    worst: float
     mean: float
 
 

@@ -90,11 +90,11 @@ def run(arguments: PreflightArgs) -> int:
     with opened(arguments.path) as reader:
         if (other := command_of(reader.list_bytes())) is not None:
             return other.preflight(reader, arguments, hosts)
-    with unpacked(arguments.path, of_scripts, options.limits(arguments)) as found:
+    with unpacked(arguments.path, of_scripts, options.limits(arguments)) as (listing, directory):
         try:
-            results = [preflight(found.listing, found.directory, host) for host in hosts]
+            results = [preflight(listing, directory, host) for host in hosts]
         except LoadError as error:
-            raise TilusbuildError(str(error).replace(f"{found.directory}/", "")) from None
+            raise TilusbuildError(str(error).replace(f"{directory}/", "")) from None
         if arguments.json:
             _emit(results)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tilusbuild.cache.disk import wrap_oserror
@@ -29,7 +30,7 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.table_file import Refusal, by_number
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.tables import TableFile, read_dispatch
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
@@ -101,27 +102,26 @@ def after_build(
     """Keep a script's directory current as far as dispatch goes: programs that are `refused` where
     they were tuned are so here, and there is a dispatcher where there is something to dispatch by:
     the manifest says `dispatch`, or something was measured. Raises as `refresh`."""
+    script, found = keep_tables(path, refused)
     declared = manifest.scripts[instance.script].dispatch is not None
     try:
-        script = read_script(path)
-        with wrap_oserror(path):
-            forget_other_keys(script)
-            adopt(script, refused)
-            found = keep_current(script)
         if declared or is_measured(found):
             refresh(cache, script, instance.spec.toolchain, runner)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
 
 
-def keep_tables(path: str) -> None:
-    """Have the tables in a script's directory say what is chosen now. Raises `CacheError`, and
-    `TilusbuildError` for damaged ones."""
+def keep_tables(
+    path: str, refused: Mapping[str, Refusal] = MappingProxyType({})
+) -> tuple[Script, TableFile]:
+    """Have the tables in a script's directory say what is chosen now; return it. Raises
+    `CacheError`, and `TilusbuildError` for damaged ones."""
     try:
         with wrap_oserror(path):
             script = read_script(path)
             forget_other_keys(script)
-            keep_current(script)
+            adopt(script, refused)
+            return script, keep_current(script)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -224,7 +224,7 @@ class Cover(Struct, frozen=True):
 
     programs: tuple[int, ...]
     worst: float
-    """The greatest ratio of times over all keys; infinite when a key is served by none of them."""
+    """The greatest ratio of times over all keys."""
     mean: float
     """The geometric mean of the ratios."""
     chosen: Mapping[Key, int]
@@ -257,18 +257,9 @@ def cover(times: Times, slowdown: float) -> Cover:
         )
         picked.append(program)
         open_keys -= serves[program].keys()
-    return measure(times, picked)
-
-
-def measure(times: Times, programs: Sequence[int]) -> Cover:
-    """Return what a set of programs costs."""
-    ratios, chosen = [], {}
+    chosen, ratios = {}, []
     for key, measured in times.items():
-        timed = [(measured[program], program) for program in programs if program in measured]
-        if timed:
-            seconds, chosen[key] = min(timed)
-            ratios.append(seconds / min(measured.values()))
-    whole = len(chosen) == len(times)
-    worst = max(ratios, default=1.0) if whole else math.inf
+        seconds, chosen[key] = min((measured[p], p) for p in picked if p in measured)
+        ratios.append(seconds / min(measured.values()))
     mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
-    return Cover(tuple(programs), worst, mean, chosen)
+    return Cover(tuple(picked), max(ratios, default=1.0), mean, chosen)

@@ -314,11 +314,11 @@ class Reporter(Protocol):
 
     def tick(self) -> None:
         """Called at every event and about ten times a second in between."""
-        ...
+        return
 
     def close(self) -> None:
         """Give the terminal back. May be called twice."""
-        ...
+        return
 
 
 class CompositeReporter:

@@ -74,8 +74,7 @@ def side(
     if is_cache(path):
         yield _of_cache(Tree(path))
         return
-    with unpacked(path, wanted, limits) as package:
-        directory, listing = package.directory, package.listing
+    with unpacked(path, wanted, limits) as (listing, directory):
         paths = [os.path.join(directory, s.root) for s in listing.scripts]
         libraries = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256

@@ -18,18 +18,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
-from tilusbuild.errors import input_error
+from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import names
 from tilusbuild.package.collect import PackageOrder, as_built, collect, current
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import CannotPackError
-from tilusbuild.package.formats.archive import MAGIC as ZSTD_MAGIC
 from tilusbuild.package.formats.archive import write_archive
 from tilusbuild.package.formats.directory import write_directory
-from tilusbuild.package.formats.oci import ARTIFACT, INDEX, write_oci
+from tilusbuild.package.formats.oci import write_oci
 from tilusbuild.package.formats.wheels import INSIDE, RUNTIME, write_wheels
+from tilusbuild.package.read import opened
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import publish, sync_directory
@@ -59,8 +59,6 @@ def orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
     """
     declared = dict(manifest.packages) or {manifest.project.name: PackageSection()}
     if name is not None and name not in declared:
-        from tilusbuild.errors import did_you_mean
-
         raise input_error(
             f'no package "{name}" in {manifest.path}', hint=did_you_mean(name, declared)
         )
@@ -201,39 +199,18 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
 
 
 def is_package(path: str) -> bool:
-    """Return whether this looks like a package, in whatever format. Links are not followed."""
+    """Return whether this is a package, in whatever format. Links are not followed."""
     if os.path.islink(path):
         return False
-    if os.path.isdir(path):
-        return os.path.isfile(os.path.join(path, names.LIST)) or _is_layout(path)
-    with suppress(OSError, zipfile.BadZipFile):
+    with suppress(OSError, zipfile.BadZipFile, TilusbuildError):
         if path.endswith(".whl"):
             return _is_wheel(path)
-        with open_file(path) as file:
-            start = file.read(1 << 17)
-        return start.startswith(ZSTD_MAGIC) and _begins_with_list(start)
+        with opened(path) as reader:
+            return bool(reader.list_bytes())
     return False
-
-
-def _is_layout(path: str) -> bool:
-    try:
-        with open_file(os.path.join(path, INDEX)) as file:
-            return ARTIFACT.encode() in file.read(1 << 20)
-    except OSError:
-        return False
 
 
 def _is_wheel(path: str) -> bool:
     pattern = re.compile(rf"\w+/({INSIDE}/{re.escape(names.LIST)}|{RUNTIME}/loading\.py)")
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         return any(pattern.fullmatch(name) for name in archive.namelist())
-
-
-def _begins_with_list(start: bytes) -> bool:
-    import zstandard
-
-    try:
-        stream = zstandard.ZstdDecompressor().stream_reader(start)
-        return stream.read(len(names.LIST) + 1) == names.LIST.encode() + b"\0"
-    except zstandard.ZstdError:
-        return False

@@ -11,8 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from msgspec import Struct
-
 from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
 from tilusbuild.package import names
@@ -92,18 +90,12 @@ def _has(path: str, name: str) -> bool:
     return os.path.lexists(os.path.join(path, name))
 
 
-class UnpackedPackage(Struct, frozen=True):
-    """A list, and the directory that holds the files that were asked for."""
-
-    listing: FileList
-    directory: str
-
-
 @contextmanager
 def unpacked(
     path: str, choose: Callable[[FileList], set[str]], limits: Limits
-) -> Iterator[UnpackedPackage]:
-    """Unpack the paths that `choose` picks from the list; they are removed after the block.
+) -> Iterator[tuple[FileList, str]]:
+    """Unpack the paths that `choose` picks from the list, which is yielded with their directory;
+    they are removed after the block.
 
     Raises `PackageError`s.
     """
@@ -125,7 +117,7 @@ def unpacked(
                 for _ in write_member(member, directory.path):
                     pass
         checker.finish()
-        yield UnpackedPackage(listing, directory.path)
+        yield listing, directory.path
 
 
 def of_scripts(listing: FileList) -> set[str]:

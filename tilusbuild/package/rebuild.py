@@ -75,13 +75,12 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     if is_cache(path):
         yield from compile_again(os.path.abspath(path), _recorded(Tree(path), share))
         return
-    with unpacked(path, lambda listing: _needed(listing, share), limits) as package:
-        files = package.listing.files
+    with unpacked(path, lambda each: _needed(each, share), limits) as (listing, root):
         recorded = {
-            program: files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
-            for program in sample(package.listing.programs, share)
+            program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
+            for program in sample(listing.programs, share)
         }
-        yield from compile_again(package.directory, recorded)
+        yield from compile_again(root, recorded)
 
 
 def sample(found: Iterable[str], share: float) -> set[str]:

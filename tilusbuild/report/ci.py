@@ -19,7 +19,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TextIO
 from xml.etree import ElementTree as Xml
 
-from tilusbuild.engine.events import Event, FailureGroup, Finished, Sharded, Summary, Verdict
+from tilusbuild.engine.events import (
+    Event,
+    FailureGroup,
+    Finished,
+    Reporter,
+    Sharded,
+    Summary,
+    Verdict,
+)
 from tilusbuild.engine.results import normalised
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
 from tilusbuild.report.plain import shard_line
@@ -54,7 +62,7 @@ _NOT_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document can hold (its section 2.2)."""
 
 
-class JUnitReporter:
+class JUnitReporter(Reporter):
     """Writes the file at `path` when the build has ended; a failure to is reported on `stderr`."""
 
     def __init__(self, path: str, stderr: TextIO) -> None:
@@ -68,10 +76,6 @@ class JUnitReporter:
                 self._finished.setdefault(event.instance, []).append(event)
             case Summary():
                 self._write(event)
-
-    def tick(self) -> None: ...
-
-    def close(self) -> None: ...
 
     def _write(self, summary: Summary) -> None:
         try:
@@ -149,7 +153,7 @@ _MAX_LOG = 4000
 _MAX_BYTES = 1000 << 10
 
 
-class GithubReporter:
+class GithubReporter(Reporter):
     """Writes when the build has ended. `root` is the directory of the project."""
 
     def __init__(self, stderr: TextIO, environment: Mapping[str, str], root: str) -> None:
@@ -168,10 +172,6 @@ class GithubReporter:
                     self._out.write(line)
                 if self._file:
                     self._append(self._file, "".join(_markdown(event, self._shard)))
-
-    def tick(self) -> None: ...
-
-    def close(self) -> None: ...
 
     def _annotations(self, summary: Summary) -> Iterator[str]:
         level = "error" if summary.exit_status else "warning"

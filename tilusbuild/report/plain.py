@@ -31,6 +31,7 @@ from tilusbuild.engine.events import (
     Finished,
     Placed,
     Planned,
+    Reporter,
     Retried,
     Started,
     Waiting,
@@ -140,7 +141,7 @@ _PAUSE = 1.0
 _GOOD = (Status.BUILT, Status.PRUNED)
 
 
-class PlainReporter:
+class PlainReporter(Reporter):
     """Writes to `stream`."""
 
     def __init__(
@@ -170,10 +171,6 @@ class PlainReporter:
                 self._out.write(summary_text(event, quiet=self._quiet))
             case _ if not self._quiet and (line := self._line(event)) is not None:
                 self._out.write(line + "\n")
-
-    def tick(self) -> None: ...
-
-    def close(self) -> None: ...
 
     def _finished(self, event: events.Finished, now: float) -> None:
         width = len(str(event.to_compile))
