@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -31,28 +30,6 @@ def place(project, text):
     """The line and column at which a text first stands in the manifest, as messages have it."""
     before = (project.directory / "tilus.toml").read_text(encoding="utf-8").partition(text)[0]
     return f"tilus.toml:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}: "
-
-
-# ---- the manifest --------------------------------------------------------------------------------
-
-
-def test_a_missing_manifest(project: Project, refused):
-    os.remove(project.directory / "tilus.toml")
-    said = refused()
-    assert "no tilus.toml" in said
-    assert str(project.directory) in said, "where it was looked for"
-
-
-def test_several_mistakes_in_one_run(project: Project, refused):
-    project.edit("tilus.toml", "kernel =", "kernl =")
-    project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["cpi"]')
-    project.edit("tilus.toml", 'version = "0.1.0"', "version = 1")
-    said = refused()
-    assert place(project, "kernl") in said
-    assert 'did you mean "kernel"?' in said
-    assert place(project, '"cpi"') in said
-    assert 'did you mean "cpu"?' in said
-    assert place(project, "1\n\n[build]") in said
 
 
 MISTAKES = {

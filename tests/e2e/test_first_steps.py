@@ -155,18 +155,6 @@ def test_schema_and_doctor(project: Project):
     assert not project.cache.exists()
 
 
-def test_mistyped_words_get_a_suggestion(project: Project):
-    for words, hint in (
-        (("biuld",), '"build"'),
-        (("build", "--strikt"), '"--strict"'),
-        (("build", "scle"), '"scale"'),
-        (("build", "--target", "cpi"), '"cpu"'),
-    ):
-        ran = project.run(*words, status=2)
-        assert f"did you mean {hint}?" in ran.err
-    assert not project.cache.exists()
-
-
 def test_doctor_shows_the_source_of_a_setting_and_unknown_variables(project: Project):
     wrong = "TILUSBUILD_JOB"
     project.environment |= {"TILUSBUILD_JOBS": "3", "TILUSBUILD_DUMP_IR": "1", wrong: "4"}

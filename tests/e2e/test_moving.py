@@ -77,10 +77,9 @@ def test_another_place_of_the_toolkit(new_project: NewProject, fake_cuda: FakeCu
     assert project.compiled() == 2
 
 
-@pytest.mark.parametrize(("target", "build"), [TARGETS[0], TARGETS[2]])
-def test_another_user(with_header, root: None, tmp_path: Path, target, build):
+def test_another_user(with_header, root: None, tmp_path: Path):
     """The user `nobody`, who may read whatever the Python under test is made of."""
-    here = with_header(target, build)
+    here = with_header("cpu")
     here.build()
     anew = here.copy(tmp_path / "nobodys", cache=False)
     for path in (anew.directory, *anew.directory.rglob("*")):

@@ -90,39 +90,26 @@ def check(project: Project, spellings: Mapping[str, str], *words: str) -> None:
 
 
 @pytest.mark.parametrize("sandbox", SANDBOX)
-def test_by_the_host_compiler(new_project, secret, sandbox):
-    spellings = HEADERS | ASSEMBLED
-    project = project_of(new_project, secret, spellings, "cpu")
-    project.environment["TILUSBUILD_SANDBOX"] = sandbox
-    check(project, spellings)
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("sandbox", SANDBOX)
-def test_by_nvcc(new_project, secret, sandbox):
-    project = project_of(new_project, secret, HEADERS, "gpu")
-    project.environment["TILUSBUILD_SANDBOX"] = sandbox
-    check(project, HEADERS)
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("sandbox", SANDBOX)
-def test_by_nvcc_with_host_code(new_project, secret, sandbox):
-    chosen = {"absolute": HEADERS["absolute"], **ASSEMBLED}
-    project = project_of(new_project, secret, chosen, "host")
-    project.environment["TILUSBUILD_SANDBOX"] = sandbox
-    check(project, chosen)
-
-
-@pytest.mark.parametrize("sandbox", SANDBOX)
-def test_by_nvrtc(new_project, secret, sandbox):
-    spellings = dict(HEADERS)
-    if sandbox == "1":
+@pytest.mark.parametrize(
+    ("compiler", "target", "spellings"),
+    [
+        ("", "cpu", HEADERS | ASSEMBLED),
+        pytest.param("nvcc", "gpu", HEADERS, marks=pytest.mark.nvcc),
+        pytest.param(
+            "nvcc", "host", {"absolute": HEADERS["absolute"], **ASSEMBLED}, marks=pytest.mark.nvcc
+        ),
+        ("nvrtc", "gpu", HEADERS),
+    ],
+    ids=["host compiler", "nvcc", "nvcc with host code", "nvrtc"],
+)
+def test_nothing_outside_is_read(new_project, secret, sandbox, compiler, target, spellings):
+    if compiler == "nvrtc" and sandbox == "1":
         # In a sandbox NVRTC says that the file is not there: everywhere, whether it is or not.
-        del spellings["if_it_is_there"]
-    project = project_of(new_project, secret, spellings, "gpu")
+        spellings = {name: text for name, text in spellings.items() if name != "if_it_is_there"}
+    project = project_of(new_project, secret, spellings, target)
     project.environment["TILUSBUILD_SANDBOX"] = sandbox
     found = project.run("doctor", "--json", status=None).events
-    if ("NVRTC", "ok") not in [(line.get("component"), line.get("status")) for line in found]:
+    known = [(line.get("component"), line.get("status")) for line in found]
+    if compiler == "nvrtc" and ("NVRTC", "ok") not in known:
         pytest.skip("needs NVRTC")
-    check(project, spellings, "--device-compiler", "nvrtc")
+    check(project, spellings, *(("--device-compiler", compiler) if compiler else ()))

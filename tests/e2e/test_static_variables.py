@@ -52,8 +52,17 @@ def products(project: Project) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found if path.suffix in (".so", ".o")}
 
 
-@pytest.mark.slow
-def test_their_names_do_not_depend_on_the_process(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        pytest.param((), 4 + 3 + 2, marks=pytest.mark.slow),  # kernels, objects, links
+        (("named", "together", "--device-compiler", "nvrtc", "-j1"), 4),
+    ],
+    ids=["nvcc", "nvrtc"],
+)
+def test_their_names_do_not_depend_on_the_process(
+    project: Project, words: tuple[str, ...], count: int
+) -> None:
     project.write_all(
         {
             "tilus.toml": MANIFEST,
@@ -62,22 +71,9 @@ def test_their_names_do_not_depend_on_the_process(project: Project) -> None:
             "other.cu": KERNEL + "template __global__ void n::k<6>(float *);\n",
         }
     )
-    assert project.build()["failed"] == 0
+    assert project.build(*words)["failed"] == 0
     first = products(project)
-    assert len(first) == 4 + 3 + 2  # kernels, objects, links
-    shutil.rmtree(project.directory / ".cache")
-    project.build()
-    assert products(project) == first
-
-
-def test_nor_do_those_of_nvrtc(project: Project) -> None:
-    project.write_all(
-        {"tilus.toml": MANIFEST, "kernel.cuh": KERNEL, "object.cu": "", "other.cu": ""}
-    )
-    words = ("named", "together", "--device-compiler", "nvrtc", "-j1")
-    project.build(*words)
-    first = products(project)
-    assert len(first) == 4
+    assert len(first) == count
     shutil.rmtree(project.directory / ".cache")
     project.build(*words)
     assert products(project) == first

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from support.cuda_on_cpu.emulator import Kernel, KernelError
-from support.cuda_on_cpu.translate import translate
 
 
 @pytest.fixture
@@ -88,24 +87,3 @@ def test_a_barrier_that_half_the_block_reaches(tmp_path):
     x = np.arange(64, dtype=np.float32)
     swapped = Kernel(source, "k", str(tmp_path)).launch([1], [64], 0, [x]).tensors[0]
     np.testing.assert_array_equal(swapped, x.reshape(-1, 2)[:, ::-1].reshape(-1))
-
-
-def test_assembly_becomes_calls():
-    source = """
-    template <int n> void f(unsigned (&r)[2], unsigned at) {
-      asm volatile("ldmatrix.x2.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
-      asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory");
-      asm("cp.async.cg.L2::128B [%0], [%1], 16;" :: "r"(at), "l"(g(at, 1)));
-    }
-    """
-    translated = translate(source, "f")
-    assert "ptx::ldmatrix_x2_b16((r[0]), (r[1]), (at));" in translated
-    assert "ptx::cp_async_wait_group((n));" in translated
-    assert "ptx::cp_async_cg_L2_128B((at), (g(at, 1)), 16);" in translated
-
-
-def test_shared_memory_becomes_the_emulators():
-    source = "extern __shared__ __align__(1024) unsigned char s[];\n__shared__ float t[4];"
-    translated = translate(source, "k")
-    assert "static unsigned char *const s = (unsigned char *)device::shared_memory;" in translated
-    assert "static float t[4];" in translated

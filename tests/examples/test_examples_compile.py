@@ -40,6 +40,16 @@ def test_defaults_compile_clean(request, tmp_path, example, script, target):
 
 @pytest.mark.nvcc
 @pytest.mark.slow
+@pytest.mark.parametrize(("example", "script", "target"), DEFAULTS)
+def test_the_last_schedule_compiles_without_warnings(request, tmp_path, example, script, target):
+    """The one most unlike the default. What every pair of values computes is emulated."""
+    program = request.getfixturevalue(example).covering(script, target)[-1]
+    said = compile_program(program, tmp_path)
+    assert [line for line in said.splitlines() if "warning #" in line] == []
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_the_cutlass_example_compiles_clean(cutlass, tmp_path, target):
     headers = cute.cutlass_headers()

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 
+from support.dlpack import TENSOR
 from support.marks import Marks
 
-ALONE = """\
+ALONE = (
+    """\
 import ctypes, sys
 
 allowed = {"tilusbuild", "tvm_ffi", "typing_extensions"}  # the last is tvm-ffi's own need
@@ -26,21 +28,9 @@ import tilusbuild
 kernel = tilusbuild.load("mark", where=sys.argv[1])
 print(kernel.select(n=4).program, kernel.select(n=5).program)
 
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-class Type(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32),
-                ("dtype", Type), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
-                ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
-                ("deleter", ctypes.c_void_p)]
-
-new = ctypes.pythonapi.PyCapsule_New
-new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-
+"""
+    + TENSOR
+    + """\
 class Floats:
     def __init__(self, *values):
         self.data = (ctypes.c_float * len(values))(*values)
@@ -61,6 +51,7 @@ print(list(y.data))
 left = [name for name in sys.modules if name.partition(".")[0] == "tilusbuild"]
 print(all(name == "tilusbuild" or name.startswith("tilusbuild.runtime") for name in left))
 """
+)
 
 
 def test_loads_selects_and_calls_without_the_builder(built: Marks) -> None:

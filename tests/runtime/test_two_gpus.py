@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support import command_line
+from support.dlpack import TENSOR
 from support.project import head
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
@@ -56,7 +57,8 @@ extern "C" __global__ void fill(float *y, int n) {
 {% endif %}
 """
 
-CALLS = """\
+CALLS = (
+    """\
 import ctypes, json, sys
 
 import numpy as np
@@ -66,21 +68,9 @@ from tilusbuild.runtime.errors import LoadError
 
 device.may_have_cuda = lambda: True  # it looks into /dev, where a made up driver leaves nothing
 
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-class Type(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32),
-                ("dtype", Type), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
-                ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
-                ("deleter", ctypes.c_void_p)]
-
-new = ctypes.pythonapi.PyCapsule_New
-new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-
+"""
+    + TENSOR
+    + """\
 class OnGpu:
     "A vector in memory that nobody looks at."
 
@@ -106,6 +96,7 @@ for index, size in json.loads(sys.argv[2]):
     except LoadError as error:
         print(type(error).__name__, str(error).replace(chr(10), " "))
 """
+)
 
 
 @pytest.fixture(scope="module")

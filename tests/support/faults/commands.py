@@ -78,14 +78,11 @@ class Server:
         cwd: Path,
         environment: Mapping[str, str],
         *,
-        join: bool = False,
-        limits: Mapping[str, int] | None = None,
-        group: str = "",
         seconds: float = PATIENCE,
+        **how: Any,
     ) -> Ended:
-        """Run a command to its end, or kill it after `seconds`."""
-        running = self.start(words, cwd, environment, join=join, limits=limits, group=group)
-        return self.wait(running, seconds)
+        """Run a command to its end, or kill it after `seconds`; `how` as for `start`."""
+        return self.wait(self.start(words, cwd, environment, **how), seconds)
 
     def start(
         self,

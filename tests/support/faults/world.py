@@ -25,7 +25,7 @@ from typing import Any
 
 from support import scale
 from support.faults import injector
-from support.faults.commands import PATIENCE, Ended, Server
+from support.faults.commands import Ended, Server
 from support.nvcc_journal import UNHELD, make_host, make_toolkit, read_journal
 from support.trees import published
 
@@ -297,22 +297,11 @@ class World:
         *words: str,
         cwd: Path | None = None,
         join: bool = False,
-        limits: Mapping[str, int] | None = None,
-        group: str = "",
-        environment: Mapping[str, str] | None = None,
-        seconds: float = PATIENCE,
+        **how: Any,
     ) -> Ended:
         """Run a command to its end; `join` lets the page's faults reach it."""
-        variables = {**self.environment(join=join), **(environment or {})}
-        return self.server.run(
-            words,
-            cwd or self.project,
-            variables,
-            join=join,
-            limits=limits,
-            group=group,
-            seconds=seconds,
-        )
+        variables = self.environment(join=join)
+        return self.server.run(words, cwd or self.project, variables, join=join, **how)
 
     def run_calm(self, *words: str, cwd: Path | None = None) -> Ended:
         """Run a command to which nothing happens."""

@@ -1,0 +1,19 @@
+"""Text of a program that hands tensors over by DLPack with ctypes alone."""
+
+TENSOR = """\
+class Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+class Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32),
+                ("dtype", Type), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p)]
+
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+"""
+"""After `import ctypes`: `Device`, `Type`, `Tensor`, and `new`, which makes a capsule."""
