@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild.cli import cache_ls, cache_show, options
+from tilusbuild.cli import cache_look, options
 from tilusbuild.cli.arguments import (
     Common,
     SelectionArgs,
@@ -359,15 +359,15 @@ def _transfer(arguments: TransferArgs, *, push: bool) -> int:
 ACTIONS: Mapping[str, Verb[Any]] = {
     "dir": Verb(Common, _dir, (CacheLine,), "print the directory of the cache"),
     "ls": Verb(
-        cache_ls.CacheLsArgs,
-        cache_ls.run,
-        (cache_ls.CachedScriptLine, cache_ls.CachedProgramLine),
+        cache_look.CacheLsArgs,
+        cache_look.ls,
+        (cache_look.CachedScriptLine, cache_look.CachedProgramLine),
         "list the scripts, or the programs of one",
     ),
     "show": Verb(
-        cache_show.CacheShowArgs,
-        cache_show.run,
-        (cache_show.ShownProgramLine, cache_show.ShownPartLine),
+        cache_look.CacheShowArgs,
+        cache_look.show,
+        (cache_look.ShownProgramLine, cache_look.ShownPartLine),
         "show one program",
     ),
     "stats": Verb(CacheStatsArgs, _stats, (CacheStatsLine,), "show counts and sizes"),
