@@ -10,7 +10,7 @@ import pytest
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary.elf import Elf
 from tilusbuild.compile import StepStore, options_text
-from tilusbuild.compile.diagnosis import scrub
+from tilusbuild.compile.causes import scrub
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import Includes

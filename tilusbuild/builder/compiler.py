@@ -28,6 +28,7 @@ from tilusbuild.compile import (
     unit_store,
 )
 from tilusbuild.compile.model import OBJECT
+from tilusbuild.compile.module import described
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.engine.timeline import LAUNCHER, Timeline
@@ -210,8 +211,6 @@ class ProgramCompiler:
         except ToolsChangedError:
             units.drop()
             raise
-        from tilusbuild.compile.described import described
-
         return replace(compiled, meta=described(work.recipe, compiled), commands=tuple(ran))
 
     def _compile(

@@ -1,4 +1,4 @@
-"""The texts of a program before it is compiled: `options.txt`, the module's files, `compile.sh`.
+"""The texts of a program: `options.txt`, the module's files, `compile.sh`; then its `meta.json`.
 
 `options.txt` holds the pipeline's commands with placeholders for tools and directories. It does not
 depend on where anything is installed, so the same options have the same text on every machine.
@@ -14,7 +14,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import HERE, OBJECT, PRODUCT, Recipe, Step, is_placeholder
@@ -32,6 +32,8 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
 if TYPE_CHECKING:
+    from tilusbuild.binary import CodeImage, PtxasUsage
+    from tilusbuild.status import Compiled
     from tilusbuild.toolchain import Toolchain
 
 
@@ -307,3 +309,44 @@ else
   echo "$made  written" >&2
 fi
 """
+
+
+def image_rows(images: Iterable[CodeImage]) -> list[dict[str, Any]]:
+    """Return the code in a library: kind, architecture and bytes of each image."""
+    return [{"kind": image.kind, "arch": image.arch, "size": image.size} for image in images]
+
+
+def kernel_rows(usages: Iterable[PtxasUsage]) -> dict[str, dict[str, Any]]:
+    """Return what each kernel takes, by name and architecture; bytes, and registers of a thread."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for usage in usages:
+        kernels.setdefault(usage.kernel, {})[usage.arch] = {
+            "registers": usage.registers,
+            "stack": usage.stack,
+            "spill_stores": usage.spill_stores,
+            "spill_loads": usage.spill_loads,
+            "static_smem": usage.static_smem,
+            "barriers": usage.barriers,
+        }
+    return kernels
+
+
+def described(recipe: Recipe, compiled: Compiled) -> Mapping[str, Any]:
+    """Return the `meta.json` of a program: its status, what the binary holds, what it needs.
+
+    `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the
+    launch's bytes of a block, or the expression when the call decides it.
+    """
+    meta: dict[str, Any] = {
+        "status": compiled.status,
+        "reason": compiled.reason,
+        "images": image_rows(compiled.images),
+        "kernels": kernel_rows(compiled.ptxas),
+    }
+    if (product := recipe.pipeline.product) != PRODUCT:
+        meta["product"] = f"module/{product}"
+    launch = recipe.launch
+    if launch is not None:
+        smem = launch.smem.substitute(recipe.constants)
+        meta["dynamic_smem"] = smem.canonical if smem.constant is None else smem.constant
+    return meta

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from tilusbuild.compile import checks, declared, units
-from tilusbuild.compile.causes import StepError, failure, not_started
-from tilusbuild.compile.diagnosis import Program, scrub
+from tilusbuild.compile.causes import Program, StepError, failure, not_started, scrub
 from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import PRODUCT, Findings, Recipe, Step, Tools

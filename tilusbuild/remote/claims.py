@@ -17,9 +17,9 @@ from tilusbuild.binary.elf import MAGIC
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import ADDED_KEYS, listed, meta_problem, product_of
 from tilusbuild.compile.checks import images_of
-from tilusbuild.compile.described import image_rows, kernel_rows
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.module import image_rows, kernel_rows
 from tilusbuild.compile.pipelines import pipeline_named
 from tilusbuild.plan.identity import section_of
 from tilusbuild.remote.record import Blob, Record
