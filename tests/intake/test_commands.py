@@ -12,8 +12,8 @@ import pytest
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import commands, verb
+from tilusbuild.intake.commands import words_of
 from tilusbuild.intake.draft import Draft, manifest_text
-from tilusbuild.intake.words import words_of
 from tilusbuild.manifest import load
 
 NINJA = """\

@@ -161,7 +161,7 @@ def _read(
     draft: Draft, what: str, root: str, files: dict[str, str], defines: Mapping[str, Value]
 ) -> str:
     """Read what was named into a draft, by what it is. Return the project's directory."""
-    from tilusbuild.intake import commands, kernel_tuner, t1
+    from tilusbuild.intake import commands, kernel_tuner, kernels
     from tilusbuild.runtime.regular import read_text
 
     name = os.path.basename(what)
@@ -177,7 +177,7 @@ def _read(
         root = _common(draft, root, commands.sources_of(found))
         commands.read(draft, root, iter(found))
     else:
-        t1.read(draft, root, name)
+        kernels.read_t1_file(draft, root, name)
     return root
 
 
@@ -210,7 +210,7 @@ def ninja_commands(draft: Draft, root: str, name: str) -> list[tuple[str, list[s
 
 def _entries(draft: Draft, entries: list[object], root: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the directory and the words of each entry of compile_commands.json."""
-    from tilusbuild.intake.words import words_of
+    from tilusbuild.intake.commands import words_of
 
     for number, entry in enumerate(entries, 1):
         said = entry if isinstance(entry, dict) else {}
