@@ -48,11 +48,9 @@ table = [{ when = "n < 4", use = { unroll = 1 } }]
 """
 )
 ELSEWHERE = {
-    ("cache gc", "in use"),
     ("cache ls", "entry"),
-    ("cache merge", "incomplete"),
-    ("cache merge", "refused"),
-    ("cache verify", "litter"),
+    ("cache merge", "problem"),
+    ("cache verify", "garbage"),
     ("preflight", "problem"),
     ("tune", "row"),
 }

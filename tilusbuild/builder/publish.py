@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
@@ -37,10 +37,10 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.runtime.table_file import measured_keys
-from tilusbuild.state.clock import FileClock
+from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.log import StateFile
-from tilusbuild.state.stamp import is_settled, sighting
+from tilusbuild.state.stamp import Sighting, all_settled, sighting
 
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
@@ -326,15 +326,6 @@ def _path(project: Project, instance: PlannedInstance) -> str:
     return project.cache.script_path(instance.directory, instance.hash)
 
 
-class DirectoryLook(NamedTuple):
-    """The stamps of a script directory's parts, when the last of them changed, and a moment before
-    they were looked at; in ns since 1970, by the clock that stamps them."""
-
-    stamps: list[list[int]]
-    newest: int
-    at: int
-
-
 class PublishedScripts:
     """The script directories that are known to be right, so that they are not made again.
 
@@ -356,31 +347,26 @@ class PublishedScripts:
         if self._manifest.scripts[instance.script].dispatch is not None:
             return False  # its dispatcher follows from the results of tuning, too
         known = self._file.get(instance.hash)
-        if not isinstance(known, list) or len(known) != 3 or not isinstance(known[2], int):
-            return False
-        now = self.look(instance)
-        right = known[:2] == [self._says(instance, statuses), now.stamps]
-        return right and is_settled(now.newest, known[2])
+        return bool(known) and known == self._row(instance, statuses, self.look(instance)[0])
 
-    def look(self, instance: PlannedInstance) -> DirectoryLook:
-        """Return the directory as it is."""
+    def look(self, instance: PlannedInstance) -> tuple[list[Sighting], Moment]:
+        """Return the parts of the directory as they are, and a moment before they were looked
+        at."""
         moment = self._clock.moment()
         directory = self._tree.script_path(instance.directory, instance.hash)
-        seen = [sighting(os.path.join(directory, part)) for part in _PARTS]
-        return DirectoryLook(
-            [list(each.stamp) for each in seen],
-            max(each.stamp.newest for each in seen),
-            min(moment.on(each.device) for each in seen),
-        )
+        return [sighting(os.path.join(directory, part)) for part in _PARTS], moment
 
     def note(
-        self, instance: PlannedInstance, statuses: Mapping[str, str], before: DirectoryLook
+        self,
+        instance: PlannedInstance,
+        statuses: Mapping[str, str],
+        before: tuple[list[Sighting], Moment],
     ) -> None:
         """Remember that the directory was right as it was before it was published: if publishing
         changed it, the next build finds out."""
-        if self.look(instance).stamps == before.stamps:
-            row = [self._says(instance, statuses), before.stamps, before.at]
-            self._file.put(instance.hash, row)
+        seen, moment = before
+        if self.look(instance)[0] == seen and all_settled(seen, moment):
+            self._file.put(instance.hash, self._row(instance, statuses, seen))
 
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
@@ -391,7 +377,9 @@ class PublishedScripts:
         directories = os.listdir(scripts)
         return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in directories)
 
-    def _says(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> str:
+    def _row(
+        self, instance: PlannedInstance, statuses: Mapping[str, str], seen: list[Sighting]
+    ) -> list[object]:
         manifest = self._manifest
         parts = (
             self._code,
@@ -399,7 +387,7 @@ class PublishedScripts:
             repr(manifest.targets[instance.target.name]),
             *(statuses.get(program, "") for program in instance.programs),
         )
-        return sha256_text("\n".join(parts))
+        return [sha256_text("\n".join(parts)), [list(each.stamp) for each in seen]]
 
 
 class NeededDirectories:

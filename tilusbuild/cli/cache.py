@@ -22,7 +22,7 @@ from tilusbuild.cli.arguments import (
     repeated,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.report.jsonl import JsonLine, ProblemLine
+from tilusbuild.report.jsonl import GarbageLine, JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
 
@@ -131,23 +131,6 @@ class CacheMergeArgs(Common, frozen=True, kw_only=True):
     )
 
 
-class RefusedLine(JsonLine, frozen=True):
-    """Something that was not taken over; `name` is relative to the cache `source`."""
-
-    event: ClassVar[str] = "refused"
-    source: str
-    name: str
-    what: str
-
-
-class IncompleteLine(JsonLine, frozen=True):
-    """A script of which programs are in none of the caches."""
-
-    event: ClassVar[str] = "incomplete"
-    script: str
-    missing: int
-
-
 def _merge(arguments: CacheMergeArgs) -> int:
     from tilusbuild.builder.merge import merge
     from tilusbuild.errors import InputError
@@ -171,20 +154,23 @@ def _merge(arguments: CacheMergeArgs) -> int:
 
 def _emit_merged(merged: Merged) -> None:
     for each in merged.refused:
-        emit(RefusedLine(each.source, each.name, each.what))
+        emit(ProblemLine(each.what, f"{each.source}/{each.name}", "refused"))
     for script, missing in merged.incomplete.items():
-        emit(IncompleteLine(script, missing))
+        emit(ProblemLine(_missing(missing), script, "incomplete"))
     names = ("sources", "programs", "known", "includes", "scripts")
     counts = {name: getattr(merged, name) for name in names}
     emit(CountsLine({**counts, "refused": len(merged.refused)}))
+
+
+def _missing(count: int) -> str:
+    return f"{counted(count, 'program')} missing in all of the caches"
 
 
 def _print_merged(cache: Tree, merged: Merged, *, quiet: bool) -> None:
     for refused in merged.refused:
         say(f"refused: {refused}\n")
     for label, count in merged.incomplete.items():
-        missing = counted(count, "program")
-        say(f"incomplete: {label}: {missing} missing in all of the caches\n")
+        say(f"incomplete: {label}: {_missing(count)}\n")
     if not quiet:
         known = f" ({merged.known} were there before)" if merged.known else ""
         headers = counted(merged.includes, "header directory", "header directories")
@@ -213,23 +199,6 @@ class CacheGcArgs(Common, frozen=True, kw_only=True):
     dry_run: bool = flag("-n", "--dry-run", help="print what would be removed")
 
 
-class RemovedLine(JsonLine, frozen=True):
-    """An entry that was removed; its age is in seconds."""
-
-    event: ClassVar[str] = "removed"
-    name: str
-    size: int
-    age: float
-
-
-class LeftLine(JsonLine, frozen=True):
-    """Something in the cache that tilusbuild did not write: it stays."""
-
-    event: ClassVar[str] = "left"
-    name: str
-    what: str
-
-
 def _gc(arguments: CacheGcArgs) -> int:
     """Remove what no project's last build made."""
     from tilusbuild.cache.garbage import collect_garbage
@@ -254,7 +223,7 @@ def _gc(arguments: CacheGcArgs) -> int:
     freed = sum(item.size for item in result.removed)
     if arguments.json:
         for item in result.removed:
-            emit(RemovedLine(item.name, item.size, item.age))
+            emit(GarbageLine(item.name, "removed", item.size, item.age))
         _say_left(result.left, arguments)
         counts = {"removed": len(result.removed), "freed": freed, "kept": result.kept_size}
         emit(CountsLine(counts))
@@ -291,7 +260,7 @@ def _known(cache: Tree, manifests: Sequence[str]) -> list[str]:
 def _say_left(left: Mapping[str, str], arguments: Common) -> None:
     for name, what in left.items():
         if arguments.json:
-            emit(LeftLine(name, what))
+            emit(GarbageLine(name, "left", why=what))
         else:
             say(f"left alone: {name} {what}\n")
 
@@ -308,32 +277,17 @@ def _clear(arguments: Common) -> int:
     return 0
 
 
-class TransferArgs(SelectionArgs, frozen=True, kw_only=True):
-    """Which programs."""
-
-
-class TransferSummary(JsonLine, frozen=True):
-    """What went to the remote cache, or came from it; `left` did not."""
-
-    event: ClassVar[str] = "summary"
-    address: str
-    programs: int
-    bytes: int
-    left: int
-    warnings: tuple[str, ...]
-
-
-def _push(arguments: TransferArgs) -> int:
+def _push(arguments: SelectionArgs) -> int:
     """Send what is here; 1 when not all of it went."""
     return _transfer(arguments, push=True)
 
 
-def _pull(arguments: TransferArgs) -> int:
+def _pull(arguments: SelectionArgs) -> int:
     """Fetch what is not here; 1 when the remote is in trouble. What it has not is to be built."""
     return _transfer(arguments, push=False)
 
 
-def _transfer(arguments: TransferArgs, *, push: bool) -> int:
+def _transfer(arguments: SelectionArgs, *, push: bool) -> int:
     from tilusbuild.builder.transfer import transfer
 
     warnings: list[str] = []
@@ -343,7 +297,9 @@ def _transfer(arguments: TransferArgs, *, push: bool) -> int:
     went = (found.sent, found.sent_bytes) if push else (found.hits, found.fetched_bytes)
     left = found.unsent if push else found.misses + found.refused
     if arguments.json:
-        emit(TransferSummary(found.address, *went, left, tuple(warnings)))
+        for warning in warnings:
+            emit(ProblemLine(warning, found.address))
+        emit(CountsLine({"programs": went[0], "bytes": went[1], "left": left}))
     else:
         for warning in warnings:
             say(f"warning: {warning}\n")
@@ -380,30 +336,26 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     "gc": Verb(
         CacheGcArgs,
         _gc,
-        (
-            RemovedLine,
-            LeftLine,
-            CountsLine,
-        ),
+        (GarbageLine, CountsLine),
         "remove what no project's last build made",
     ),
-    "clear": Verb(Common, _clear, (LeftLine,), "remove everything"),
+    "clear": Verb(Common, _clear, (GarbageLine,), "remove everything"),
     "merge": Verb(
         CacheMergeArgs,
         _merge,
-        (RefusedLine, IncompleteLine, CountsLine),
+        (ProblemLine, CountsLine),
         "merge the caches of several machines into this one",
     ),
     "push": Verb(
-        TransferArgs,
+        SelectionArgs,
         _push,
-        (TransferSummary,),
+        (ProblemLine, CountsLine),
         "send the project's programs to the remote cache",
     ),
     "pull": Verb(
-        TransferArgs,
+        SelectionArgs,
         _pull,
-        (TransferSummary,),
+        (ProblemLine, CountsLine),
         "fetch the project's programs from the remote cache",
     ),
     **{name: load(verb) for name, verb in brought("cache action").items()},

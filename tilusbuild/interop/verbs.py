@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional, positionals
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.report.jsonl import JsonLine, ProblemLine
+from tilusbuild.report.jsonl import GarbageLine, JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
@@ -28,33 +28,6 @@ class StatsLine(JsonLine, frozen=True):
     size: int
     counts: Mapping[str, int]
     duplicates: tuple[tuple[str, ...], ...]
-
-
-class StaleFileLine(JsonLine, frozen=True):
-    """A file that a system left behind and does not use."""
-
-    event: ClassVar[str] = "litter"
-    name: str
-    what: str
-    size: int
-
-
-class RemovedFileLine(JsonLine, frozen=True):
-    """Something that was removed from a foreign cache, and why."""
-
-    event: ClassVar[str] = "removed"
-    name: str
-    why: str
-    size: int
-
-
-class InUseLine(JsonLine, frozen=True):
-    """Something that is in use, and was not removed."""
-
-    event: ClassVar[str] = "in use"
-    name: str
-    why: str
-    size: int
 
 
 class EntryLine(JsonLine, frozen=True):
@@ -75,8 +48,8 @@ class EntryLine(JsonLine, frozen=True):
 
 
 LS_LINES, STATS_LINES = (EntryLine,), (StatsLine,)
-VERIFY_LINES = (ProblemLine, StaleFileLine, CountsLine)
-GC_LINES = (RemovedFileLine, InUseLine, CountsLine)
+VERIFY_LINES = (ProblemLine, GarbageLine, CountsLine)
+GC_LINES = (GarbageLine, CountsLine)
 
 
 def is_one(path: str) -> bool:
@@ -177,7 +150,7 @@ def verify(path: str, arguments: Common) -> int:
             print(problem)
     for file in cache.stale:
         if arguments.json:
-            emit(StaleFileLine(file.path, file.what, file.size))
+            emit(GarbageLine(file.path, "litter", file.size, why=file.what))
         else:
             print(f"{file.path}: {file.what}, {amount(file.size)}")
     if arguments.json:
@@ -212,8 +185,8 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
     left = [each for each, went in removed if not went]
     for each, went in removed:
         if arguments.json:
-            kind = RemovedFileLine if went else InUseLine
-            emit(kind(each.path, each.why, each.size))
+            fate = "removed" if went else "in use"
+            emit(GarbageLine(each.path, fate, each.size, why=each.why))
         elif arguments.verbose or arguments.dry_run or not went:
             print(f"{amount(each.size):>10}  {each.path}: {each.why if went else 'in use, kept'}")
     if arguments.json:

@@ -46,6 +46,19 @@ class ProblemLine(JsonLine, frozen=True):
     advice: str = ""
 
 
+class GarbageLine(JsonLine, frozen=True):
+    """Something in a cache that nobody needs. `fate` is "removed", "in use" and therefore kept,
+    "left" because tilusbuild did not write it, or "litter" that a system left behind."""
+
+    event: ClassVar[str] = "garbage"
+    name: str
+    fate: str
+    size: int = 0
+    age: float | None = None
+    """Seconds; null where it does not count."""
+    why: str = ""
+
+
 class JsonReporter:
     """Writes the events of a build to `stream`: first the start with the schema's number, last the
     summary. Every line is flushed, so that a reader can follow; one that goes away stops nothing.
