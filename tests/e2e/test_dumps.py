@@ -11,20 +11,21 @@ from pathlib import Path
 import pytest
 
 from support import scale
-from support.project import NewProject
+from support.project import NewProject, Project
 
 
-@pytest.fixture
-def dumped(new_project: NewProject):
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Two schedules, of which the second does not compile, and an included template; built first
-    and dumped then."""
+    and dumped then. Not to be changed."""
     template = '{% include "kernels/head.cuh.j2" %}\n' + scale.TEMPLATE
-    project = new_project(
-        scale.manifest(scale.script(more="derived = { twice = 'unroll * 2' }")),
+    project = Project(tmp_path_factory.mktemp("dumped"))
+    project.write_all(
         {
+            "tilus.toml": scale.manifest(scale.script(more="derived = { twice = 'unroll * 2' }")),
             "kernels/scale.cu.j2": template + "{% if unroll == 2 %}oops{% endif %}\n",
             "kernels/head.cuh.j2": "// {{ twice }}\n",
-        },
+        }
     )
     assert project.compiled() == 2
     before = project.libraries

@@ -119,8 +119,8 @@ def test_the_cache_is_looked_after(project: Project):
     (damaged / "module/lib.so").write_bytes(b"damaged")
     found = project.run("cache", "verify", "--json", status=1)
     (problem, *links) = found.events[:-1]
-    assert problem["name"] == f"programs/{damaged.name}/module/lib.so"
-    assert [link["name"].split("/")[0] for link in links] == ["scripts"]
+    assert problem["of"] == f"programs/{damaged.name}/module/lib.so"
+    assert [link["of"].split("/")[0] for link in links] == ["scripts"]
     project.run("cache", "verify", "--repair")
     assert list(project.programs) == [other.name]
     assert project.compiled() == 1

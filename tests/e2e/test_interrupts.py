@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 
@@ -62,18 +61,6 @@ def test_interrupted(endless, fake_cuda: FakeCuda, watched: Watched, number, sta
     endless.edit("kernels/scale.cu.j2", "// fake: hang", "")
     assert endless.compiled() == 2
     assert endless.run("cache", "verify").status == 0
-
-
-def test_the_second_interrupt_ends_at_once(endless, fake_cuda: FakeCuda, watched: Watched):
-    process = endless.start("build", "-j4")
-    wait_until(lambda: in_journal(fake_cuda, "hang") == 2)
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.001)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT)
-    assert "Traceback" not in err
-    watched.assert_none()
 
 
 def test_nobody_reads_the_output(project: Project):

@@ -6,20 +6,16 @@ import array
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support import scale
 from support.nvcc_journal import FakeCuda
-from support.processes import wait_until
 from support.project import NewProject, Project
 
 MEETING = """\
@@ -103,40 +99,12 @@ class Tokens:
         fcntl.ioctl(self.end, termios.FIONREAD, waiting)
         return waiting[0]
 
-    def wait_for(self, count: int) -> None:
-        for _ in range(6000):
-            if self.count == count:
-                return
-            time.sleep(0.01)
-        pytest.fail(f"{self.count} tokens, not {count}")
-
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Iterator[Tokens]:
     made = Tokens(tmp_path / "fifo", 2)
     yield made
     os.close(made.end)
-
-
-def hanging(new_project: NewProject, environment: dict[str, str]) -> Any:
-    return new_project(
-        scale.manifest(scale.script(target="gpu", schedules=8)),
-        {"kernels/scale.cu.j2": "// fake: hang\n" + scale.TEMPLATE},
-        **environment,
-    )
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_build_that_is_stopped_gives_its_tokens_back(
-    new_project: NewProject, fake_cuda: FakeCuda, tokens: Tokens, number: int
-) -> None:
-    project = hanging(new_project, {**fake_cuda.environment, **tokens.environment})
-    build = project.start("build", "-j4")
-    # Killed between reading a token and asking for its compile, a build loses it, as is documented.
-    wait_until(lambda: fake_cuda.most_at_once() == 3)
-    build.send_signal(number)
-    build.communicate(timeout=60)
-    tokens.wait_for(2)
 
 
 def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(

@@ -126,18 +126,6 @@ class Story:
 
 def summary(**changes: Any) -> events.Summary:
     """A summary of nothing, with changes."""
-    values: dict[str, Any] = dict.fromkeys(
-        (
-            "programs",
-            "compiled",
-            "cached",
-            "failed",
-            "pruned",
-            "crashed",
-            "skipped",
-            "attempts",
-            "exit_status",
-        ),
-        0,
-    )
+    names = "programs compiled cached failed pruned crashed skipped attempts exit_status"
+    values: dict[str, Any] = dict.fromkeys(names.split(), 0)
     return events.Summary(**{**values, "seconds": 1.5, **changes})

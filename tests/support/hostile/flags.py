@@ -24,20 +24,8 @@ _HELPS = (
 _PREFIXES = ("", "", "", "-Wl,", "-Wa,", "-Wp,", "-Xcompiler ", "-Xlinker ", "@", "--", "-f")
 _VALUES = (
     *("../outside/secret", "@CANARY@", "$(touch @CANARY@)", "`touch @CANARY@`", "; touch @CANARY@"),
-    *(
-        "/dev/null",
-        "/dev/stdin",
-        "x",
-        "1",
-        "-1",
-        "",
-        " ",
-        "'",
-        '"',
-        "\n",
-        "|touch @CANARY@",
-        "{cxx}",
-    ),
+    *("/dev/null", "/dev/stdin", "x", "1", "-1", "", " ", "'", '"', "\n"),
+    *("|touch @CANARY@", "{cxx}"),
     *("-o@CANARY@", "&&touch @CANARY@", "\\", "a,b", "=", "%s", "../../..", "\x1b[31m", "é"),
 )
 _KNOWN = (

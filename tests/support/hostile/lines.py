@@ -15,7 +15,7 @@ from support.hostile.trial import Trial
 
 _WORDS = (
     *("scale", "scale/0", "s/²", "X", "0", "-1", "1e999", "9" * 5000, "nan", "", " ", "-"),
-    *(
+    *[
         "n=8",
         "n=-1",
         "n=99999999999999",
@@ -27,7 +27,7 @@ _WORDS = (
         "cpu",
         "gpu",
         "--",
-    ),
+    ],
     *("/dev/null", "/nonexistent/x", ".", "..", "tilus.toml", ".cache", "é", "a" * 5000, "\udcff"),
     *("10GB", "25d", "sm_80", "wheel", "tilus", "../outside/secret", "../outside", "*", "[", "~"),
     *(each for each in EVIL if "\0" not in each),

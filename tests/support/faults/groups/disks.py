@@ -13,7 +13,7 @@ from support.faults.mounts import mounted, sh
 from support.faults.oracle import Finding, judge
 from support.faults.world import World, entries
 
-_SCENARIOS = (
+_SCENARIOS = [
     "cold",
     "bare",
     "edit",
@@ -22,7 +22,7 @@ _SCENARIOS = (
     "package-wheel",
     "package-dir",
     "gc",
-)
+]
 _PAGE = 4
 """KiB: what a tmpfs gives out."""
 _MORE = {"bytes": 260, "files": 130}
