@@ -56,13 +56,6 @@ def test_three_sizes_and_shapes_from_constants_and_arguments(driver, link):
 
 
 class TestSharedMemory:
-    def test_above_48_kb_is_asked_for_once_a_device(self, driver, link):
-        library = link(make_recipe(smem="65536"))
-        call = {"packed": [1.0, TENSOR, SECOND]}
-        driver.call(library, call, call)
-        assert driver.lines("cuKernelSetAttribute") == ["cuKernelSetAttribute 8=65536 device=0"]
-        assert driver.lines("launch")[1].count("shared=65536") == 1
-
     def test_48_kb_needs_no_asking(self, driver, link):
         driver.call(link(make_recipe(smem="49152")), {"packed": [1.0, TENSOR, SECOND]})
         assert driver.lines("cuKernelSetAttribute") == []
