@@ -176,15 +176,6 @@ def test_a_damaged_index_and_meta(copied: Marks) -> None:
         tilusbuild.load("mark", where=copied.cache)
 
 
-def test_any_bytes_of_script_json_are_a_script_or_damaged(copied: Marks) -> None:
-    path = Path(copied.script("mark").path, "script.json")
-    data = path.read_bytes()
-    for cut in range(0, len(data), 97):
-        path.write_bytes(data[:cut])
-        with pytest.raises(CorruptCacheError):
-            tilusbuild.load("mark", where=copied.cache)
-
-
 def test_a_receipt_saves_reading_and_never_vouches_for_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

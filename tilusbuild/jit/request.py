@@ -111,12 +111,13 @@ def request(
             raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
     if target is None:
         target = os.environ.get(f"{_PREFIX}TARGET") or AUTO
-    wanted, configs = target_of(target), pass_configs_of(pass_configs or {})
+    wanted, march = target_of(target)
+    configs = pass_configs_of(pass_configs or {})
     return Request(
         source=source if isinstance(source, Source) else name,
         directory=directory,
-        target=wanted.name,
-        target_host=host_of(target_host) or wanted.host,
+        target=wanted,
+        target_host=host_of(target_host) or march,
         backend=backend_of(backend),
         out=_indices(out_idx),
         flags=(*words("compile_flags", compile_flags), *configs.flags),
@@ -196,19 +197,12 @@ class Source:
         try:
             os.makedirs(directory, exist_ok=True)
             for name, text in files.items():
-                _write(os.path.join(directory, name), text.encode())
+                path, data = os.path.join(directory, name), text.encode()
+                if not os.path.exists(path) or read_bytes(path) != data:
+                    write_atomic(path, data)
         except OSError as error:
             raise input_error(f"{directory} cannot be written: {error.strerror}") from None
         return directory
-
-
-def _write(path: str, data: bytes) -> None:
-    try:
-        if read_bytes(path) == data:
-            return
-    except FileNotFoundError:
-        pass
-    write_atomic(path, data)
 
 
 def _text(value: object) -> str:
@@ -255,7 +249,7 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
     return project, script, target, since
 
 
-def gpu_here() -> Device | None:
+def _gpu_here() -> Device | None:
     """cuda:0, or None where there is none."""
     try:
         return cuda(0) if may_have_cuda() else None
@@ -265,7 +259,7 @@ def gpu_here() -> Device | None:
 
 def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
     if word in (AUTO, CUDA):
-        gpu = gpu_here()
+        gpu = _gpu_here()
         if gpu is None and word == CUDA:
             raise input_error(
                 'target "cuda" is the GPU of this machine, and there is none',
@@ -293,7 +287,7 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
         if not fitting:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
-    gpu = gpu_here()
+    gpu = _gpu_here()
     fitting = _for_gpu(known, gpu)
     if word == AUTO:
         fitting += [name for name, each in known.items() if each.kind == "cpu"]

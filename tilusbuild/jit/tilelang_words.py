@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from tilusbuild.errors import did_you_mean, input_error
 
+TargetWords: TypeAlias = tuple[str, str | None]
+"""What a target's words ask for: a target's name, an architecture, "cuda" for this machine's GPU,
+"cpu", or "auto"; and the `-march` of host code, if they say one."""
 AUTO = "auto"
 BACKENDS = ("tvm_ffi", "ctypes", "nvrtc")
 PASS_CONFIGS = ("disable_ptxas_opt", "dump_ir", "line_directives")
@@ -33,15 +36,6 @@ _FAST_MATH = "tl.enable_fast_math"
 _REGISTER_LEVEL = "tl.ptxas_register_usage_level"
 _COMPILE_FLAGS = "tl.device_compile_flags"
 _VERBOSE_PTXAS = "tl.enable_ptxas_verbose_output"
-
-
-class TargetWords(Struct, frozen=True):
-    """What a target's words ask for."""
-
-    name: str
-    """A target's name, an architecture, "cuda" for this machine's GPU, "cpu", or "auto"."""
-    host: str | None
-    """The `-march` of host code, if they say one."""
 
 
 class PassConfigs(Struct, frozen=True):
@@ -80,7 +74,7 @@ def target_of(target: object) -> TargetWords:
         raise TypeError(f"a target is a name or an architecture, not {target!r:.80}")
     kind, *options = shlex.split(target)
     if not options:
-        return TargetWords(kind, None)
+        return kind, None
     pairs = dict(_option(target, word) for word in options)
     return _of_table({"kind": kind, **pairs})
 
@@ -110,11 +104,11 @@ def _of_table(table: Mapping[str, Any]) -> TargetWords:
             raise TypeError(f"target: {key} is a word, not {value!r:.80}")
     host = host_of(table.get("host"))
     if table.get("kind") in CPU_WORDS:
-        return TargetWords("cpu", table.get("mcpu") or host)
+        return "cpu", table.get("mcpu") or host
     name = table.get("arch") or table.get("kind")
     if not name:
         raise TypeError('a target\'s table has "arch" or "kind"')
-    return TargetWords(name, host)
+    return name, host
 
 
 def host_of(target_host: object) -> str | None:
@@ -124,13 +118,13 @@ def host_of(target_host: object) -> str | None:
         return None
     if isinstance(target_host, str) and target_host and not target_host.startswith(CPU_WORDS):
         return target_host
-    found = target_of(target_host)
-    if found.name not in CPU_WORDS:
+    name, march = target_of(target_host)
+    if name not in CPU_WORDS:
         raise input_error(
-            f'target_host: "{found.name}" is not a host',
+            f'target_host: "{name}" is not a host',
             hint='a -march such as "x86-64-v3", or "c"',
         )
-    return found.host
+    return march
 
 
 def pass_configs_of(given: Mapping[Any, Any]) -> PassConfigs:

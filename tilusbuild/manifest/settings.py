@@ -8,14 +8,14 @@ and for messages. Imports nothing heavy, because what needs no model imports thi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.runtime.places import SAFE_DIRECTORIES, distrust
+from tilusbuild.runtime.places import SAFE_DIRECTORIES, distrust, upwards
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -31,7 +31,7 @@ def find(start: str) -> str:
     that names the directories looked in, or the other user whose file it would be.
     """
     looked = []
-    for directory in _upwards(start):
+    for directory in upwards(start):
         candidate = os.path.join(directory, MANIFEST_NAME)
         if os.path.lexists(candidate):
             why = distrust(candidate)
@@ -52,22 +52,12 @@ def find(start: str) -> str:
 def git_root(start: str) -> str | None:
     """Return the top directory of the git repository (or worktree) that holds `start`; None outside
     one."""
-    return next((directory for directory in _upwards(start) if _is_git_root(directory)), None)
+    return next((directory for directory in upwards(start) if _is_git_root(directory)), None)
 
 
 def _is_git_root(directory: str) -> bool:
     # A directory in a clone, a file in a worktree or a submodule.
     return os.path.exists(os.path.join(directory, ".git"))
-
-
-def _upwards(start: str) -> Iterator[str]:
-    directory = os.path.abspath(start)
-    while True:
-        yield directory
-        parent = os.path.dirname(directory)
-        if parent == directory:
-            return
-        directory = parent
 
 
 Kind = TypeVar("Kind")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from tilusbuild.runtime.process import process
 
@@ -41,12 +41,7 @@ class OptionChoice:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with process.option_lock:
             if self._before is None:
                 process.options.pop(self._name, None)

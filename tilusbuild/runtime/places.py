@@ -206,7 +206,7 @@ def project_cache(start: str, *, named: bool = False) -> tuple[str, str]:
     """Return the cache of the project around a directory, as a build there chooses it. `named`:
     an option said that it is this project. Raises `UntrustedPlaceError` when another user's files
     decide, and no option names them."""
-    for directory in _upwards(start):
+    for directory in upwards(start):
         manifest = os.path.join(directory, "tilus.toml")
         said = _named_in(manifest) if os.path.isfile(manifest) else None
         if said is not None:
@@ -242,7 +242,8 @@ def _named_in(manifest: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _upwards(start: str) -> Iterator[str]:
+def upwards(start: str) -> Iterator[str]:
+    """Yield a directory and those above it."""
     directory = os.path.abspath(start)
     while True:
         yield directory
