@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from support.recipes import link_without_nvcc, write_module
 from tilusbuild.compile import Recipe, StepStore
-from tilusbuild.compile.program import compile_program
+from tilusbuild.compile.kernel_names import symbol_of
+from tilusbuild.compile.program import Compile, compile_program
+from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import InputError
+from tilusbuild.process.base import Runner
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.status import Cause, Compiled
 from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
 HERE = Path(__file__).parent
@@ -91,6 +97,38 @@ def compile_in(runner):
         return compile_program(recipe, toolchain, str(stage), runner=runner, **options)
 
     return run
+
+
+class DeviceCode(NamedTuple):
+    """A kernel's device code alone; `image` and `symbol` are empty unless it was built."""
+
+    outcome: Compiled
+    image: bytes = b""
+    symbol: str = ""
+
+
+@pytest.fixture
+def device(tmp_path: Path, nvrtc_toolchain: Any, runner: Runner) -> Callable[..., DeviceCode]:
+    """device(recipe) runs the steps of the device code, and no others."""
+
+    def compiled(recipe: Recipe, include_dir: str | None = None) -> DeviceCode:
+        if problem := recipe.pipeline.problem(recipe):
+            return DeviceCode(Compiled.stopped(Cause.CHECK, f"{problem}\n", problem))
+        work = tmp_path / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        tools = tools_of(nvrtc_toolchain)
+        compiling = Compile(recipe, tools, str(tmp_path), str(work), runner, StepStore(), 120.0)
+        compiling.prepare(include_dir)
+        (work / "source.cu").write_text(recipe.source, errors="surrogateescape")
+        os.utime(work / "source.cu", (1, 1))
+        image = recipe.pipeline.device_image(recipe)
+        assert image is not None
+        outcome = compiling.run(until=image)
+        if outcome.cause is not None:
+            return DeviceCode(outcome)
+        return DeviceCode(outcome, (work / image).read_bytes(), symbol_of(recipe, str(work)))
+
+    return compiled
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.compile import Prune, nvrtc_tools
+from tilusbuild.compile import Prune
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import options_text
@@ -23,7 +23,6 @@ from tilusbuild.compile.pipelines.nvrtc import (
     own_flags,
     refused_flags,
 )
-from tilusbuild.compile.program import compile_device
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
@@ -91,17 +90,6 @@ def build(tmp_path, compile_in, nvrtc_toolchain):
         return stage / "module"
 
     return run
-
-
-@pytest.fixture
-def device(tmp_path, nvrtc_toolchain, runner):
-    """device(recipe) gives the device code alone."""
-
-    def compiled(made, include_dir=None):
-        tools = nvrtc_tools(nvrtc_toolchain)
-        return compile_device(made, tools, str(tmp_path), include_dir, runner, 120.0)
-
-    return compiled
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from support.recipes import make_recipe
 from tilusbuild.binary.elf import Elf
 from tilusbuild.compile.module import options_text
 from tilusbuild.compile.pipelines.nvrtc import UNASSEMBLED, VALUED, assembler_flags
-from tilusbuild.compile.program import compile_device
-from tilusbuild.compile.steps import nvrtc_tools
 
 KERNEL = """\
 #include <cuda_fp16.h>
@@ -45,11 +43,11 @@ def toolchain(nvrtc_toolchain):
 
 
 @pytest.fixture
-def device(tmp_path, toolchain, runner):
-    """device(recipe) gives the cubin and the outcome."""
+def cubin(toolchain, device):
+    """cubin(recipe) gives the cubin and the outcome."""
 
     def compiled(made):
-        done = compile_device(made, nvrtc_tools(toolchain), str(tmp_path), None, runner, 120.0)
+        done = device(made)
         assert done.outcome.status == "built", done.outcome.log
         return done
 
@@ -73,9 +71,9 @@ def code(cubin):
 @pytest.mark.nvcc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("flags", [(), ("-maxrregcount", "24", "-use_fast_math"), ("-Xptxas=-O1",)])
-def test_the_kernel_is_the_same_without_what_it_does_not_reach(device, arch, flags):
-    lean = device(recipe(archs=(arch,), flags=flags))
-    whole = device(recipe(archs=(arch,), flags=flags, assembled=False))
+def test_the_kernel_is_the_same_without_what_it_does_not_reach(cubin, arch, flags):
+    lean = cubin(recipe(archs=(arch,), flags=flags))
+    whole = cubin(recipe(archs=(arch,), flags=flags, assembled=False))
     assert b"never" in whole.image
     assert b"never" not in lean.image
     assert b"table" in lean.image
@@ -86,13 +84,13 @@ def test_the_kernel_is_the_same_without_what_it_does_not_reach(device, arch, fla
 
 
 @pytest.mark.nvcc
-def test_a_source_without_any_keeps_the_cubin_of_nvrtc(device):
-    assert device(recipe(source=PLAIN)).image == device(recipe(source=PLAIN, assembled=False)).image
+def test_a_source_without_any_keeps_the_cubin_of_nvrtc(cubin):
+    assert cubin(recipe(source=PLAIN)).image == cubin(recipe(source=PLAIN, assembled=False)).image
 
 
 @pytest.mark.nvcc
-def test_several_architectures_are_assembled_one_by_one(device):
-    lean = device(recipe(archs=("sm_80", "sm_90a")))
+def test_several_architectures_are_assembled_one_by_one(cubin):
+    lean = cubin(recipe(archs=("sm_80", "sm_90a")))
     assert [image.arch for image in lean.outcome.images] == ["sm_80", "sm_90a"]
     assert b"never" not in lean.image
 

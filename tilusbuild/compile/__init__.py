@@ -6,7 +6,6 @@ What compiles is `compile/program.py`; it is imported by who has something to co
 from tilusbuild.compile.model import Launch, Link, Pipeline, Prune, Recipe
 from tilusbuild.compile.module import launcher_directory, module_files, options_text
 from tilusbuild.compile.pipelines import pipeline_for
-from tilusbuild.compile.steps import nvrtc_tools
 from tilusbuild.compile.units import UnitSteps, unit_store
 from tilusbuild.state.envelope import StepStore
 
@@ -20,7 +19,6 @@ __all__ = [
     "UnitSteps",
     "launcher_directory",
     "module_files",
-    "nvrtc_tools",
     "options_text",
     "pipeline_for",
     "unit_store",

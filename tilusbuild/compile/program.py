@@ -16,7 +16,6 @@ from msgspec import Struct, field
 
 from tilusbuild.compile import checks, declared, units
 from tilusbuild.compile.causes import Program, StepError, failure, not_started, scrub
-from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import PRODUCT, Findings, Recipe, Step, Tools
 from tilusbuild.compile.reads import Reads
@@ -103,55 +102,6 @@ def compile_program(
                 reason = f"{path} is not there any more"
                 return _finish(stage, Compiled.stopped(Cause.OUTPUT, "", reason))
         return _finish(stage, compiling.run())
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-class DeviceCode(Struct, frozen=True):
-    """The result of `compile_device`. `image` is a cubin, or a fatbin for several architectures or
-    PTX, `symbol` what it calls the kernel; both are empty unless `outcome.status` is "built". The
-    log names lines of the rendered source: `render.messages.map_messages` replaces them by the
-    template's."""
-
-    outcome: Compiled
-    image: bytes = b""
-    symbol: str = ""
-
-
-def compile_device(
-    recipe: Recipe,
-    tools: Tools,
-    directory: str,
-    include_dir: str | None,
-    runner: Runner,
-    timeout: float | None = None,
-    notes: Sequence[Diagnostic] = (),
-) -> DeviceCode:
-    """Compile a kernel's device code alone, for callers that launch it through the driver.
-
-    With NVRTC's tools (`nvrtc_tools`) neither nvcc, nor a host compiler, nor binutils is needed.
-    It runs in a temporary directory in `directory`. `include_dir` is the
-    directory of the recipe's headers, `timeout` is in seconds for each process, `notes` are those
-    of the closure. Raises `CancelledError` and `OSError` (of the directory's file system)."""
-    image = recipe.pipeline.device_image(recipe)
-    if image is None:
-        raise ValueError(f"the {recipe.pipeline.name} pipeline makes no device code by itself")
-    if problem := recipe.pipeline.problem(recipe):
-        return DeviceCode(Compiled.stopped(Cause.CHECK, f"{problem}\n", problem))
-    work = os.path.join(directory, "work")
-    try:
-        compiling = Compile(recipe, tools, directory, work, runner, StepStore(), timeout)
-        compiling.notes = notes
-        compiling.prepare(include_dir)
-        source = os.path.join(work, "source.cu")
-        with open(source, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(recipe.source)
-        os.utime(source, (1, 1))
-        outcome = compiling.run(until=image)
-        if outcome.cause is not None:
-            return DeviceCode(outcome)
-        symbol = symbol_of(recipe, work)
-        return DeviceCode(outcome, read_bytes(os.path.join(work, image)), symbol)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -209,18 +209,3 @@ def _lists(version: str) -> bool:
 
 # gcc searches COMPILER_PATH first, also below nvcc, which puts its own directories into PATH.
 _OWN_TOOLS = {"PATH": f"{HERE}/{TOOLS}", "COMPILER_PATH": f"{HERE}/{TOOLS}"}
-
-
-def nvrtc_tools(toolchain: Toolchain) -> Tools:
-    """Return the tools of `compile_device` on a machine that has NVRTC and no other compiler."""
-    nvrtc = toolchain.nvrtc
-    if nvrtc is None:
-        raise ValueError("the toolchain has no NVRTC")
-    ptxas = {"{ptxas}": (nvrtc.assembler,)} if nvrtc.assembler else {}
-    return Tools(
-        paths={"{nvrtc}": nvrtc.command, **ptxas},
-        environment={**_OWN_TOOLS, "LC_ALL": "C", "TZ": "UTC"},
-        directories={},
-        cuda_headers=nvrtc.include_dir,
-        reach=toolchain.reach(),
-    )
