@@ -7,10 +7,10 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner, signal_name
