@@ -16,7 +16,7 @@ from msgspec import Struct
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.signature.c_types import C_TYPES
+from tilusbuild.signature.parsing import C_TYPES
 from tilusbuild.space.t1 import read_t1
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -12,9 +12,8 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 from tilusbuild.runtime.structs import is_struct
-from tilusbuild.signature.c_types import C_TYPES
 from tilusbuild.signature.model import Argument, Dim, Signature, SignatureError, Tile
-from tilusbuild.signature.parsing import check_argument
+from tilusbuild.signature.parsing import C_TYPES, check_argument
 
 _DIMENSION_TYPES = ("i32", "i64")
 

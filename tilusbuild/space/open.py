@@ -8,6 +8,7 @@ the seed, and give up after a number of combinations that is fixed, too.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,11 +19,8 @@ from tilusbuild.expr.tree import Const, Member, Name
 from tilusbuild.expr.vector import evaluate_marked
 from tilusbuild.space.columns import value_array
 from tilusbuild.space.component import Enumerated
-from tilusbuild.space.drawing import scattered
-from tilusbuild.space.faults import fault_at
-from tilusbuild.space.join import BudgetError, Join, Watch
-from tilusbuild.space.levels import row_name
-from tilusbuild.space.model import Model, Rule, SpaceError
+from tilusbuild.space.join import BudgetError, Join, Watch, row_name
+from tilusbuild.space.model import Model, Rule, SpaceError, fault_at
 
 BATCH = 1 << 16
 MAX_DRAWN = 1 << 31  # combinations drawn for one sample: a minute or two
@@ -176,3 +174,17 @@ def _closed(part: Enumerated, seed: int) -> Iterator[dict[int, int]]:
         for row in scattered(f"{seed}:{part.members[0]}", tries, part.count).tolist():
             yield {position: int(column[row]) for position, column in columns.items()}
         place += 256
+
+
+def scattered(stream: str, tries: Any, size: int) -> Any:
+    """Return a number from 0 to before `size` for each of these places of a random stream: the
+    finaliser of SplitMix64, which is the same everywhere, of the place and of a digest."""
+    import numpy as np
+
+    base = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
+    with np.errstate(over="ignore"):
+        mixed = (tries + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(base)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return ((mixed >> np.uint64(11)) * 2.0**-53 * size).astype(np.min_scalar_type(max(size - 1, 0)))

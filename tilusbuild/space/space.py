@@ -9,6 +9,7 @@ of 10^17 points costs no more than its parts. Equal specs give equal spaces on e
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
-from tilusbuild.space.drawing import shuffled
 from tilusbuild.space.few import Few, few
 from tilusbuild.space.model import (
     Domain,
@@ -464,3 +464,17 @@ def select(
     if level == 2:
         return space.all()
     return space.sample(wanted, seed, include=(start.index,))
+
+
+def shuffled(count: int, seed: int) -> Iterator[int]:
+    """0..count-1 in an order that `seed` decides, generated as far as it is used.
+
+    Fisher and Yates' shuffle with only the moved places remembered; the randomness is sha256, which
+    is the same in every version of everything.
+    """
+    moved: dict[int, int] = {}
+    for place in range(count):
+        digest = hashlib.sha256(f"{seed}:{place}".encode()).digest()
+        other = place + int.from_bytes(digest, "big") % (count - place)
+        yield moved.get(other, other)
+        moved[other] = moved.pop(place, place)
