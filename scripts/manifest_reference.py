@@ -11,12 +11,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.shape import NAME, keys_of, schema, table_at, tables
+from tilusbuild.manifest.shape import NAME, schema, table_at, tables
 from tilusbuild.manifest.spelling import toml_text
-from tilusbuild.manifest.table import ManifestTable
+from tilusbuild.manifest.table import KeyInfo, Table, docstrings_of, keys_of
 
 _INTRODUCTION = """\
 # The manifest: `tilus.toml`
@@ -76,9 +74,11 @@ def _sections() -> Iterator[str]:
         yield f"## {_title(path)}\n"
         yield f"{inspect.cleandoc(table.__doc__ or '')}\n"
         yield "| key | value | |\n|---|---|---|"
+        words = docstrings_of(table)
         for key, field in keys_of(table).items():
             node = _properties(definitions, table).get(key, {})
-            yield f"| `{key}` | {_kind(node, definitions)}{_default(field)} | {_words(field)} |"
+            said = _words(field, words[field.name])
+            yield f"| `{key}` | {_kind(node, definitions)}{_default(field)} | {said} |"
         yield ""
 
 
@@ -100,7 +100,7 @@ def _title(path: Path) -> str:
     return f"`[{'.'.join(names)}]`"
 
 
-def _properties(definitions: Mapping[str, Any], table: type[ManifestTable]) -> Mapping[str, Any]:
+def _properties(definitions: Mapping[str, Any], table: type[Table]) -> Mapping[str, Any]:
     node = schema() if table is table_at(()) else definitions[table.__name__]
     for choice in (node, *node.get("anyOf", ())):
         if "properties" in choice:
@@ -136,17 +136,17 @@ def _plural(kind: str) -> str:
     return " or ".join(f"{word}s" if word.isalpha() else word for word in kind.split(" or "))
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
+def _default(field: KeyInfo) -> str:
+    if field.is_required:
         return ", required"
-    if field.default_factory is not None or field.default in (None, ()):
+    if field.default in (None, ()):
         return ""
     shown = f"{field.default:g}" if isinstance(field.default, float) else toml_text(field.default)
     return f"; without it `{shown}`"
 
 
-def _words(field: FieldInfo) -> str:
-    words = [field.description or ""]
+def _words(field: KeyInfo, description: str) -> str:
+    words = [description]
     if field.examples:
         words.append("E.g. " + ", ".join(f"`{toml_text(example)}`" for example in field.examples))
     return " ".join(words).replace("|", "\\|")

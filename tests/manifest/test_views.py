@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.space import Parameter
@@ -144,7 +143,7 @@ def test_the_root_is_the_directory_of_the_manifest(manifest: Manifest, project: 
 
 
 def test_a_manifest_is_frozen_all_the_way(manifest: Manifest) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError):
         manifest.scripts["m"].template = "x"  # type: ignore[misc]
     with pytest.raises(TypeError):
         manifest.scripts["n"] = manifest.scripts["m"]  # type: ignore[index]
@@ -168,12 +167,6 @@ def test_sizes(load_script: Callable[[str], Manifest], written: str, size: int) 
 
 def test_a_manifest_without_mistakes_is_not_scanned_for_places(manifest: Manifest) -> None:
     assert "locations" not in manifest._document.__dict__
-
-
-def test_a_manifest_can_be_written_out_again(manifest: Manifest) -> None:
-    dumped = manifest.model_dump(by_alias=True, exclude_defaults=True)
-    assert dumped["script"]["m"]["override"]["gpu"]["space"]["stages"] == {"values": (3,)}
-    assert dumped["build"]["defines"] == {"A": 0, "Z": 1.5}
 
 
 TOOLCHAINS = """

@@ -11,12 +11,13 @@ import pytest
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, VARIABLES
+from tilusbuild.manifest.table import checked
 from tilusbuild.remote.settings import RemoteSettings, decide
 from tilusbuild.remote.user_settings import UserRemote
 
 
 def decided(home: Path, manifest: dict[str, Any] | None = None, **variables: str) -> Any:
-    section = None if manifest is None else RemoteSection.model_validate(manifest)
+    section = None if manifest is None else checked(RemoteSection, manifest)
     environment = {f"{REMOTE_PREFIX}{name}": value for name, value in variables.items()}
     return decide(section, {"HOME": str(home), **environment})
 
@@ -47,7 +48,7 @@ def test_without_an_address_there_is_none(tmp_path: Path) -> None:
 def test_a_manifest_holds_no_secrets() -> None:
     for key in ("headers", "credential-helper", "tls-ca", "tls-certificate", "tls-key"):
         with pytest.raises(ValueError, match="Extra inputs"):
-            RemoteSection.model_validate({key: "x"})
+            checked(RemoteSection, {key: "x"})
 
 
 def test_secrets_are_for_the_server_that_the_user_named(tmp_path: Path) -> None:
@@ -115,4 +116,4 @@ def test_mistakes_in_the_environment_name_the_variable(
 
 def test_every_key_has_its_variable() -> None:
     ours = {name.removeprefix(REMOTE_PREFIX).lower() for name in VARIABLES if "REMOTE" in name}
-    assert ours == UserRemote.model_fields.keys()
+    assert ours == set(UserRemote.fields_by_key().values())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.manifest.methods import LinkMethods
+from tilusbuild.manifest.library import LinkScript
 from tilusbuild.manifest.sources import SOURCES
 from tilusbuild.plan.planner import Plan
 from tilusbuild.runtime.regular import read_bytes
@@ -104,7 +104,7 @@ def _bring_up_to_date(path: str, made: bytes) -> None:
 def _outputs(project: Project, plan: Plan) -> Iterator[_Output]:
     for instance in plan.instances:
         script = project.manifest.scripts[instance.script]
-        if isinstance(script, LinkMethods) and script.owner.output is not None:
+        if isinstance(script, LinkScript) and script.owner.output is not None:
             target = instance.target.name
             name = script.owner.output.replace("{target}", target)
             path = os.path.normpath(os.path.join(project.manifest.root, name))

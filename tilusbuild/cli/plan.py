@@ -163,6 +163,8 @@ def _print_table(rows: list[InstanceLine], programs: int, remote: int | None) ->
 
 def _print_rest(manifest: Manifest) -> None:
     """Print every other table of the manifest that is not empty, as it was understood."""
+    from tilusbuild.manifest.table import written
+
     tools = manifest.toolchain
     parts: list[tuple[str, Any]] = [("toolchain", tools)]
     parts += [(f"toolchain.named.{name}", named) for name, named in tools.named.items()]
@@ -173,7 +175,7 @@ def _print_rest(manifest: Manifest) -> None:
         ]
     parts += [(f"package.{name}", package) for name, package in manifest.packages.items()]
     for title, part in parts:
-        said = part.model_dump(mode="json", by_alias=True, exclude_defaults=True) if part else {}
+        said = written(part) if part else {}
         said.pop("named", None)
         if said:
             print(f"\n[{title}]")

@@ -326,30 +326,26 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
     override = dict(owner.override)
     if target in override:
         kept = {name: v for name, v in override[target].default.items() if name not in schedule}
-        override[target] = override[target].model_copy(update={"default": kept, "params": {}})
-    fixed = owner.model_copy(
-        update={
-            "params": _constants(manifest, script, target, params),
-            "default": {**owner.default, **schedule},
-            "override": override,
-        }
+        override[target] = override[target].replaced(default=kept, params={})
+    fixed = owner.replaced(
+        params=_constants(manifest, script, target, params),
+        default={**owner.default, **schedule},
+        override=override,
     )
     changed: dict[str, Any] = {"scripts": {**manifest.scripts, script: fixed}}
     changed["toolchain"] = declared
     if wanted.config("line_directives"):
-        changed["build"] = manifest.build.model_copy(update={"line_directives": True})
+        changed["build"] = manifest.build.replaced(line_directives=True)
     on_cpu = manifest.targets[target].is_cpu
     fast = "-ffast-math" if on_cpu else "--use_fast_math"
     flags = (*wanted.flags, fast) if wanted.fast_math else wanted.flags
     if on_cpu:
         host = manifest.targets[target]
-        host = host.model_copy(update={"flags": (*host.flags, *flags)})
-        return manifest.model_copy(
-            update={**changed, "targets": {**manifest.targets, target: host}}
-        )
+        host = host.replaced(flags=(*host.flags, *flags))
+        return manifest.replaced(**changed, targets={**manifest.targets, target: host})
     if wanted.config("disable_ptxas_opt"):
         flags = (*flags, "--ptxas-options=-O0")
-    made = manifest.model_copy(update=changed)
+    made = manifest.replaced(**changed)
     return made.with_last_flags((*manifest.last_flags, *flags)) if flags else made
 
 

@@ -14,10 +14,11 @@ from tilusbuild.manifest.settings import MANIFEST_NAME, Setting, Settings, find,
 if TYPE_CHECKING:
     from tilusbuild.manifest.library import LinkScript, SourcesScript
     from tilusbuild.manifest.loading import load
-    from tilusbuild.manifest.methods import expression, signature_of
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.names import snake_case
     from tilusbuild.manifest.requirement import parse_requirement
+    from tilusbuild.manifest.script import signature_of
+    from tilusbuild.manifest.script_sections import expression
     from tilusbuild.manifest.sections import IncludeDir
     from tilusbuild.manifest.shape import schema
     from tilusbuild.manifest.sources import LANGUAGES
@@ -48,11 +49,11 @@ _HOMES = {
     "LinkScript": "library",
     "Manifest": "model",
     "SourcesScript": "library",
-    "expression": "methods",
+    "expression": "script_sections",
     "load": "loading",
     "parse_requirement": "requirement",
     "schema": "shape",
-    "signature_of": "methods",
+    "signature_of": "script",
     "snake_case": "names",
 }
 

@@ -12,9 +12,9 @@ from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.check_expressions import NameScope, scope_of, stride_problem
 from tilusbuild.manifest.check_space import check_chosen
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.methods import expression
 from tilusbuild.manifest.names import COSTS
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script_sections import expression
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.runtime.structs import is_struct, struct_of
 from tilusbuild.signature import SignatureError, parse_argument

@@ -17,9 +17,10 @@ from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.methods import argument_of, expression
 from tilusbuild.manifest.names import COSTS, linked_names
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script_sections import argument_of, expression
+from tilusbuild.manifest.table import written
 from tilusbuild.manifest.valued_flags import in_place
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
@@ -99,7 +100,7 @@ def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
         yield _Place(("derived", name), source, _STATIC)
     for name, rule in script.restrict_sources(target).items():
         yield _Place(("restrict", name), rule, _STATIC)
-    for key, limit in script.prune.model_dump(by_alias=True, exclude_none=True).items():
+    for key, limit in written(script.prune).items():
         yield _Place(("prune", key), limit, _STATIC)
     for source in in_place(script.kernel or ""):
         yield _Place(("kernel",), source, _STATIC)

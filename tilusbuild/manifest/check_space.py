@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.methods import as_row
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script import as_row
 from tilusbuild.manifest.spelling import toml_text
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.space.model import Row

@@ -6,11 +6,7 @@ document, before anything is checked, so that the rest of the builder knows scri
 wrong with one of these is reported where it is written: in the kernel's table, else the script's.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
-
-from pydantic import Field
 
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.script_sections import (
@@ -21,41 +17,36 @@ from tilusbuild.manifest.script_sections import (
     PruneSection,
     TuneSection,
 )
-from tilusbuild.manifest.table import AnyValue, Entries, ManifestTable, entries
+from tilusbuild.manifest.table import NOTHING, AnyValue, Entries, Key, Table
 
 KERNELS = "kernels"
 
 
-class KernelSection(ManifestTable):
+class KernelSection(Table, frozen=True):
     """One of the kernels of a script's template: the script `NAME.KERNEL`.
 
     What is not said here is as the script says it.
     """
 
-    description: str | None = Field(
-        None, description="One line for people.", examples=["The gradient"]
-    )
-    kernel: Annotated[str, Field(pattern=KERNEL_NAME)] | None = Field(
-        None,
-        description="The `__global__` function; without it the name of this table.",
-        examples=["ops::backward<{{ block }}>"],
-    )
-    args: Entries[Arg] = Field(
-        default_factory=entries,
-        description="The call signature, in the kernel's order.",
-        examples=[{"x": "f32*[n]", "n": "i32"}],
-    )
-    launch: LaunchSection | None = Field(None, description="The launch geometry.")
-    default: Entries[AnyValue] = Field(
-        default_factory=entries,
-        description="The schedule that is used when nothing better is known.",
-        examples=[{"block": 128}],
-    )
-    prune: PruneSection = Field(
-        default_factory=PruneSection, description="Which compiled kernels are left out."
-    )
-    dispatch: DispatchSection | None = Field(None, description="Which schedule serves which sizes.")
-    tune: TuneSection | None = Field(None, description="How `run` and `tune` call the kernel.")
+    description: Annotated[str | None, Key(examples=["The gradient"])] = None
+    """One line for people."""
+    kernel: Annotated[
+        Annotated[str, Key(pattern=KERNEL_NAME)] | None,
+        Key(examples=["ops::backward<{{ block }}>"]),
+    ] = None
+    """The `__global__` function; without it the name of this table."""
+    args: Annotated[Entries[Arg], Key(examples=[{"x": "f32*[n]", "n": "i32"}])] = NOTHING
+    """The call signature, in the kernel's order."""
+    launch: LaunchSection | None = None
+    """The launch geometry."""
+    default: Annotated[Entries[AnyValue], Key(examples=[{"block": 128}])] = NOTHING
+    """The schedule that is used when nothing better is known."""
+    prune: PruneSection = PruneSection()
+    """Which compiled kernels are left out."""
+    dispatch: DispatchSection | None = None
+    """Which schedule serves which sizes."""
+    tune: TuneSection | None = None
+    """How `run` and `tune` call the kernel."""
 
 
 _ALONE = ("kernel", "entry", "library")
@@ -85,7 +76,7 @@ def spread(document: Document) -> None:
 
 
 def _is_right(script: dict[str, Any], kernels: Any) -> bool:
-    known = {field.alias or name for name, field in KernelSection.model_fields.items()}
+    known = KernelSection.fields_by_key().keys()
     return (
         isinstance(kernels, dict)
         and bool(kernels)

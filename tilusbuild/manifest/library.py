@@ -5,25 +5,24 @@ space is the list of its source files, each an object; and `NAME`, whose one pro
 the objects of the scripts that say `library = "NAME"`. Places of both lead to the library's table.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
 
-from typing import Literal
-
-from pydantic import Field
-
-from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
-from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.script import Form, ScriptSection
 from tilusbuild.manifest.sections import IncludeDir
-from tilusbuild.manifest.table import AnyValue, Entries, ManifestTable, Text, entries
+from tilusbuild.manifest.sources import SOURCE, SOURCES, files_of
+from tilusbuild.manifest.table import NOTHING, AnyValue, Entries, Key, Table, Text
+from tilusbuild.space.model import Parameter
 
 
-class LinkDir(IncludeDir):
+class LinkDir(IncludeDir, frozen=True):
     """A directory with libraries to link: of the project, or of an installed Python package.
 
     Written like a directory of `include-dirs`."""
 
 
-class LibrarySection(ManifestTable):
+class LibrarySection(Table, frozen=True):
     """One library of many objects: plain sources, and the programs of scripts that name it.
 
     Each source is compiled by itself, is kept under its own hash, and is compiled again only when
@@ -31,119 +30,108 @@ class LibrarySection(ManifestTable):
     sources make visible.
     """
 
-    description: str | None = Field(
-        None, description="One line for people.", examples=["The CUDA backend"]
-    )
-    sources: tuple[Text, ...] = Field(
-        (),
-        description="Patterns of source files inside the project (`.cu`, `.cpp`, `.cc`, `.cxx`, "
-        "`.c`): each becomes an object. They are not rendered.",
-        examples=[["src/*.cu", "src/host/**/*.cpp"]],
-    )
-    objects: tuple[Text, ...] = Field(
-        (),
-        description="Patterns of objects and archives to link as they are; their contents are in "
-        "the hash.",
-        examples=[["vendor/*.o", "vendor/libblend.a"]],
-    )
-    kind: Literal["shared", "static"] = Field(
-        "shared", description="What is made: `lib.so`, or the archive `lib.a`."
-    )
-    targets: tuple[Text, ...] | None = Field(
-        None,
-        min_length=1,
-        description="Names of `[target.NAME]` to build for; all without it.",
-        examples=[["h100"]],
-    )
-    output: Text | None = Field(
-        None,
-        description="A file of the project that each build brings up to date with the library; "
-        "`{target}` stands for the target's name.",
-        examples=["build/{target}/libbackend.so"],
-    )
-    include_dirs: tuple[IncludeDir, ...] = Field(
-        (),
-        description="Directories that `#include` searches, before those of `[build]`.",
-        examples=[["include"]],
-    )
-    headers: tuple[Text, ...] = Field(
-        (),
-        description="Patterns of headers for computed includes, besides those of `[build]`.",
-        examples=[["tables/*.inc"]],
-    )
-    flags: tuple[Text, ...] = Field(
-        (),
-        description="Device compiler arguments for the sources, after those of `[build]` and of "
-        "the target.",
-        examples=[["-Xcompiler", "-fvisibility=hidden"]],
-    )
-    toolchain: Text | None = Field(
-        None,
-        description="The `[toolchain.named.NAME]` that compiles the sources and links the library, "
-        "in place of `[toolchain]`; and compiles the objects of scripts that name none themselves.",
-        examples=["cuda12"],
-    )
-    unsafe_flags: bool = Field(
-        False, description="As `unsafe-flags` of `[build]`, for these sources."
-    )
-    defines: Entries[AnyValue] = Field(
-        default_factory=entries,
-        description="Preprocessor macros for the sources, over those of `[build]` and the target.",
-        examples=[{"BACKEND_BUILD": 1}],
-    )
-    rdc: bool = Field(
-        False,
-        description="Relocatable device code: device functions may be defined in another object, "
-        "and a device link joins them.",
-    )
-    cudart: Literal["static", "shared", "none"] = Field(
-        "static", description="How the CUDA runtime is linked into a shared library."
-    )
-    link_libs: tuple[Text, ...] = Field(
-        (),
-        description="Libraries to link, as after `-l`. One that is in a directory of `link-dirs` "
-        "is in the hash with its content; any other is the toolkit's or the system's.",
-        examples=[["cublas", "dl"]],
-    )
-    link_dirs: tuple[LinkDir, ...] = Field(
-        (),
-        description="Directories in which `link-libs` are looked for first, in order.",
-        examples=[["vendor/lib", {"package": "torch", "path": "lib"}]],
-    )
-    rpath: tuple[Text, ...] = Field(
-        (),
-        description="Where the library looks for those that it needs, when it is loaded. Nothing "
-        "is added by itself.",
-        examples=[["$ORIGIN", "$ORIGIN/../lib"]],
-    )
-    needed: tuple[Text, ...] = Field(
-        (),
-        description="Libraries that the loading process has, by their sonames: the library asks "
-        "for them, and what they define is not looked for at the link.",
-        examples=[["libfarm.so.2"]],
-    )
-    torch: bool = Field(
-        False,
-        description="PyTorch's headers, its C++ ABI, and its libraries as `needed`: for operators "
-        "of `torch.ops`. They are those of the Python environment of the build.",
-    )
-    undefined: bool = Field(
-        False,
-        description="Allow symbols that nothing linked defines: the process that loads the library "
-        "has them.",
-    )
+    description: Annotated[str | None, Key(examples=["The CUDA backend"])] = None
+    """One line for people."""
+    sources: Annotated[tuple[Text, ...], Key(examples=[["src/*.cu", "src/host/**/*.cpp"]])] = ()
+    """Patterns of source files inside the project (`.cu`, `.cpp`, `.cc`, `.cxx`, `.c`): each
+    becomes an object. They are not rendered."""
+    objects: Annotated[tuple[Text, ...], Key(examples=[["vendor/*.o", "vendor/libblend.a"]])] = ()
+    """Patterns of objects and archives to link as they are; their contents are in the hash."""
+    kind: Literal["shared", "static"] = "shared"
+    """What is made: `lib.so`, or the archive `lib.a`."""
+    targets: Annotated[tuple[Text, ...] | None, Key(min_length=1, examples=[["h100"]])] = None
+    """Names of `[target.NAME]` to build for; all without it."""
+    output: Annotated[Text | None, Key(examples=["build/{target}/libbackend.so"])] = None
+    """A file of the project that each build brings up to date with the library; `{target}` stands
+    for the target's name."""
+    include_dirs: Annotated[tuple[IncludeDir, ...], Key(examples=[["include"]])] = ()
+    """Directories that `#include` searches, before those of `[build]`."""
+    headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()
+    """Patterns of headers for computed includes, besides those of `[build]`."""
+    flags: Annotated[tuple[Text, ...], Key(examples=[["-Xcompiler", "-fvisibility=hidden"]])] = ()
+    """Device compiler arguments for the sources, after those of `[build]` and of the target."""
+    toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
+    """The `[toolchain.named.NAME]` that compiles the sources and links the library, in place of
+    `[toolchain]`; and compiles the objects of scripts that name none themselves."""
+    unsafe_flags: bool = False
+    """As `unsafe-flags` of `[build]`, for these sources."""
+    defines: Annotated[Entries[AnyValue], Key(examples=[{"BACKEND_BUILD": 1}])] = NOTHING
+    """Preprocessor macros for the sources, over those of `[build]` and the target."""
+    rdc: bool = False
+    """Relocatable device code: device functions may be defined in another object, and a device link
+    joins them."""
+    cudart: Literal["static", "shared", "none"] = "static"
+    """How the CUDA runtime is linked into a shared library."""
+    link_libs: Annotated[tuple[Text, ...], Key(examples=[["cublas", "dl"]])] = ()
+    """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
+    with its content; any other is the toolkit's or the system's."""
+    link_dirs: Annotated[
+        tuple[LinkDir, ...], Key(examples=[["vendor/lib", {"package": "torch", "path": "lib"}]])
+    ] = ()
+    """Directories in which `link-libs` are looked for first, in order."""
+    rpath: Annotated[tuple[Text, ...], Key(examples=[["$ORIGIN", "$ORIGIN/../lib"]])] = ()
+    """Where the library looks for those that it needs, when it is loaded. Nothing is added by
+    itself."""
+    needed: Annotated[tuple[Text, ...], Key(examples=[["libfarm.so.2"]])] = ()
+    """Libraries that the loading process has, by their sonames: the library asks for them, and what
+    they define is not looked for at the link."""
+    torch: bool = False
+    """PyTorch's headers, its C++ ABI, and its libraries as `needed`: for operators of `torch.ops`.
+    They are those of the Python environment of the build."""
+    undefined: bool = False
+    """Allow symbols that nothing linked defines: the process that loads the library has them."""
 
 
-class SourcesScript(SourcesMethods, ScriptSection):
+class SourcesScript(ScriptSection, frozen=True, kw_only=True):
     """The script of a library's sources; its template is the first of them."""
 
     files: tuple[str, ...]
     rdc: bool
 
+    @property
+    def form(self) -> Form:
+        return "object"
 
-class LinkScript(LinkMethods, ScriptSection):
+    def space_for(self, target: str) -> Mapping[str, Parameter]:
+        rows = tuple((name,) for name in self.files)
+        return MappingProxyType({SOURCE: Parameter((SOURCE,), rows, None, None, None)})
+
+
+class LinkScript(ScriptSection, frozen=True, kw_only=True):
     """The script of a library itself: one program, and no template."""
 
     owner: LibrarySection
     libs: tuple[str, ...]
     """The objects and archives that `objects` matches."""
+
+    @property
+    def form(self) -> Form:
+        return self.owner.kind
+
+
+def scripts_of(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, ScriptSection]:
+    """Return the scripts that libraries stand for, by name, sources before what links them."""
+    found: dict[str, ScriptSection] = {}
+    for name, library in libraries.items():
+        files = files_of(root, library.sources)
+        if files:
+            found[name + SOURCES] = SourcesScript(
+                targets=library.targets,
+                template=files[0],
+                library=name,
+                include_dirs=library.include_dirs,
+                headers=library.headers,
+                flags=library.flags,
+                unsafe_flags=library.unsafe_flags,
+                defines=library.defines,
+                files=files,
+                rdc=library.rdc,
+            )
+        found[name] = LinkScript(
+            targets=library.targets,
+            template="",
+            description=library.description,
+            owner=library,
+            libs=files_of(root, library.objects),
+        )
+    return found

@@ -30,18 +30,16 @@ from tilusbuild.manifest.check_units import check_units
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError, too_many
 from tilusbuild.manifest.document import Document, read_document, shown_path
 from tilusbuild.manifest.kernels import spread
-from tilusbuild.manifest.library import LinkScript, SourcesScript
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.shape import (
     example_at,
     header,
-    keys_of,
     table_at,
     tables,
 )
 from tilusbuild.manifest.spelling import toml_text
-from tilusbuild.manifest.table import kind_of
+from tilusbuild.manifest.table import Fault, checked, keys_of, kind_of
 
 _CHECKS = (
     check_names,
@@ -78,7 +76,7 @@ def _load(path: str) -> Manifest:
         diagnostics += checks.diagnostics
     if diagnostics or manifest is None:
         raise InputError(*sorted(diagnostics, key=_position))
-    return manifest.with_libraries(SourcesScript.model_construct, LinkScript.model_construct)
+    return manifest.with_libraries()
 
 
 def _position(diagnostic: Diagnostic) -> tuple[int, int]:
@@ -92,7 +90,6 @@ _KINDS = {
     "float_type": "a number",
     "int_type": "an integer",
     "mapping_type": "a table",
-    "model_type": "a table",
     "string_type": "a string",
     "tuple_type": "an array",
 }
@@ -118,8 +115,7 @@ def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
     for round_number in range(_ROUNDS):
         validated = _validated(data)
         if isinstance(validated, Manifest):
-            validated._document = document
-            return validated, diagnostics
+            return validated.replaced(_document=document), diagnostics
         if round_number == 0:
             causes = _causes(validated)
             diagnostics = [_diagnostic(document, each) for each in causes[:MAX_MISTAKES]]
@@ -132,7 +128,7 @@ def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
 
 def _validated(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
     try:
-        return Manifest.model_validate(_frozen(data))
+        return checked(Manifest, _frozen(data))
     except ValidationError as error:
         return error.errors(include_url=False)
 
@@ -216,8 +212,9 @@ def _words(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
     example = example_at(path)
     hint = f"as in: {example}" if example else None
-    if kind == "tilusbuild":
-        return context["message"], context["hint"] or hint
+    if kind == "value_error":
+        error: Fault = context["error"]
+        return error.message, error.hint or hint
     if kind in _KINDS:
         return f"must be {_KINDS[kind]}, not {kind_of(given)}", _kind_hint(kind, given, key) or hint
     if kind in _LIMITS:

@@ -10,32 +10,36 @@ good as no file: then the manifest is loaded, and says what is wrong with it.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from msgspec import Raw, Struct, json
 
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.check_files import check_files
 from tilusbuild.manifest.checks import Checks, TooManyMistakesError
 from tilusbuild.manifest.document import Document, read_text
-from tilusbuild.manifest.plain import decoded, encoded
+from tilusbuild.manifest.model import NO_DOCUMENT, Manifest
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.noop import record
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import is_settled, stamp_of
 
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
-
-_ENVELOPE = Envelope("manifest 2")
+_ENVELOPE = Envelope("manifest 3")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _A_MINUTE = 60_000_000_000
 """Nanoseconds. Code that changed so lately may be other code than what runs."""
-_DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
+
+
+class _Memo(Struct):
+    of: list[str]
+    code: list[list[Any]]
+    manifest: Raw
 
 
 def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
@@ -46,39 +50,39 @@ def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
         return None
     try:
         text = read_text(path)
-        known = json.loads(body)
-        if known["of"] != _key(path, text) or not _is_our_code(known["code"]):
+        known = json.decode(body, type=_Memo)
+        if known.of != _key(path, text) or not _is_our_code(known.code):
             return None
-        return _checked(Document(path, text), known)
-    except (InputError, TooManyMistakesError, *_DAMAGE):
+        manifest = json.decode(known.manifest, type=Manifest)
+        return _checked(Document(path, text), manifest)
+    except (InputError, TooManyMistakesError, ValueError, RecursionError):
         return None
 
 
-def _checked(document: Document, known: Mapping[str, Any]) -> Manifest | None:
-    manifest, kinds = decoded(known)
-    manifest._document, manifest._last_flags = document, ()
+def _checked(document: Document, manifest: Manifest) -> Manifest | None:
+    manifest = manifest.replaced(_document=document)
     checks = Checks(document, manifest)
     check_files(checks)
     if manifest.libraries:
         from tilusbuild.manifest.check_libraries import check_libraries
 
         check_libraries(checks)
-        manifest = manifest.with_libraries(kinds["SourcesScript"], kinds["LinkScript"])
-    return None if checks.diagnostics else manifest
+    return None if checks.diagnostics else manifest.with_libraries()
 
 
 def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
-    """Keep a manifest that was just loaded; do nothing where that is not possible, or for one that
-    is remembered already."""
+    """Keep a manifest that was just loaded; do nothing where that is not possible."""
     file = _file(manifest.path, environment)
     code = _our_code()
-    if file is None or code is None or not hasattr(manifest, "model_fields_set"):
+    if file is None or code is None:
         return
     of = _key(manifest.path, manifest._document.text)
-    body = json.dumps({"of": of, "code": code, **encoded(manifest)})
+    scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
+    bare = manifest.replaced(scripts=scripts, _document=NO_DOCUMENT, _last_flags=())
+    known = _Memo(of, code, Raw(json.encode(bare, enc_hook=dict)))
     with suppress(OSError):
         os.makedirs(os.path.dirname(file), exist_ok=True)
-    _ENVELOPE.write(file, body.encode())
+    _ENVELOPE.write(file, json.encode(known))
 
 
 def _file(path: str, environment: Mapping[str, str]) -> str | None:

@@ -1,16 +1,14 @@
 """`[script.NAME]`: a kernel template, how it is called, and what it is tuned over."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from typing import Annotated, Literal
+from msgspec import field
 
-from pydantic import Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-
-from tilusbuild.expr import Value
+from tilusbuild.expr import Expr, Value
 from tilusbuild.manifest.kernels import KernelSection
-from tilusbuild.manifest.methods import ParameterMethods, ScriptMethods
+from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
     Arg,
@@ -25,22 +23,30 @@ from tilusbuild.manifest.script_sections import (
     RuleOrFalse,
     TemplateName,
     TuneSection,
+    argument_of,
+    expression,
 )
-from tilusbuild.manifest.sections import IncludeDir, Standard, or_shorthand
+from tilusbuild.manifest.sections import IncludeDir, Standard
 from tilusbuild.manifest.table import (
+    NOTHING,
     VALUE_SCHEMA,
     AnyValue,
     Entries,
     ExprSource,
-    ManifestTable,
+    Fault,
+    Key,
+    Table,
     Text,
     checked_value,
-    entries,
-    fault,
     kind_of,
     shorthand,
 )
-from tilusbuild.space.model import Row
+from tilusbuild.signature import Signature, signature
+from tilusbuild.space.model import Parameter, Row
+
+Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]
+"""What a program is: a kernel or a host function with its launcher, an object, or objects linked
+into a library of either kind."""
 
 
 def _row(value: object) -> Value | Row:
@@ -52,7 +58,7 @@ def _row(value: object) -> Value | Row:
 _ROW_SCHEMA = {
     "anyOf": [VALUE_SCHEMA, {"type": "array", "items": VALUE_SCHEMA, "minItems": 1}],
 }
-RowOrValue = Annotated[Value | Row, PlainValidator(_row), WithJsonSchema(_ROW_SCHEMA)]
+RowOrValue = Annotated[Value | Row, Key(plain=_row, schema=_ROW_SCHEMA)]
 """A value, or for linked parameters one value each."""
 
 
@@ -60,7 +66,7 @@ def _constant(value: object) -> Value | tuple[Value | Row, ...]:
     if isinstance(value, tuple):
         return tuple(_row(item) for item in value)
     if isinstance(value, dict):
-        raise fault(
+        raise Fault(
             "must be a value or an array of values, not a table", "a tuned parameter is in `space`"
         )
     return checked_value(value)
@@ -68,265 +74,328 @@ def _constant(value: object) -> Value | tuple[Value | Row, ...]:
 
 ParamValues = Annotated[
     Value | tuple[Value | Row, ...],
-    PlainValidator(_constant),
-    WithJsonSchema(
-        {"anyOf": [VALUE_SCHEMA, {"type": "array", "items": _ROW_SCHEMA, "minItems": 1}]}
+    Key(
+        plain=_constant,
+        schema={"anyOf": [VALUE_SCHEMA, {"type": "array", "items": _ROW_SCHEMA, "minItems": 1}]},
     ),
 ]
 """A constant, or an array that makes one instance of the script for each item."""
 
 
-class ParameterSection(ParameterMethods, ManifestTable):
+class ParameterSection(Table, frozen=True):
     """One tuning parameter, or several linked ones (`"warp_m, warp_n"`, with rows of values).
 
     Written as an array of values, or as a table with exactly one of `values`, `range` and `pow2`.
     """
 
-    values: tuple[RowOrValue, ...] | None = Field(
-        None, description="The values, in order.", examples=[[1, 2, 4], [[1, 1], [2, 2]]]
-    )
-    bounds: tuple[int, ...] | None = Field(
-        None,
-        alias="range",
-        min_length=2,
-        max_length=3,
-        description="First and last value, both included, and optionally the step.",
-        examples=[[2, 6], [32, 128, 32]],
-    )
-    pow2: tuple[int, int] | None = Field(
-        None,
-        description="All powers of two from the first to the last, both included.",
-        examples=[[16, 256]],
-    )
-    when: Text | None = Field(
-        None,
-        description="An expression over other parameters. Where it is false the parameter is not "
-        "tuned: it has the value of `else`.",
-        examples=["not persistent"],
-    )
-    otherwise: RowOrValue | None = Field(
-        None, alias="else", description="The value where `when` is false.", examples=[1]
-    )
-    default: RowOrValue | None = Field(
-        None, description="The value in the default schedule.", examples=[4]
-    )
+    short = ({"type": "array", "items": _ROW_SCHEMA, "minItems": 1},)
 
-    @model_validator(mode="before")
+    values: Annotated[
+        tuple[RowOrValue, ...] | None, Key(examples=[[1, 2, 4], [[1, 1], [2, 2]]])
+    ] = None
+    """The values, in order."""
+    bounds: Annotated[
+        tuple[int, ...] | None, Key(min_length=2, max_length=3, examples=[[2, 6], [32, 128, 32]])
+    ] = field(name="range", default=None)
+    """First and last value, both included, and optionally the step."""
+    pow2: Annotated[tuple[int, int] | None, Key(examples=[[16, 256]])] = None
+    """All powers of two from the first to the last, both included."""
+    when: Annotated[Text | None, Key(examples=["not persistent"])] = None
+    """An expression over other parameters. Where it is false the parameter is not tuned: it has the
+    value of `else`."""
+    otherwise: Annotated[RowOrValue | None, Key(examples=[1])] = field(name="else", default=None)
+    """The value where `when` is false."""
+    default: Annotated[RowOrValue | None, Key(examples=[4])] = None
+    """The value in the default schedule."""
+
     @classmethod
-    def _shorthand(cls, value: object) -> object:
+    def read(cls, value: object) -> object:
         if not isinstance(value, (tuple, dict)):
             shown = str(value).lower() if isinstance(value, bool) else value
             hint = f"one value is written [{shown}]" if isinstance(value, (int, float)) else None
-            raise fault(
+            raise Fault(
                 f"must be an array of values or a table, not {kind_of(value)}",
                 hint or "as in [16, 32], { range = [2, 6] } or { pow2 = [16, 256] }",
             )
         return shorthand("values", tuple)(value)
 
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        values = {"type": "array", "items": _ROW_SCHEMA, "minItems": 1}
-        return or_shorthand(cls, core, handler, values)
+    def domain(self) -> tuple[Value | Row, ...]:
+        """Return the values as written or counted out, not yet as rows."""
+        if self.values is not None:
+            return self.values
+        if self.bounds is not None:
+            first, last, *step = self.bounds
+            return tuple(range(first, last + 1, step[0] if step else 1))
+        first, last = self.pow2 or (1, 0)
+        return tuple(1 << n for n in range(first.bit_length() - 1, last.bit_length()))
 
 
-class OverrideSection(ManifestTable):
+def parameter_of(key: str, parameter: ParameterSection) -> Parameter:
+    """Return a checked parameter as rows. `key` is the manifest's: `"warp_m, warp_n"` links two."""
+    return Parameter(
+        linked_names(key),
+        tuple(as_row(value) for value in parameter.domain()),
+        expression(parameter.when) if parameter.when is not None else None,
+        as_row(parameter.otherwise) if parameter.otherwise is not None else None,
+        as_row(parameter.default) if parameter.default is not None else None,
+    )
+
+
+def constant_of(key: str, values: Value | tuple[Value | Row, ...]) -> Parameter:
+    """Return a checked entry of `params` as rows: one instance of the script for each."""
+    rows = values if isinstance(values, tuple) else (values,)
+    return Parameter(linked_names(key), tuple(as_row(value) for value in rows))
+
+
+def as_row(value: Value | Row) -> Row:
+    """Return one value for each name."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def with_defaults(
+    parameters: Mapping[str, ParameterSection], chosen: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Return each parameter's default, where it has one; `chosen` takes precedence over it."""
+    own = {
+        name: value
+        for key, parameter in parameters.items()
+        if parameter.default is not None
+        for name, value in zip(linked_names(key), as_row(parameter.default), strict=True)
+    }
+    return own | dict(chosen)
+
+
+class OverrideSection(Table, frozen=True):
     """What differs for one target. Each entry replaces the script's of that name, whole.
 
     So `space.stages = { range = [3, 8] }` also drops the `default` and `when` that `stages` had.
     `flags` replaces the script's list; `restrict.NAME = false` removes a rule.
     """
 
-    params: Entries[ParamValues] = Field(
-        default_factory=entries,
-        description="Constants of this target.",
-        examples=[{"in_bytes": 1}],
+    params: Annotated[Entries[ParamValues], Key(examples=[{"in_bytes": 1}])] = NOTHING
+    """Constants of this target."""
+    space: Annotated[Entries[ParameterSection], Key(examples=[{"stages": {"range": [3, 8]}}])] = (
+        NOTHING
     )
-    space: Entries[ParameterSection] = Field(
-        default_factory=entries,
-        description="Parameters of this target.",
-        examples=[{"stages": {"range": [3, 8]}}],
-    )
-    derived: Entries[ExprSource] = Field(
-        default_factory=entries,
-        description="Derived values of this target.",
-        examples=[{"threads": "warp_m * warp_n * 32 + 128"}],
-    )
-    restrict: Entries[RuleOrFalse] = Field(
-        default_factory=entries,
-        description="Rules of this target; `false` removes one.",
-        examples=[{"tile_m": False}],
-    )
-    launch: LaunchOverride | None = Field(None, description="Launch geometry of this target.")
-    default: Entries[AnyValue] = Field(
-        default_factory=entries,
-        description="The default schedule of this target.",
-        examples=[{"block_m": 256}],
-    )
-    flags: tuple[Text, ...] | None = Field(
-        None, description="Compiler arguments in place of the script's.", examples=[["-O2"]]
-    )
-    defines: Entries[AnyValue] = Field(
-        default_factory=entries, description="Macros of this target.", examples=[{"USE_TMA": 1}]
-    )
+    """Parameters of this target."""
+    derived: Annotated[
+        Entries[ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32 + 128"}])
+    ] = NOTHING
+    """Derived values of this target."""
+    restrict: Annotated[Entries[RuleOrFalse], Key(examples=[{"tile_m": False}])] = NOTHING
+    """Rules of this target; `false` removes one."""
+    launch: LaunchOverride | None = None
+    """Launch geometry of this target."""
+    default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 256}])] = NOTHING
+    """The default schedule of this target."""
+    flags: Annotated[tuple[Text, ...] | None, Key(examples=[["-O2"]])] = None
+    """Compiler arguments in place of the script's."""
+    defines: Annotated[Entries[AnyValue], Key(examples=[{"USE_TMA": 1}])] = NOTHING
+    """Macros of this target."""
 
 
-class ScriptSection(ScriptMethods, ManifestTable):
+_NO_OVERRIDE = OverrideSection()
+
+
+class Launch(NamedTuple):
+    """A launch geometry as written, the target's laid over the script's."""
+
+    grid: tuple[Value, ...] | None
+    block: tuple[Value, ...] | None
+    smem: Value
+    cluster: tuple[Value, ...] | None
+    cooperative: Value | None
+    pdl: Value | None
+    carve_out: Value | None
+
+
+class ScriptSection(Table, frozen=True, kw_only=True):
     """A kernel template, how it is called, and what it is tuned over."""
 
-    description: str | None = Field(
-        None, description="One line for people.", examples=["C = A @ B, in half precision"]
+    description: Annotated[str | None, Key(examples=["C = A @ B, in half precision"])] = None
+    """One line for people."""
+    template: Annotated[
+        TemplateName,
+        Key(
+            examples=["kernels/matmul.cu.j2", {"package": "flashinfer", "path": "data/csrc/pod.cu"}]
+        ),
+    ]
+    """The Jinja2 template, relative to the manifest and inside the project; or of an installed
+    Python package, which is not imported."""
+    generate: Annotated[
+        Entries[GeneratedFrom], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])
+    ] = NOTHING
+    """Headers that are rendered for each program, as its source is: the name that `#include "…"`
+    has, and the template."""
+    render: bool = True
+    """`false`: the file is the source, byte for byte. Its programs differ by `flags`, `defines` and
+    the `kernel` that is named."""
+    jinja: Annotated[JinjaSection, Key(examples=["jinja2", {"trim-blocks": False}])] = (
+        JinjaSection()
     )
-    template: TemplateName = Field(
-        description="The Jinja2 template, relative to the manifest and inside the project; or of "
-        "an installed Python package, which is not imported.",
-        examples=["kernels/matmul.cu.j2", {"package": "flashinfer", "path": "data/csrc/pod.cu"}],
+    """The syntax of the templates; `"jinja2"` (the default) is that of Jinja2."""
+    kernel: Annotated[
+        Annotated[str, Key(pattern=KERNEL_NAME)] | None,
+        Key(examples=["matmul", "marlin::Marlin<{{ threads }}, {{ stages }}>"]),
+    ] = None
+    """The `__global__` function that the template defines; the launcher is written by tilusbuild. A
+    plain name is that of an `extern "C"` function; others are C++ names, `::saxpy` too. `{{ … }}`
+    is an expression over the program's values. Exactly one of `kernel` and `entry`."""
+    kernels: Entries[KernelSection] = NOTHING
+    """Several kernels of the template, in place of `kernel`: each is a script `NAME.KERNEL`, and
+    all are one translation unit."""
+    entry: Annotated[
+        Annotated[str, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None, Key(examples=["launch"])
+    ] = None
+    """The host launch function that the template defines itself. Exactly one of `kernel` and
+    `entry`."""
+    library: Annotated[Text | None, Key(examples=["backend"])] = None
+    """The `[library.NAME]` that every program of this script is an object of, in place of `kernel`
+    and `entry`: the template defines what it likes, under C++ names."""
+    targets: Annotated[
+        tuple[Text, ...] | None, Key(min_length=1, examples=[["h100", "ampere"]])
+    ] = None
+    """Names of `[target.NAME]` to build for; all without it."""
+    args: Annotated[Entries[Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = NOTHING
+    """The call signature, in the kernel's order."""
+    params: Annotated[
+        Entries[ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
+    ] = NOTHING
+    """Constants. An array makes one instance of the script for each value; several arrays, one for
+    each combination. Linked constants are written like linked parameters."""
+    space: Annotated[
+        Entries[ParameterSection],
+        Key(examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}]),
+    ] = NOTHING
+    """The tuning space: the first parameter varies slowest."""
+    space_file: Annotated[Text | None, Key(examples=["spaces/matmul.t1.json"])] = None
+    """A T1 JSON file that holds the space, in place of `space`."""
+    derived: Annotated[Entries[ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32"}])] = (
+        NOTHING
     )
-    generate: Entries[GeneratedFrom] = Field(
-        default_factory=entries,
-        description="Headers that are rendered for each program, as its source is: the name that "
-        '`#include "…"` has, and the template.',
-        examples=[{"config.inc": "kernels/config.inc.j2"}],
-    )
-    render: bool = Field(
-        True,
-        description="`false`: the file is the source, byte for byte. Its programs differ by "
-        "`flags`, `defines` and the `kernel` that is named.",
-    )
-    jinja: JinjaSection = Field(
-        default_factory=JinjaSection,
-        description='The syntax of the templates; `"jinja2"` (the default) is that of Jinja2.',
-        examples=["jinja2", {"trim-blocks": False}],
-    )
-    kernel: Annotated[str, Field(pattern=KERNEL_NAME)] | None = Field(
-        None,
-        description="The `__global__` function that the template defines; the launcher is written "
-        'by tilusbuild. A plain name is that of an `extern "C"` function; others are C++ names, '
-        "`::saxpy` too. `{{ … }}` is an expression over the program's values. Exactly one of "
-        "`kernel` and `entry`.",
-        examples=["matmul", "marlin::Marlin<{{ threads }}, {{ stages }}>"],
-    )
-    kernels: Entries[KernelSection] = Field(
-        default_factory=entries,
-        description="Several kernels of the template, in place of `kernel`: each is a script "
-        "`NAME.KERNEL`, and all are one translation unit.",
-    )
-    entry: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
-        None,
-        description="The host launch function that the template defines itself. Exactly one of "
-        "`kernel` and `entry`.",
-        examples=["launch"],
-    )
-    library: Text | None = Field(
-        None,
-        description="The `[library.NAME]` that every program of this script is an object of, in "
-        "place of `kernel` and `entry`: the template defines what it likes, under C++ names.",
-        examples=["backend"],
-    )
-    targets: tuple[Text, ...] | None = Field(
-        None,
-        min_length=1,
-        description="Names of `[target.NAME]` to build for; all without it.",
-        examples=[["h100", "ampere"]],
-    )
-    args: Entries[Arg] = Field(
-        default_factory=entries,
-        description="The call signature, in the kernel's order.",
-        examples=[{"a": "f16*[m, k]", "m": "i32"}],
-    )
-    params: Entries[ParamValues] = Field(
-        default_factory=entries,
-        description="Constants. An array makes one instance of the script for each value; several "
-        "arrays, one for each combination. Linked constants are written like linked parameters.",
-        examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}],
-    )
-    space: Entries[ParameterSection] = Field(
-        default_factory=entries,
-        description="The tuning space: the first parameter varies slowest.",
-        examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}],
-    )
-    space_file: Text | None = Field(
-        None,
-        description="A T1 JSON file that holds the space, in place of `space`.",
-        examples=["spaces/matmul.t1.json"],
-    )
-    derived: Entries[ExprSource] = Field(
-        default_factory=entries,
-        description="Values computed from the parameters. Rules, template, launch and dispatch "
-        "see them by name; they may use each other in any order.",
-        examples=[{"threads": "warp_m * warp_n * 32"}],
-    )
-    restrict: Entries[RestrictRule] = Field(
-        default_factory=entries,
-        description="Rules by name: a schedule is valid where every one of them is true.",
-        examples=[{"smem_fits": "smem <= arch.smem_per_block"}],
-    )
-    default: Entries[AnyValue] = Field(
-        default_factory=entries,
-        description="The schedule that is used when nothing better is known; it "
-        "takes precedence over the `default` of a parameter.",
-        examples=[{"block_m": 128}],
-    )
-    override: Entries[OverrideSection] = Field(
-        default_factory=entries, description="What differs, by the name of a target."
-    )
-    launch: LaunchSection | None = Field(
-        None, description="The launch geometry; needed with `kernel` for GPU targets."
-    )
-    group: tuple[Text, ...] | None = Field(
-        None,
-        description="Compile the schedules that differ only in other parameters than these in one "
-        "translation unit: one front end, a kernel each. The template sees these parameters and "
-        "no others; `kernel` has the rest. `[]`: all schedules of an instance.",
-        examples=[["scalar_type", "dtype"]],
-    )
-    include_dirs: tuple[IncludeDir, ...] = Field(
-        (),
-        description="Directories that `#include` searches, before those of `[build]`.",
-        examples=[["kernels/include"]],
-    )
-    headers: tuple[Text, ...] = Field(
-        (),
-        description="Patterns of headers for computed includes, besides those of `[build]`.",
-        examples=[["tables/*.inc"]],
-    )
-    flags: tuple[Text, ...] = Field(
-        (),
-        description="Device compiler arguments, after those of `[build]` and of the target. "
-        "`{{ … }}` is an expression over the program's values.",
-        examples=[["--use_fast_math"], ["-maxrregcount={{ regs }}"]],
-    )
-    std: Standard | None = Field(
-        None, description="The language standard, in place of that of `[toolchain]`."
-    )
-    toolchain: Text | None = Field(
-        None,
-        description="The `[toolchain.named.NAME]` that this script is compiled with, in place of "
-        "`[toolchain]`.",
-        examples=["cuda12"],
-    )
-    device_compiler: Literal["nvcc", "nvrtc"] | None = Field(
-        None,
-        description="What compiles the kernel's device code, in place of `device-compiler` of "
-        "`[toolchain]`. `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` have the last word.",
-    )
-    cudart: Literal["static", "shared"] | None = Field(
-        None, description="With `entry`: in place of `cudart` of `[toolchain]`."
-    )
-    unsafe_flags: bool = Field(
-        False, description="As `unsafe-flags` of `[build]`, for this script and its overrides."
-    )
-    defines: Entries[AnyValue] = Field(
-        default_factory=entries,
-        description="Preprocessor macros, over those of `[build]` and of the target.",
-        examples=[{"EPILOGUE": "relu"}],
-    )
-    levels: LevelsSection = Field(
-        default_factory=LevelsSection, description="What the levels of the search space mean."
-    )
-    prune: PruneSection = Field(
-        default_factory=PruneSection, description="Which compiled kernels are left out."
-    )
-    dispatch: DispatchSection | None = Field(None, description="Which schedule serves which sizes.")
-    tune: TuneSection | None = Field(None, description="How `run` and `tune` call the kernel.")
+    """Values computed from the parameters. Rules, template, launch and dispatch see them by name;
+    they may use each other in any order."""
+    restrict: Annotated[
+        Entries[RestrictRule], Key(examples=[{"smem_fits": "smem <= arch.smem_per_block"}])
+    ] = NOTHING
+    """Rules by name: a schedule is valid where every one of them is true."""
+    default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 128}])] = NOTHING
+    """The schedule that is used when nothing better is known; it takes precedence over the
+    `default` of a parameter."""
+    override: Entries[OverrideSection] = NOTHING
+    """What differs, by the name of a target."""
+    launch: LaunchSection | None = None
+    """The launch geometry; needed with `kernel` for GPU targets."""
+    group: Annotated[tuple[Text, ...] | None, Key(examples=[["scalar_type", "dtype"]])] = None
+    """Compile the schedules that differ only in other parameters than these in one translation
+    unit: one front end, a kernel each. The template sees these parameters and no others; `kernel`
+    has the rest. `[]`: all schedules of an instance."""
+    include_dirs: Annotated[tuple[IncludeDir, ...], Key(examples=[["kernels/include"]])] = ()
+    """Directories that `#include` searches, before those of `[build]`."""
+    headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()
+    """Patterns of headers for computed includes, besides those of `[build]`."""
+    flags: Annotated[
+        tuple[Text, ...], Key(examples=[["--use_fast_math"], ["-maxrregcount={{ regs }}"]])
+    ] = ()
+    """Device compiler arguments, after those of `[build]` and of the target. `{{ … }}` is an
+    expression over the program's values."""
+    std: Standard | None = None
+    """The language standard, in place of that of `[toolchain]`."""
+    toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
+    """The `[toolchain.named.NAME]` that this script is compiled with, in place of `[toolchain]`."""
+    device_compiler: Literal["nvcc", "nvrtc"] | None = None
+    """What compiles the kernel's device code, in place of `device-compiler` of `[toolchain]`.
+    `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` have the last word."""
+    cudart: Literal["static", "shared"] | None = None
+    """With `entry`: in place of `cudart` of `[toolchain]`."""
+    unsafe_flags: bool = False
+    """As `unsafe-flags` of `[build]`, for this script and its overrides."""
+    defines: Annotated[Entries[AnyValue], Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
+    """Preprocessor macros, over those of `[build]` and of the target."""
+    levels: LevelsSection = LevelsSection()
+    """What the levels of the search space mean."""
+    prune: PruneSection = PruneSection()
+    """Which compiled kernels are left out."""
+    dispatch: DispatchSection | None = None
+    """Which schedule serves which sizes."""
+    tune: TuneSection | None = None
+    """How `run` and `tune` call the kernel."""
+
+    @property
+    def form(self) -> Form:
+        """What a program of it is."""
+        if self.library is not None:
+            return "object"
+        return "kernel" if self.kernel is not None else "entry"
+
+    def override_for(self, target: str) -> OverrideSection:
+        """Return the target's override; an empty one when it has none."""
+        return self.override.get(target) or _NO_OVERRIDE
+
+    def params_for(self, target: str) -> tuple[Parameter, ...]:
+        """Return the constants: an instance takes one row of each."""
+        values = _laid_over(self.params, self.override_for(target).params)
+        return tuple(constant_of(key, value) for key, value in values.items())
+
+    def space_for(self, target: str) -> Mapping[str, Parameter]:
+        """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
+        parameters = _laid_over(self.space, self.override_for(target).space)
+        return {key: parameter_of(key, value) for key, value in parameters.items()}
+
+    def derived_for(self, target: str) -> Mapping[str, Expr]:
+        """Return the derived values, in declared order."""
+        sources = _laid_over(self.derived, self.override_for(target).derived)
+        return {name: expression(source) for name, source in sources.items()}
+
+    def restrict_for(self, target: str) -> Mapping[str, Expr]:
+        """Return the rules, in declared order, less those that the target removes."""
+        rules = self.restrict_sources(target)
+        return {name: expression(source) for name, source in rules.items()}
+
+    def restrict_sources(self, target: str) -> Mapping[str, str]:
+        """Return the rules as written."""
+        rules: Mapping[str, str | bool] = _laid_over(
+            self.restrict, self.override_for(target).restrict
+        )
+        return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
+
+    def launch_for(self, target: str) -> Launch | None:
+        """Return the launch geometry as written; None when there is none."""
+        base, own = self.launch, self.override_for(target).launch
+        if base is None and own is None:
+            return None
+        each: dict[str, Any] = {**dict.fromkeys(Launch._fields), "smem": 0}
+        each |= {} if base is None else {name: getattr(base, name) for name in Launch._fields}
+        each |= {} if own is None else own.given
+        return Launch(**each)
+
+    def default_for(self, target: str) -> Mapping[str, Value]:
+        """Return the default schedule, as far as the manifest fixes it."""
+        override = self.override_for(target)
+        parameters = _laid_over(self.space, override.space)
+        return with_defaults(parameters, _laid_over(self.default, override.default))
+
+    def flags_for(self, target: str) -> tuple[str, ...]:
+        """Return the script's own flags; `Manifest.flags_for` has all of them."""
+        own = self.override_for(target).flags
+        return self.flags if own is None else own
+
+    def defines_for(self, target: str) -> Mapping[str, Value]:
+        """Return the script's own macros; `Manifest.defines_for` has all of them."""
+        return _laid_over(self.defines, self.override_for(target).defines)
+
+
+Entry = TypeVar("Entry")
+
+
+def _laid_over(base: Mapping[str, Entry], override: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    """Entries in the base's order, then those that only the override has."""
+    return MappingProxyType({**base, **override})
+
+
+def signature_of(script: ScriptSection) -> Signature:
+    """Return the signature that a checked script declares, its constants still names."""
+    constants = [name for key in script.params for name in linked_names(key)]
+    for override in script.override.values():
+        constants += [name for key in override.params for name in linked_names(key)]
+    return signature([argument_of(name, arg) for name, arg in script.args.items()], constants)

@@ -12,25 +12,19 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Union
 
-from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import TABLE_NAME
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.spelling import toml_key, toml_text
-from tilusbuild.manifest.table import ManifestTable
+from tilusbuild.manifest.table import KeyInfo, Table, adapter, keys_of
 
 NAME = "NAME"
 """Stands for the user's own name in the path of a table."""
 
 
-def keys_of(table: type[ManifestTable]) -> dict[str, FieldInfo]:
-    """Return a table's keys as the manifest spells them."""
-    return {field.alias or name: field for name, field in table.model_fields.items()}
-
-
-def table_at(path: Path) -> type[ManifestTable] | None:
+def table_at(path: Path) -> type[Table] | None:
     """Return the model of the table at `path`; None where the path leads to no table with known
     keys."""
     annotation: Any = Manifest
@@ -40,7 +34,7 @@ def table_at(path: Path) -> type[ManifestTable] | None:
             field = keys_of(inner).get(part) if isinstance(part, str) else None
             if field is None:
                 return None
-            annotation = field.annotation
+            annotation = field.hint
         elif kind in ("entries", "array"):
             annotation = inner
         else:
@@ -49,7 +43,7 @@ def table_at(path: Path) -> type[ManifestTable] | None:
     return inner if kind == "table" else None
 
 
-def field_at(path: Path) -> FieldInfo | None:
+def field_at(path: Path) -> KeyInfo | None:
     """Return the field that the last name of `path` sets, or that holds the item it leads to."""
     for length in range(len(path), 0, -1):
         table, key = table_at(path[: length - 1]), path[length - 1]
@@ -59,17 +53,17 @@ def field_at(path: Path) -> FieldInfo | None:
 
 
 @cache
-def tables() -> Mapping[Path, type[ManifestTable]]:
+def tables() -> Mapping[Path, type[Table]]:
     """Return every table of the manifest by its path, `NAME` for names of the user's, outer ones
     first."""
     return dict(_below((), Manifest))
 
 
-def _below(path: Path, table: type[ManifestTable]) -> Iterator[tuple[Path, type[ManifestTable]]]:
+def _below(path: Path, table: type[Table]) -> Iterator[tuple[Path, type[Table]]]:
     yield path, table
     for key, field in keys_of(table).items():
         inner_path: Path = (*path, key)
-        kind, inner = _peel(field.annotation)
+        kind, inner = _peel(field.hint)
         while kind in ("entries", "array"):
             inner_path = (*inner_path, NAME if kind == "entries" else 0)
             kind, inner = _peel(inner)
@@ -106,7 +100,7 @@ def _peel(annotation: Any) -> tuple[str, Any]:
     if origin in (Union, types.UnionType):
         structures = [_peel(argument) for argument in arguments]
         return next((found for found in structures if found[0] != "value"), ("value", None))
-    if isinstance(annotation, type) and issubclass(annotation, ManifestTable):
+    if isinstance(annotation, type) and issubclass(annotation, Table):
         return "table", annotation
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "entries", arguments[1]
@@ -127,7 +121,7 @@ class ManifestSchemaGenerator(GenerateJsonSchema):
 
 def schema() -> dict[str, Any]:
     """Return the schema, draft 2020-12."""
-    made = Manifest.model_json_schema(by_alias=True, schema_generator=ManifestSchemaGenerator)
+    made = adapter(Manifest).json_schema(schema_generator=ManifestSchemaGenerator)
     for key in ("target", "script", "library", "package"):
         made["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
     assert set(made["properties"]) == set(keys_of(Manifest))  # noqa: S101 - guards the line above

@@ -1,12 +1,12 @@
-"""The files of a library: what its patterns match, and the two scripts that it stands for.
+"""The files of a library: what its patterns match.
 
-Each is asked of the file system whenever a manifest is loaded, also when its checks are remembered.
+It is asked of the file system whenever a manifest is loaded, also when its checks are remembered.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from tilusbuild.state.patterns import PatternTooWideError, matching
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection
-    from tilusbuild.manifest.script import ScriptSection
 
 SOURCES = ".sources"
 """What the name of the script of a library's sources ends in."""
@@ -48,37 +47,3 @@ def searched(root: str, library: LibrarySection) -> Iterator[str]:
     for pattern in (*library.sources, *library.objects):
         with suppress(PatternTooWideError):
             yield from matching(root, pattern).directories
-
-
-def scripts_of(
-    root: str,
-    libraries: Mapping[str, LibrarySection],
-    sources: Callable[..., ScriptSection],
-    link: Callable[..., ScriptSection],
-) -> dict[str, ScriptSection]:
-    """Return the scripts that libraries stand for, by name, sources before what links them; the
-    two make them of their values."""
-    found: dict[str, ScriptSection] = {}
-    for name, library in libraries.items():
-        files = files_of(root, library.sources)
-        if files:
-            found[name + SOURCES] = sources(
-                targets=library.targets,
-                template=files[0],
-                library=name,
-                include_dirs=library.include_dirs,
-                headers=library.headers,
-                flags=library.flags,
-                unsafe_flags=library.unsafe_flags,
-                defines=library.defines,
-                files=files,
-                rdc=library.rdc,
-            )
-        found[name] = link(
-            targets=library.targets,
-            template="",
-            description=library.description,
-            owner=library,
-            libs=files_of(root, library.objects),
-        )
-    return found

@@ -22,7 +22,7 @@ from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
 from tilusbuild.manifest import LANGUAGES, signature_of, snake_case
-from tilusbuild.manifest.methods import LinkMethods, SourcesMethods
+from tilusbuild.manifest.library import LinkScript, SourcesScript
 from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.plan.roots import torch_defines
 from tilusbuild.plan.valued import Grouping, Valued
@@ -203,12 +203,12 @@ def language_of(template: str) -> str:
 
 def is_link(script: ScriptSection) -> bool:
     """Return whether a script's program joins those of others, which are planned before it."""
-    return isinstance(script, LinkMethods)
+    return isinstance(script, LinkScript)
 
 
 def is_source(script: ScriptSection) -> bool:
     """Return whether a script's programs are sources of a library, which are not rendered."""
-    return isinstance(script, SourcesMethods)
+    return isinstance(script, SourcesScript)
 
 
 def style_of(script: ScriptSection) -> Style:

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.manifest.document import read_document
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
-from tilusbuild.manifest.table import Text
+from tilusbuild.manifest.table import NOTHING, Entries, Text, checked
 
 
-class UserRemote(RemoteSection):
+class UserRemote(RemoteSection, frozen=True):
     """`[remote]` of the user's settings: what a manifest may say, and what it may not."""
 
-    headers: dict[str, str] = Field({}, description="Sent with each request.")
-    credential_helper: Text | None = Field(None, description="A program that answers `get`.")
-    tls_ca: Text | None = Field(None, description="Certificates to trust.")
-    tls_certificate: Text | None = Field(None, description="The client's own.")
-    tls_key: Text | None = Field(None, description="Its key.")
+    headers: Entries[str] = NOTHING
+    """Sent with each request."""
+    credential_helper: Text | None = None
+    """A program that answers `get`."""
+    tls_ca: Text | None = None
+    """Certificates to trust."""
+    tls_certificate: Text | None = None
+    """The client's own."""
+    tls_key: Text | None = None
+    """Its key."""
 
 
 def of_user(path: str) -> dict[str, Any]:
@@ -35,7 +40,7 @@ def of_user(path: str) -> dict[str, Any]:
     if others:
         raise InputError(*others)
     try:
-        table = UserRemote.model_validate(document.data.get("remote", {}))
+        table = checked(UserRemote, document.data.get("remote", {}))
     except ValidationError as error:
         raise InputError(
             *(
@@ -43,15 +48,15 @@ def of_user(path: str) -> dict[str, Any]:
                 for each in error.errors(include_url=False)
             )
         ) from None
-    return table.model_dump(exclude_unset=True)
+    return dict(table.given)
 
 
 def _said(detail: Any) -> str:
     name = ".".join(map(str, detail["loc"])) or "remote"
     if detail["type"] == "extra_forbidden":
         return f'unknown key "{name}" in [remote]'
-    if detail["type"] == "tilusbuild":
-        return f'"{name}" {detail["ctx"]["message"]}'
+    if detail["type"] == "value_error":
+        return f'"{name}" {detail["ctx"]["error"].message}'
     return f'"{name}" is wrong: {detail["msg"]}'
 
 
@@ -63,7 +68,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if environment.get(REMOTE_PREFIX + key.upper()) == REMOTE_OFF
     }
     try:
-        table = UserRemote.model_validate(dict(_read(environment)))
+        table = checked(UserRemote, dict(_read(environment)))
     except ValidationError as error:
         raise InputError(
             *(
@@ -73,11 +78,11 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
                 for each in error.errors(include_url=False)
             )
         ) from None
-    return table.model_dump(exclude_unset=True) | off
+    return dict(table.given) | off
 
 
 def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for name in UserRemote.model_fields:
+    for name in UserRemote.fields_by_key().values():
         variable = REMOTE_PREFIX + name.upper()
         # An empty variable is how a shell unsets one for a single command.
         if not (text := environment.get(variable)) or (

@@ -20,7 +20,7 @@ from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
-from tilusbuild.manifest.table import ManifestTable
+from tilusbuild.manifest.table import Table
 from tilusbuild.plan.instance import Inputs, PlannedInstance, is_link
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import (
@@ -300,9 +300,8 @@ class Replanner(Struct):
         return "\n".join(texts)
 
 
-def _said(table: ManifestTable, without: Container[str] = ()) -> str:
-    """Return what a table says, to compare: of values that stand for other forms in the manifest,
-    such as rows of linked parameters, pydantic's own dump warns and loses some."""
+def _said(table: Table, without: Container[str] = ()) -> str:
+    """Return what a table says, to compare."""
     return repr([(name, value) for name, value in table if name not in without])
 
 
