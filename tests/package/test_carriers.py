@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from support.dlpack import FLOATS
 from tilusbuild.package.listing import layers, parse
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
@@ -159,9 +160,7 @@ def read_only(directory: Path) -> list[str]:
 
 
 def call(site: Path, tmp_path: Path) -> str:
-    floats = Path(__file__).parents[1] / "runtime" / "test_alone.py"
-    text = floats.read_text().split("class Device", 1)[1].split("x, y = Floats", 1)[0]
-    (tmp_path / "floats.py").write_text(f"import ctypes\nclass Device{text}")
+    (tmp_path / "floats.py").write_text(f"import ctypes\n{FLOATS}")
     (tmp_path / "call.py").write_text(CALL)
     command = [*read_only(site), sys.executable, "call.py", str(site)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from support.dlpack import TENSOR
+from support.dlpack import FLOATS
 from support.marks import Marks
 
 ALONE = (
@@ -29,22 +29,8 @@ kernel = tilusbuild.load("mark", where=sys.argv[1])
 print(kernel.select(n=4).program, kernel.select(n=5).program)
 
 """
-    + TENSOR
+    + FLOATS
     + """\
-class Floats:
-    def __init__(self, *values):
-        self.data = (ctypes.c_float * len(values))(*values)
-        self.shape = (len(values),)
-        self.size = (ctypes.c_int64 * 1)(len(values))
-        self.tensor = Tensor(ctypes.addressof(self.data), Device(1, 0), 1, Type(2, 32, 1),
-                             ctypes.addressof(self.size), None, 0, None, None)
-
-    def __dlpack_device__(self):
-        return 1, 0
-
-    def __dlpack__(self, **options):
-        return new(ctypes.addressof(self.tensor), b"dltensor", None)
-
 x, y = Floats(1, 2, 3, 4, 5), Floats(0, 0, 0, 0, 0)
 kernel(x, y)
 print(list(y.data))

@@ -17,3 +17,23 @@ new = ctypes.pythonapi.PyCapsule_New
 new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 """
 """After `import ctypes`: `Device`, `Type`, `Tensor`, and `new`, which makes a capsule."""
+
+FLOATS = (
+    TENSOR
+    + """\
+class Floats:
+    def __init__(self, *values):
+        self.data = (ctypes.c_float * len(values))(*values)
+        self.shape = (len(values),)
+        self.size = (ctypes.c_int64 * 1)(len(values))
+        self.tensor = Tensor(ctypes.addressof(self.data), Device(1, 0), 1, Type(2, 32, 1),
+                             ctypes.addressof(self.size), None, 0, None, None)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, **options):
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+"""
+)
+"""After `import ctypes`: the above, and `Floats`, an array that needs no other package."""

@@ -47,7 +47,7 @@ class ProblemLine(JsonLine, frozen=True):
 
 
 class GarbageLine(JsonLine, frozen=True):
-    """Something in a cache that nobody needs. `fate` is "removed", "in use" and therefore kept,
+    """Something in a cache that no build needs. `fate` is "removed", "in use" and therefore kept,
     "left" because tilusbuild did not write it, or "litter" that a system left behind."""
 
     event: ClassVar[str] = "garbage"
