@@ -23,7 +23,8 @@ with open(os.path.join(_ROOT, "pyproject.toml"), "rb") as _file:
 
 project = "tilusbuild"
 author = _PROJECT["authors"][0]["name"]
-version = release = _PROJECT["version"]
+with open(os.path.join(_ROOT, "tilusbuild/_version.py"), encoding="utf-8") as _file:
+    version = release = re.findall(r'__version__ = "(.*)"', _file.read())[0]
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = f"tilusbuild {release}"
