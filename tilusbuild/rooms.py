@@ -14,8 +14,8 @@ lines           verb → module:attribute, classes of its lines of `--json`    c
 remote backend  scheme of an address → class, a `remote.backend.Backend`     remote/backend.py
 remote executor scheme of an address → class, a `remote.lazy.Executors`      remote/lazy.py
 
-Price: the first question lists the directory of the package and asks for one file in each room,
-0.2 ms. A build asks none of these questions, unless another machine has a part in it.
+Price: the first question imports one small file of each room, 2 to 7 ms for four of them. A build
+asks none of these questions, unless another machine has a part in it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_a_blob_with_other_bytes_is_refused_by_name(
     assert len(said) == 1
     assert f"({program[:12]}): module/{suffix} has other bytes than its digest says" in said[0]
     same(first, second)
-    assert server.held[held] == whole, "what was wrong was sent anew"
+    assert server.held[held] == whole, "what was wrong was sent again"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_file_with_other_bytes_is_refused_by_name(
     assert summary["attempts"] == summary["remote"]["refused"] >= 1
     assert any(name in each and "scale/" in each for each in said)
     same_trees(first, second)
-    # What was wrong was sent anew; the record also says how long the compile took.
+    # What was wrong was sent again; the record also says how long the compile took.
     again = server.held[path]
     if path.startswith("/ac/"):
         assert record.decode(again).texts == record.decode(whole).texts

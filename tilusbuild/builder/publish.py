@@ -444,12 +444,12 @@ def mend_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], No
     needed = NeededDirectories(cache)
     whole: dict[str, bool] = {}
     for instance in plan.instances:
-        for digest in needed.of(instance):
+        digests = needed.of(instance)
+        for digest in digests:
             if digest not in whole:
                 whole[digest] = _is_whole(cache, digest)
-        if missing := {digest for digest in needed.of(instance) if not whole[digest]}:
-            programs = enumerate(instance.programs)
-            every = (ProgramJob(program, index, instance) for index, program in programs)
+        if missing := {digest for digest in digests if not whole[digest]}:
+            every = (ProgramJob(each, i, instance) for i, each in enumerate(instance.programs))
             needed.mend(every, missing.intersection(needed.read(instance)), lay_out)
     needed.save()
 
