@@ -152,7 +152,7 @@ OURS = ["-fPIC", "-MMD", "-c", "-Xcompiler=-fPIC", "--compiler-options=-fPIC"]
 KEPT = ["-O3", "-use_fast_math", "--expt-relaxed-constexpr", "-maxrregcount=64", "-lineinfo"]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(40))
 def test_every_word_of_a_command_is_understood_kept_or_noted(seed: int, tmp_path: Path) -> None:
     """Drawn: what is said, and how it is spelled; what is said must come out again."""
     draw = random.Random(seed)
@@ -198,7 +198,8 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
         ("csrc/one.cu", "csrc/two.cu"),
         ("csrc/one.cu",),
     ]
-    assert "already exists" in project.run("import", ".", status=2).err
+    again = project.run("import", "build/compile_commands.json", status=2)
+    assert "already exists" in again.err
 
 
 def drafted(folder: Path, *lines: str) -> Draft:
@@ -321,30 +322,3 @@ def test_host_code_keeps_its_threads(folder: Path) -> None:
     draft = drafted(folder, "g++ -fopenmp -O2 -c k.cpp")
     assert draft.libraries[0].flags == ["-Xcompiler", "-fopenmp", "-O2"]
     assert 'link-libs = ["gomp"] links it' in next(iter(draft.notes))
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_a_build_that_fails_for_all_sources_says_so(folder: Path) -> None:
-    """Each compiles, so none is left out, and both define `f`, so they do not link."""
-    for name in ("csrc/one.cpp", "csrc/two.cpp"):
-        (folder / name).write_text("int f() { return 0; }\n")
-    entries = [
-        {"directory": str(folder), "command": f"g++ -c csrc/{n}.cpp"} for n in ("one", "two")
-    ]
-    (folder / "compile_commands.json").write_text(json.dumps(entries))
-    project = Project(folder, {"TILUSBUILD_CACHE_DIR": str(folder / ".cache")})
-    told = project.run("import", "compile_commands.json", "--build", status=1)
-    assert "multiple definition" in told.err + told.out
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_a_build_that_leaves_nothing_is_a_failure(folder: Path) -> None:
-    (folder / "wrong.cpp").write_text("int f() { return TILE; }\n")
-    entries = [{"directory": str(folder), "command": "g++ -c wrong.cpp"}]
-    (folder / "compile_commands.json").write_text(json.dumps(entries))
-    project = Project(folder, {"TILUSBUILD_CACHE_DIR": str(folder / ".cache")})
-    told = project.run("import", "compile_commands.json", "--build", status=1)
-    assert "tilus.toml: 0 sources\n" in told.out
-    assert "left out: wrong.cpp does not compile: wrong.cpp" in told.out

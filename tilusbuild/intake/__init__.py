@@ -1,1 +1,1 @@
-"""What becomes a manifest: folders, records of other builds, tuning scripts."""
+"""What becomes a manifest: records of other builds, tuning scripts."""

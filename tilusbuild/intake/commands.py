@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
@@ -24,7 +25,6 @@ from tilusbuild.intake.draft import (
     name_of,
     standard,
 )
-from tilusbuild.intake.places import of_a_package
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.names import IDENTIFIER
@@ -293,7 +293,7 @@ def read(draft: Draft, root: str, commands: Iterator[tuple[str, Sequence[str]]])
     for found, sources in groups.values():
         taken = [library.name for library in draft.libraries]
         name = name_of(str(found.defines.get(_EXTENSION, draft.project)), taken)
-        library = LibraryDraft(name, sorted(sources), undefined=True)
+        library = LibraryDraft(name, sorted(sources))
         _fill(draft, root, library, found)
         draft.libraries.append(library)
     is_cuda = any(name.endswith(".cu") for _, sources in groups.values() for name in sources)
@@ -376,7 +376,7 @@ def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> N
         if os.path.isfile(os.path.join(path, _OF_A_TOOLKIT)):
             continue
         relative = os.path.relpath(path, root)
-        place: object = of_a_package(path)
+        place: object = _of_a_package(path)
         if place is None and relative.startswith(".."):
             draft.note(f"a directory of this machine, which others may have elsewhere: {path}")
             place = path
@@ -386,6 +386,15 @@ def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> N
         draft.note(
             f'{library.name}: -fopenmp needs libgomp of the process; link-libs = ["gomp"] links it'
         )
+
+
+def _of_a_package(path: str) -> dict[str, str] | None:
+    """Return a directory as `include-dirs` has it, if an installed package holds it."""
+    for site in sys.path:
+        package, _, inside = os.path.relpath(path, site or ".").partition("/")
+        if site.endswith("-packages") and package.isidentifier() and inside:
+            return {"package": package, "path": inside}
+    return None
 
 
 def _checked(draft: Draft, flags: list[str]) -> list[str]:

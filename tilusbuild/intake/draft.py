@@ -35,9 +35,7 @@ class LibraryDraft(Struct):
     """As in a manifest: paths, or tables with a package."""
     defines: dict[str, Value] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
-    kind: str = "shared"
     rdc: bool = False
-    undefined: bool = False
 
 
 class KernelDraft(Struct):
@@ -48,15 +46,12 @@ class KernelDraft(Struct):
     kernel: str
     flags: list[str] = field(default_factory=list)
     args: dict[str, object] = field(default_factory=dict)
-    params: dict[str, object] = field(default_factory=dict)
     space: dict[str, object] = field(default_factory=dict)
     space_file: str | None = None
     restrict: dict[str, str] = field(default_factory=dict)
     grid: list[Value] = field(default_factory=list)
     block: list[Value] = field(default_factory=list)
     smem: Value | None = None
-    types: dict[str, str] = field(default_factory=dict)
-    """Tuned types, and the constant that has each as an element type."""
 
 
 class Draft(Struct):
@@ -68,8 +63,6 @@ class Draft(Struct):
     std: str | None = None
     level: int | None = None
     """What of the spaces is built, where it is not all."""
-    asked_flags: list[str] = field(default_factory=list)
-    """What the compiler asked for when the sources were built."""
     libraries: list[LibraryDraft] = field(default_factory=list)
     kernels: list[KernelDraft] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
@@ -101,12 +94,11 @@ def _library(library: LibraryDraft) -> Mapping[str, object]:
     return {
         # A manifest has patterns there.
         "sources": [glob.escape(name) for name in library.sources],
-        "kind": library.kind if library.kind != "shared" else None,
         "include-dirs": library.include_dirs,
         "defines": library.defines,
         "flags": library.flags,
         "rdc": library.rdc or None,
-        "undefined": library.undefined or None,
+        "undefined": True,
     }
 
 
@@ -122,7 +114,6 @@ def _kernel(kernel: KernelDraft) -> list[str]:
     return [
         *_table(name, first),
         *_table(f"{name}.args", kernel.args),
-        *_table(f"{name}.params", kernel.params),
         *_table(f"{name}.space", kernel.space),
         *_table(f"{name}.restrict", kernel.restrict),
         *_table(

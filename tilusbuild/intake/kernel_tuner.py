@@ -121,7 +121,7 @@ class _Reader(Struct, frozen=True):
 
     def _macros(self, said: Mapping[str, Any], kernel: KernelDraft, text: str) -> None:
         """Add the macros that a source asks for, and note what it has of Kernel Tuner's only."""
-        names = [*kernel.space, *kernel.params]
+        names = [*kernel.space]
         sizes = dict(zip(_BLOCK, _DEFAULT_BLOCK, strict=True)) | {"kernel_tuner": 1}
         for name, value in sizes.items():
             if name not in names and re.search(rf"\b{name}\b", text):
@@ -153,7 +153,7 @@ class _Reader(Struct, frozen=True):
         if not isinstance(rule, str):
             return None
         try:
-            unknown = parse(rule).names - {*kernel.space, *kernel.params}
+            unknown = parse(rule).names - {*kernel.space}
         except ExprError as error:
             self._note(kernel, f"{rule}: {error.message}")
             return None

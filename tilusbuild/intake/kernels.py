@@ -82,7 +82,7 @@ def _is_c(text: str, start: int) -> bool:
 def take_arguments(draft: Draft, kernel: KernelDraft, found: Declared, text: str) -> None:
     """Add the arguments of a kernel to its draft."""
     named = {**_aliases(text), **dict(found.bound)}
-    types = [_argument(parameter, kernel, named) for parameter in found.parameters]
+    types = [_argument(parameter, named) for parameter in found.parameters]
     sizes = [name for name, type_, pointer in types if type_ in ("i32", "i64") and not pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
     for (name, type_, pointer), parameter in zip(types, found.parameters, strict=True):
@@ -112,7 +112,7 @@ def take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], text
             r"\s{0,20}[;={]",
             text,
         )
-        type_ = _argument(f"{match[1]} {name}", kernel, named)[1] if match else None
+        type_ = _argument(f"{match[1]} {name}", named)[1] if match else None
         if match is None or type_ is None or name in kernel.args:
             draft.note(f"{kernel.name}: what fills {name} is not understood: declare it in args")
             continue
@@ -138,36 +138,20 @@ def _aliases(text: str) -> dict[str, str]:
     return found
 
 
-def _element(kernel: KernelDraft, named: Mapping[str, str], name: str) -> str | None:
-    """Return the type that a name stands for. One that is tuned becomes a constant, since calls
-    are checked by it: each of its values is an instance, and has its type beside it."""
-    seen: set[str] = set()
-    while name in named and name not in seen and name not in kernel.space:
-        seen.add(name)
-        name = named[name]
-    values = kernel.space.get(name)
-    if name in kernel.types:
-        return kernel.types[name]
-    if not isinstance(values, list) or any(each not in C_TYPES for each in values):
-        return C_TYPES.get(re.sub(r"^(u?(?:char|short|int|long)|float|double)[234]$", r"\1", name))
-    dtype = f"{name}_dtype"
-    del kernel.space[name]
-    kernel.params[f"{name}, {dtype}"] = [[each, C_TYPES[each]] for each in values]
-    kernel.types[name] = dtype
-    return dtype
-
-
-def _argument(
-    parameter: str, kernel: KernelDraft, named: Mapping[str, str]
-) -> tuple[str, str | None, bool]:
+def _argument(parameter: str, named: Mapping[str, str]) -> tuple[str, str | None, bool]:
     """Return name, element type and whether it is a pointer, of a parameter as C++ has it; `named`
-    has what the source names types itself."""
+    has what the source names types itself. Of a vector the type is that of its elements."""
     text = _WORDS.sub(" ", parameter.partition("=")[0])
     pointer = "*" in text or text.rstrip().endswith("]")
     words = re.sub(r"[*&]|\[[^\]]*\]", " ", text).split()
     name = words[-1] if len(words) > 1 else ""
     type_ = " ".join(words[:-1])
-    return name, C_TYPES.get(type_) or _element(kernel, named, type_), pointer
+    seen: set[str] = set()
+    while type_ not in C_TYPES and type_ in named and type_ not in seen:
+        seen.add(type_)
+        type_ = named[type_]
+    plain = re.sub(r"^(u?(?:char|short|int|long)|float|double)[234]$", r"\1", type_)
+    return name, C_TYPES.get(plain), pointer
 
 
 def read_t1_file(draft: Draft, root: str, name: str) -> None:

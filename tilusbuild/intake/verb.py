@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, Verb, flag, positional, repeated
+from tilusbuild.cli.arguments import Common, Verb, flag, positional
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
-    from tilusbuild.expr import Value
     from tilusbuild.intake.draft import Draft
 
 
 _TIMEOUT, _MAX_COMMANDS = 60.0, 1 << 28
 """Seconds that ninja has, and bytes of what it prints."""
-_A_SIGNAL = 128
-"""Exit statuses above are those of a build that a signal ended."""
 
 
 class ImportArgs(Common, frozen=True, kw_only=True):
@@ -29,16 +25,9 @@ class ImportArgs(Common, frozen=True, kw_only=True):
 
     what: str = positional(
         "WHAT",
-        help="a folder of .cu files, compile_commands.json, build.ninja, a Kernel Tuner script"
-        " (it is run), or a T1 file",
-    )
-    defines: tuple[str, ...] = repeated(
-        "--define",
-        metavar="NAME[=VALUE]",
-        help="a macro of a folder's sources: its conditions then count; can be repeated",
+        help="compile_commands.json, build.ninja, a Kernel Tuner script (it is run), or a T1 file",
     )
     stdout: bool = flag("--stdout", help="print the manifest, and write nothing")
-    build: bool = flag("--build", help="build it, and leave out what does not compile")
 
 
 class ImportedLine(JsonLine, frozen=True):
@@ -59,10 +48,16 @@ def run(arguments: ImportArgs) -> int:
     from tilusbuild.space import SpaceError
 
     what = os.path.abspath(arguments.what)
-    root = what if os.path.isdir(what) else os.path.dirname(what)
+    if os.path.isdir(what):
+        raise input_error(
+            f"{arguments.what} is a folder, which does not say how its sources are compiled",
+            hint="name its compile_commands.json or build.ninja; or write"
+            ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml',
+        )
+    root = os.path.dirname(what)
     draft, files = Draft(_project_of(root)), dict[str, str]()
     try:
-        root = _read(draft, what, root, files, _defines(arguments))
+        root = _read(draft, what, root, files)
     except (OSError, ValueError, SyntaxError, RecursionError, SpaceError) as error:
         raise input_error(f"{arguments.what} cannot be imported: {error}") from None
     if not draft.libraries and not draft.kernels:
@@ -78,96 +73,17 @@ def run(arguments: ImportArgs) -> int:
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
             options.write_to(os.path.join(root, name), source.encode())
         options.write_to(path, text.encode())
-    status = 0
-    if arguments.build and not arguments.stdout:
-        status = _build(arguments, draft, root, path)
     _report(arguments, draft, text if arguments.stdout else path)
-    return status
+    return 0
 
 
-def _build(arguments: ImportArgs, draft: Draft, root: str, path: str) -> int:
-    """Build what was written, with the flags that the compiler asks for, and take out of the
-    manifest what does not compile. Return the exit status: of the last build, if that ended for
-    another reason, or if nothing is left."""
-    from tilusbuild.intake.complaints import asked_flags
-    from tilusbuild.intake.draft import manifest_text
-
-    while True:
-        failed, status = _failed(arguments, root)
-        if not failed or status > _A_SIGNAL:
-            return status
-        asked = [each for _, log in failed.values() for each in asked_flags(log)]
-        asked = [each for each in dict.fromkeys(asked) if each not in draft.asked_flags]
-        draft.asked_flags += asked
-        for each in asked:
-            draft.note(f"flag added, because the compiler asks for it: {each}")
-        for library in draft.libraries:
-            library.flags += asked
-            if not asked:
-                library.sources = [name for name in library.sources if name not in failed]
-        if not asked:
-            for source, (reason, _) in failed.items():
-                draft.note(f"left out: {source} does not compile: {reason}")
-        draft.libraries = [library for library in draft.libraries if library.sources]
-        options.write_to(path, manifest_text(draft).encode())
-        if not asked:
-            return 0 if draft.libraries or draft.kernels else status
-
-
-def _failed(arguments: ImportArgs, root: str) -> tuple[dict[str, tuple[str, str]], int]:
-    """Build a project. Return of each source that does not compile the reason and the log, and the
-    exit status."""
-    from tilusbuild.builder.build import build
-    from tilusbuild.builder.project import Project
-    from tilusbuild.cache.entries import compiler_log, lookup
-    from tilusbuild.cli.arguments import settings_of
-    from tilusbuild.engine.running import BuildConfig
-    from tilusbuild.manifest.sources import SOURCE
-    from tilusbuild.plan.model import PlanSelection
-    from tilusbuild.plan.planner import jobs
-    from tilusbuild.status import Status
-
-    failed: dict[str, tuple[str, str]] = {}
-    project = Project.open(root, settings_of(arguments), os.environ)
-    try:
-        config = BuildConfig(jobs=project.settings.jobs.value)
-        result = build(project, PlanSelection(), config, options.reporter(arguments))
-        for job in jobs(project.plan(PlanSelection())):
-            entry = lookup(project.cache, job.hash)
-            source = job.schedule.values.get(SOURCE)
-            if entry is not None and entry.status == Status.FAILED and source is not None:
-                failed[str(source)] = (entry.reason, compiler_log(project.cache, job.hash))
-    finally:
-        project.close()
-    return failed, result.summary.exit_status
-
-
-def _defines(arguments: ImportArgs) -> dict[str, Value]:
-    """Return the macros of the command line, as a manifest has them. Raises `InputError`."""
-    from tilusbuild.errors import input_error
-
-    if arguments.defines and not os.path.isdir(arguments.what):
-        raise input_error(f"--define is for a folder; {arguments.what} says its macros itself")
-    found: dict[str, Value] = {}
-    for given in arguments.defines:
-        name, equals, value = given.partition("=")
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise input_error(f"--define {given}: {name!r} is not the name of a macro")
-        found[name] = value if equals else True
-    return found
-
-
-def _read(
-    draft: Draft, what: str, root: str, files: dict[str, str], defines: Mapping[str, Value]
-) -> str:
+def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
     """Read what was named into a draft, by what it is. Return the project's directory."""
     from tilusbuild.intake import commands, kernel_tuner, kernels
     from tilusbuild.runtime.regular import read_text
 
     name = os.path.basename(what)
-    if os.path.isdir(what):
-        _read_folder(draft, what, defines)
-    elif name.endswith(".py"):
+    if name.endswith(".py"):
         kernel_tuner.read(draft, root, name, files)
     elif name.endswith(".ninja") or isinstance(entries := json.loads(read_text(what)), list):
         if name.endswith(".ninja"):
@@ -235,29 +151,6 @@ def _project_of(directory: str) -> str:
     return name_of(os.path.basename(directory)).replace("_", "-")
 
 
-def _read_folder(draft: Draft, root: str, defines: Mapping[str, Value]) -> None:
-    """Read a folder, with the compilers that are there."""
-    from tilusbuild.errors import InputError
-    from tilusbuild.intake import folder
-    from tilusbuild.intake.complaints import preprocessor
-    from tilusbuild.intake.draft import DEFAULT_ARCH
-    from tilusbuild.process.local import LocalRunner
-    from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
-
-    with LocalRunner() as runner:
-        for cuda in (True, False):
-            try:
-                request = ToolchainRequest(needs_cuda=cuda)
-                found = discover(request, dict(os.environ), runner, DigestMemory())
-            except InputError:
-                continue
-            headers = found.headers(cuda=cuda)
-            system = [*headers.toolkit, *headers.compiler, *headers.system]
-            preprocess = preprocessor(found, runner, DEFAULT_ARCH, "c++17", defines)
-            return folder.read(draft, root, system, preprocess, defines)
-    return folder.read(draft, root, [], defines=defines)
-
-
 def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
     from tilusbuild.report.text import counted
 
@@ -269,8 +162,7 @@ def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
         print(manifest, end="")
     elif not arguments.quiet:
         what = counted(kernels, "kernel") if kernels else counted(sources, "source")
-        following = "; next: tilusbuild build" if sources or kernels else ""
-        print(f"{manifest}: {what}{following}")
+        print(f"{manifest}: {what}; next: tilusbuild build")
         for note in draft.notes:
             print(f"  {note}")
 
