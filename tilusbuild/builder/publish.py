@@ -80,7 +80,7 @@ class Nothing(Publish, frozen=True):
 
 
 class OneShard(Publish, frozen=True):
-    """A shard: dispatchers and measurements are for who merges the shards."""
+    """A shard: `cache merge` writes dispatchers and measurements when the shards are joined."""
 
     part: ShardPart
 

@@ -359,8 +359,8 @@ class CompilingArgs(SelectionArgs, frozen=True, kw_only=True):
         *("-k", "--keep-going"),
         type=int,
         metavar="N",
-        help="stop after N programs fail to build; 0 never stops, and also compiles what is left"
-        " out by default: the other schedules of an instance that fail all alike",
+        help="stop after N programs fail to build; 0 never stops. Without it, an instance whose"
+        " first schedules all fail alike is left there; with 0 the rest is compiled, too",
     )
 
 

@@ -12,6 +12,9 @@ which the second also holds where the first is not offered:
 
 A compile that is caught by either says nothing about the program: it is an accident, and not
 recorded. So the verdict on a program is the same on every machine.
+
+The sandbox takes 0.8 ms a command (benchmarks/sandbox.py); without it, NVRTC refuses sources that
+it would otherwise take.
 """
 
 from __future__ import annotations

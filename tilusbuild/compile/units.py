@@ -68,7 +68,7 @@ class UnitSteps(Struct):
         return Shared(output if known["made"] else None, known["log"], kernels)
 
     def drop(self) -> None:
-        """Have what the program was given made again by who asks next: something went wrong."""
+        """Forget what the program was given, so that the next compile makes it again."""
         for key in self.used:
             self.store.drop(key)
 

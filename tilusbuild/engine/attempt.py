@@ -4,6 +4,9 @@ Under the program's lock the store is asked once more, so that what another buil
 the plan was made is found and not compiled twice. Nothing is published unless the texts that the
 job renders now are those that its hash was made of, and the inputs are still the same when the
 compiler has ended. A stage is published or discarded, whatever is raised.
+
+Rendering again costs 0.2 ms a compile, and saves that a plan holds every source
+(docs/design-notes.md).
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ workers, takes their answers from one inbox, and emits the events. Workers share
 two queues, so it needs no lock, and a reporter sees events in order and on one thread. Signals
 arrive in the same inbox. Whatever happens, `build` returns or raises with no worker left. The
 states of a program are in `states`; the queue decides which programs are wanted.
+
+The price of threads: a reporter that blocks holds up every decision, and nothing here scales with
+cores; compilers do the work, so one thread decides for thousands of programs a second.
 """
 
 from __future__ import annotations

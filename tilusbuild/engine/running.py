@@ -1,8 +1,8 @@
 """How a build is to run, and whether one more compile may start beside those that run.
 
 Room is counted in places for compilers: what has ended and is being published waits for the disk,
-and takes none. Then a program needs memory for what it is expected to take, a token of who shares
-out the machine, and, in a unit of which no program has been compiled, that no other one of it is
+and takes none. Then a program needs memory for what it is expected to take, a token of
+the jobserver, and, in a unit of which no program has been compiled, that no other one of it is
 being compiled: what they share is made once. An `Admission` asks the machine: `MemoryLimit` so that
 a build never meets the OOM killer, `LoadLimit` for `--load-average`. A `TokenSource`, as make's
 jobserver, shares the right to compile with other processes. All are used by the build's thread.
@@ -43,9 +43,9 @@ and the cores are free meanwhile."""
 _RETRIED = (Status.KILLED, Status.CRASHED, Status.NO_OUTPUT)
 """Not `TIMED_OUT`, which would take as long again."""
 _MAX_IN_VAIN = 8
-"""After so many retries in a row that were accidents again, those that wait for theirs are reported
-as they are, but for those killed for want of memory: one at a time, hundreds of crashes would take
-hours."""
+"""After this many retries in a row that ended in an accident, the programs that still wait for a
+retry are reported as they are: retries run one at a time, and hundreds of crashes would take hours.
+A program that was killed for memory is always retried."""
 
 
 class Admission(Protocol):

@@ -7,6 +7,9 @@ says nothing of who packed it, when, or where.
 `parse` takes bytes from anybody. It accepts exactly what `encode` makes of a list that agrees with
 itself: every script and program that is named has its files, every file belongs to one, every name
 is safe. Anything else is `MalformedListError`, or `UnsafeNameError`.
+
+The price of a list that comes first: a package cannot be written as a stream, since every digest is
+needed before the first byte (docs/design-notes.md).
 """
 
 from __future__ import annotations

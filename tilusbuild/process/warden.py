@@ -21,6 +21,9 @@ and strings that end in NUL: working directory, arguments, `NAME=value` of the w
 what a sandbox lets it read and change (neither: there is no sandbox), and pipes that it is given.
 `HOLD` carries the path that tokens are written to, a NUL, and the tokens that the client has now;
 `HELD` answers the first, from where on they are safe.
+
+The price is a second Python process for each build and a frame each way for each command. Why a
+process group or PR_SET_PDEATHSIG alone is not enough: docs/design-notes.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ under any name, and its records may name blobs that are gone. No redirect is fol
 used, and no more is read than a blob's size. urllib3 keeps the connections and speaks the protocol.
 Its time-outs are those of a single read, so a watchdog ends a request that takes longer than
 `timeout` as a whole.
+
+The price of a plain layout: two requests for a program at least, one after the other on a
+connection, and 3 to 4 ms of CPU for each program that is fetched (docs/performance.md).
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ The closure takes every branch of every condition, so it holds at least the head
 reads from the include directories; more of them are harmless. A header in none of the directories
 is the toolkit's or the system's; those are searched too where the project shadows one of them
 (`render/closure.py`).
+
+The price of a search without a compiler: an include that only a macro's value names has to be
+declared (docs/design-notes.md says why depfiles and `-I` are not enough).
 """
 
 from __future__ import annotations

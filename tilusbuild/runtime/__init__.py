@@ -5,6 +5,9 @@ imports the builder, no compiler is run, and no directory that holds programs is
 builder and deployment must agree on (sealed files, who runs what, buckets, the meaning of an
 expression, the forms of `script.json` and of the dispatch table) is defined here, and the builder
 imports it.
+
+The price of needing nothing else: small copies of the builder's code (signatures, stamps), which
+tests hold against the originals (docs/design-notes.md).
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ Nothing about such a file is ever an error: one that is missing, damaged, cut sh
 kind or version is as good as none, and one that cannot be written, or lies behind a link, is left
 alone. A `StepStore` keeps in such files what programs share of a compile, so that it is made once:
 the object of a launcher, the front end's output for a unit of kernels.
+
+The price is that nothing can be found in such a file without reading it, and that writing one word
+writes it all; they are small, or a log.
 """
 
 from __future__ import annotations
@@ -130,7 +133,7 @@ class StepStore:
                     total -= len(self._objects.pop(next(iter(self._objects))))
 
     def drop(self, key: str) -> None:
-        """Have the object made again by who asks next: what was made of it went wrong."""
+        """Forget the object, so that the next compile makes it again: using it went wrong."""
         with self._guard:
             self._objects.pop(key, None)
         if (path := self._path(key)) is not None:

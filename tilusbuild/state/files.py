@@ -7,6 +7,9 @@ so one without a holder is what a killed writer left, and `sweep` removes it. A 
 elsewhere and moved to its place by `publish` or `publish_new`, whose callers sync; the cache tree
 has a stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in full,
 always as 64 lower-case hex digits.
+
+The price is two syncs for each file: a published program waits some 10 ms for the disk, while the
+next compile begins (docs/performance.md).
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ so the launcher's object is kept beside its source.
 Where a source includes anything and there is a ptxas of NVRTC's version, the cubin is assembled
 from NVRTC's PTX less what no kernel reaches (`nvrtc_library.py`): NVRTC keeps a variable for
 each constant of a header. A source that has none such keeps NVRTC's own cubin.
+
+The price: NVRTC's code differs from nvcc's, so its programs are other programs, and an engineer
+chooses it by name (docs/design-notes.md).
 """
 
 from __future__ import annotations

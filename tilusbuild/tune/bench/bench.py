@@ -7,6 +7,9 @@ one left behind; a crash in a worker that others had used before is confirmed in
 `Conversation` is the asking side of one worker, which the runner starts, over a socket. The runner
 knows how the process ended, the socket only that it did. A worker that does not answer in time is
 killed with all that it started; nothing of it survives `close`.
+
+The price of a worker: a process start for each program that may have done harm, and a message for
+each sample.
 """
 
 from __future__ import annotations
