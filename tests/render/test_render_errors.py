@@ -32,7 +32,7 @@ CASES = [
     ('{{ "f8e8m0" | ctype(portable=true) }}', 1, None, "f8e8m0 has no type but CUDA's", None),
     ("{{ none }}", 1, None, "the value is none", None),
     ("{{ cdiv }}", 1, None, "only text and numbers can be written", None),
-    ("{{ 1e308 * 10 }}", 1, None, "the value is inf", None),
+    ("{{ block_m * 1e308 }}", 1, None, "the value is inf", None),
     # Nothing that may appear later: `ignore missing` is not for these.
     ("\n{% include '' ignore missing %}", 2, None, "is not a path relative to the project", None),
     ("{% include '../x' ignore missing %}", 1, 13, "leads out of the project", None),
@@ -86,41 +86,11 @@ def test_python_is_out_of_reach(project, template):
     assert project.refusal(template, items=[1]).place.line == 1
 
 
-def _doubling(step: str) -> str:
-    double = "{% for i in range(60) %}{% set ns.s = " + step + " %}{% endfor %}"
-    return "{% set ns = namespace(s='aaaa') %}" + double
-
-
 BOUNDED = {
-    **{
-        _doubling(step): "are too many"
-        for step in (
-            *("ns.s ~ ns.s", "ns.s + ns.s", "[ns.s, ns.s]|join", "ns.s|replace('a', 'aa')"),
-            *("ns.s.replace('a', 'aa')", "[ns.s, ns.s]|list * 2 ~ ''"),
-        )
-    },
-    "{% set ns = namespace(s='aaaa') %}{% for i in range(60) %}{% set x %}"
-    "{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}{% endfor %}": "are too many",
-    "{% macro r(a) %}{{ r(a ~ a) }}{% endmacro %}{{ r('a') }}": "are too many",
-    "{{ '%*d' % (10 ** 10, 1) }}": "too long",
-    "{{ '{:>{w}}'.format(1, w=10 ** 10) }}": "too long",
-    "{{ '\t'.expandtabs(2000000000) }}": "too long",
-    "{{ ('b' * 1000000).join(['a'] * 100000)|length }}": "too many",
-    "{{ (['a'] * 100000)|join('b' * 1000000) }}": "too many",
-    "{{ [1]|slice(10 ** 12)|list }}": "too long",
     "{% for i in range(10**9) %}{% endfor %}": "a range may have 100,000 numbers",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "steps",
     "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}": "without end",
     '{% include "k.cu.j2" %}': "without end",
-    '{{ "x" * 10**9 }}': "too many",
-    "{{ [1] * 10**9 }}": "too many",
-    "{{ 10 ** (10 ** 10) }}": "too large",
-    '{{ "x".ljust(10**10) }}': "too long",
-    '{{ "x" | center(10**10) }}': "too long",
-    '{{ "x" | indent(10**10) }}': "too long",
-    '{{ "%9999999999d" | format(1) }}': "too long",
-    '{{ "%9999999999d" % 1 }}': "too long",
-    '{{ "{:9999999999}".format(1) }}': "too long",
     '{% for i in range(70000) %}{{ "x" * 1024 }}{% endfor %}': "longer than 16,777,216 characters",
 }
 
@@ -130,16 +100,6 @@ def test_a_rendering_ends(project, template):
     found = project.refusal(template)
     assert BOUNDED[template] in found.message
     assert found.place.line == 1
-
-
-def test_a_line_map_whose_marks_double_is_empty(project):
-    double = "{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}"
-    text, lines = project.mapped(
-        "{% set x %}\n{% endset %}{% set ns = namespace(s=x) %}"
-        "{% for i in range(40) %}" + double + "{% endfor %}{{ ns.s|length }}\n"
-    )
-    assert text == "0\n"
-    assert lines.origin(1) is None
 
 
 def test_an_error_in_an_included_template_points_into_it_and_tells_the_way(project):
@@ -202,8 +162,8 @@ def test_a_script_without_its_template(project):
         ("{{ joiner()|string }}", "the address of an object (jinja2.utils.Joiner object)"),
         ("{% break %}", '"break" outside of a loop'),
         ("{% for i in 'a' %}{% macro m() %}{% continue %}{% endmacro %}{% endfor %}", '"continue"'),
-        ("{% for i in 'a' %}" * 25 + "{% endfor %}" * 25, "more than 18 blocks in each other"),
-        ("{% if 1 %}" * 200 + "{% endif %}" * 200, "more than 80 blocks in each other"),
+        ("{% for i in 'a' %}" * 25 + "{% endfor %}" * 25, "nested too deeply"),
+        ("{% if 1 %}" * 200 + "{% endif %}" * 200, "nested too deeply"),
         ("{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "nested too deeply"),
         ("{{ " + "not " * 3000 + "1 }}", "nested too deeply"),
         ("{{ " + "1+" * 3000 + "1 }}", "an expression is too long"),

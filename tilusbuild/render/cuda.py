@@ -26,21 +26,17 @@ class RaisedError(TemplateRuntimeError):
     """A template called `raise(message)`."""
 
 
-class RefusedError(TemplateRuntimeError):
-    """A template used a value that does not fit; the text is the reason."""
-
-
 def raise_error(message: object) -> str:
     """End the rendering with this message at the place of the call: `{{ raise("…") }}`."""
     raise RaisedError(str(message))
 
 
 def known_dtype(dtype: object) -> str:
-    """Return `dtype` if it is the name of an element type. Raises `RefusedError`."""
+    """Return `dtype` if it is the name of an element type. Raises `TemplateRuntimeError`."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     hint = did_you_mean(str(dtype), DTYPES) or f"known: {', '.join(DTYPES)}"
-    raise RefusedError(f'"{dtype}" is not an element type; {hint}')
+    raise TemplateRuntimeError(f'"{dtype}" is not an element type; {hint}')
 
 
 @pass_context
@@ -58,7 +54,7 @@ def ctype(context: Context, dtype: object, portable: bool = False) -> str:
     if not portable and kind != "cpu":
         return DTYPES[name].cuda
     if name in _CUDA_ONLY:
-        raise RefusedError(f"{name} has no type but CUDA's: take unsigned char")
+        raise TemplateRuntimeError(f"{name} has no type but CUDA's: take unsigned char")
     # tilusbuild/portable.cuh.j2 defines tb::f16 and its like, for either kind of target.
     return f"tb::{name}"
 
@@ -79,7 +75,7 @@ def size_of(dtype: object) -> int:
 def hexadecimal(value: object, digits: int = 0) -> str:
     """Return an integer in hexadecimal: `{{ 255 | hex }}` is `0xff`; `digits` pads with zeros."""
     if type(value) is not int:
-        raise RefusedError(f"hex needs an integer, not {value!r:.60}")
+        raise TemplateRuntimeError(f"hex needs an integer, not {value!r:.60}")
     sign = "-" if value < 0 else ""
     return f"{sign}0x{abs(value):0{digits}x}"
 
@@ -99,18 +95,18 @@ _ADDRESS = re.compile(r"<([^<>\n]{1,200}) at 0x[0-9a-f]{6,16}>")
 
 
 def spell(value: object) -> object:
-    """Return what `{{ value }}` writes. Raises `RefusedError` for a value that C++ cannot spell."""
+    """Return what `{{ value }}` writes. Raises `TemplateRuntimeError` for what C++ cannot spell."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
-        raise RefusedError(
+        raise TemplateRuntimeError(
             f"the value is {value}, which C++ does not spell so; use INFINITY or NAN"
         )
     if value is None:
-        raise RefusedError("the value is none")
+        raise TemplateRuntimeError("the value is none")
     if isinstance(value, str):
         if " at 0x" in value and (found := _ADDRESS.search(value)):
-            raise RefusedError(
+            raise TemplateRuntimeError(
                 f"the text has the address of an object ({found[1]}), which differs in every run"
             )
         return value
@@ -120,7 +116,7 @@ def spell(value: object) -> object:
     what = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
     # `int a[1][2] = {{1, n}};` is C++, and an expression of Jinja2: a tuple.
     cpp = ': in C++ text write "{ {" for two braces' if kind == "tuple" else ""
-    raise RefusedError(f"only text and numbers can be written, and this is {what}{cpp}")
+    raise TemplateRuntimeError(f"only text and numbers can be written, and this is {what}{cpp}")
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +126,7 @@ def _evaluate(name: str, values: tuple[int | float, ...]) -> Any:
     try:
         return parse(f"{name}({literals})").evaluate({})
     except ExprError as error:
-        raise RefusedError(error.message) from None
+        raise TemplateRuntimeError(error.message) from None
 
 
 def _arithmetic(name: str) -> Callable[..., Any]:
@@ -139,7 +135,7 @@ def _arithmetic(name: str) -> Callable[..., Any]:
             if isinstance(value, Undefined):
                 value._fail_with_undefined_error()
             if not isinstance(value, (int, float)):
-                raise RefusedError(f"{name} needs numbers, not {value!r:.60}")
+                raise TemplateRuntimeError(f"{name} needs numbers, not {value!r:.60}")
         return _evaluate(name, values)
 
     apply.__name__ = name
@@ -147,10 +143,10 @@ def _arithmetic(name: str) -> Callable[..., Any]:
 
 
 def counted_range(*bounds: int) -> range:
-    """Return `range(*bounds)`. Raises `RefusedError` above the sandbox's limit."""
+    """Return `range(*bounds)`. Raises `TemplateRuntimeError` above the sandbox's limit."""
     numbers = range(*bounds)
     if len(numbers) > MAX_RANGE:
-        raise RefusedError(f"a range may have {MAX_RANGE:,} numbers, not {len(numbers):,}")
+        raise TemplateRuntimeError(f"a range may have {MAX_RANGE:,} numbers, not {len(numbers):,}")
     return numbers
 
 

@@ -4,9 +4,10 @@ A template reads its context, the project's templates and the shipped ones under
 nothing else: no Python internals, no other file, no random numbers. A template's name never leads
 out of these directories, neither by `..` nor by a symbolic link. Each template is read once in a
 loader's life, so one plan sees one content. A rendering is bounded in steps (loop iterations and
-calls) and in the length of each text and list that an operation makes, so that a mistake ends in
-an error at its line and not in exhausted memory. This holds no author who means harm: whoever can
-write templates is trusted as the author of a Makefile is.
+calls) and in the characters that it writes, so that a loop without end is an error at its line.
+
+The price: one operation may make a text or a number that takes all memory or time (`"x" * 10**12`).
+Whoever can write templates is trusted as the author of a Makefile is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from jinja2 import (
@@ -31,7 +32,6 @@ from jinja2 import (
     nodes,
     pass_context,
 )
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import TemplateRuntimeError
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -50,9 +50,7 @@ SHARED_NAMES = ("target", "arch", "args", "script")
 MAX_STEPS = 1_000_000
 """Loop iterations and calls in one rendering."""
 MAX_CHARACTERS = 16 << 20
-"""Length of one rendering, and of the text or list that one operation returns."""
-MAX_EXPONENT_BITS = 1 << 16
-"""Length of an integer that `**` returns."""
+"""Length of one rendering."""
 
 # Their results differ from run to run, or hold the address of a Python object.
 _NOT_DETERMINISTIC = {"filters": ("random", "pprint"), "globals": ("lipsum",)}
@@ -174,10 +172,6 @@ class ProjectLoader(BaseLoader):
         return names
 
 
-class LimitExceededError(TemplateRuntimeError):
-    """A template exceeded a limit of a rendering."""
-
-
 class UndefinedNameError(UndefinedError):
     """A name, or an attribute of `owner`, that does not exist."""
 
@@ -222,27 +216,6 @@ class Steps:
         return len(self._items)  # type: ignore[arg-type]
 
 
-def _short(value: Any) -> Any:
-    """Return what an operation made, if it is no longer than it may be."""
-    if isinstance(value, (str, list, tuple)) and len(value) > MAX_CHARACTERS:
-        what = "characters" if isinstance(value, str) else "elements"
-        raise LimitExceededError(f"{len(value):,} {what} are too many")
-    return value
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return _short("".join(parts))  # type: ignore[no-any-return]
-
-
-class _Generator(CodeGenerator):
-    """Bounds what `~` makes."""
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - Jinja2's own name
-        self.write("environment.short(")
-        super().visit_Concat(node, frame)
-        self.write(")")
-
-
 class ProjectTemplate(Template):
     """A template whose imports see the rendering's shared names, however deep, and are evaluated
     once in a rendering."""
@@ -257,10 +230,6 @@ class ProjectTemplate(Template):
 class Environment(ImmutableSandboxedEnvironment):
     """The environment of templates. Used from several threads, one rendering a thread at a time."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-    code_generator_class = _Generator
-    concat = staticmethod(_joined)
-    short = staticmethod(_short)
     template_class = ProjectTemplate
 
     def __init__(
@@ -291,8 +260,6 @@ class Environment(ImmutableSandboxedEnvironment):
                 getattr(self, table).pop(name, None)
         self.globals.update(cuda.GLOBALS)
         self.filters.update(cuda.FILTERS)
-        for name, function in self.filters.items():
-            self.filters[name] = _bounded(name, function)
         self.filters["_steps"] = pass_context(lambda context, items: Steps(self, items))
         self.tests.update(cuda.TESTS)
 
@@ -307,7 +274,7 @@ class Environment(ImmutableSandboxedEnvironment):
         """Count one step."""
         self.local.steps -= 1
         if self.local.steps < 0:
-            raise LimitExceededError(
+            raise TemplateRuntimeError(
                 f"a rendering may take {MAX_STEPS:,} steps (loop iterations and calls), no more"
             )
 
@@ -339,7 +306,7 @@ class Environment(ImmutableSandboxedEnvironment):
         parser = Parser(self, source, name, filename)
         try:
             tree = parser.parse()
-            _check_blocks(tree, 0, 0, name)
+            _check_jumps(tree, name)
         except RecursionError:
             line = parser.stream.current.lineno
             raise TemplateSyntaxError(_TOO_DEEP, line, name, filename) from None
@@ -358,108 +325,19 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.charge()
-        text = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
-        if isinstance(text, str):
-            if __obj.__name__ in ("format", "format_map"):
-                _check_format(text)
-            elif __obj.__name__ == "join" and args:
-                _check_join(args[0], text)
-            for value in (*args, *kwargs.values()):
-                if type(value) is int:
-                    _check_width(value)
-        return _short(super().call(__context, __obj, *args, **kwargs))
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            _check_product(left, right)
-        elif operator == "+":
-            return _short(super().call_binop(context, operator, left, right))
-        elif operator == "**":
-            _check_power(left, right)
-        elif isinstance(left, str):
-            _check_format(left)
-        return super().call_binop(context, operator, left, right)
+        return super().call(__context, __obj, *args, **kwargs)
 
 
 _TOO_DEEP = "blocks or expressions are nested too deeply, or an expression is too long"
-_MAX_BLOCKS = 80
-"""Python has at most 100 levels of indentation."""
-_MAX_LOOPS = 18
-"""Python has at most 20 loops in each other; a function, as of a macro, begins again."""
 _FUNCTIONS = (nodes.Macro, nodes.CallBlock, nodes.Block)
-_BLOCKS = (nodes.For, nodes.If, nodes.With, nodes.FilterBlock, nodes.AssignBlock, *_FUNCTIONS)
 
 
-def _check_blocks(node: nodes.Node, depth: int, loops: int, name: str | None) -> None:
-    """Raise `TemplateSyntaxError` for what Jinja2 would make wrong Python of."""
-    if isinstance(node, (nodes.Break, nodes.Continue)) and not loops:
-        word = "break" if isinstance(node, nodes.Break) else "continue"
+def _check_jumps(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> None:
+    """Raise `TemplateSyntaxError` for a jump outside of a loop: Jinja2 makes wrong Python of it."""
+    if isinstance(node, (nodes.Break, nodes.Continue)) and not in_loop:
+        word = type(node).__name__.lower()
         raise TemplateSyntaxError(f'"{word}" outside of a loop', node.lineno, name)
-    if isinstance(node, _FUNCTIONS):
-        loops = 0
-    depth += isinstance(node, _BLOCKS)
-    loops += isinstance(node, nodes.For)
-    if depth > _MAX_BLOCKS or loops > _MAX_LOOPS:
-        message = (
-            f"more than {_MAX_LOOPS if loops > _MAX_LOOPS else _MAX_BLOCKS} blocks in each other"
-        )
-        raise TemplateSyntaxError(message, node.lineno, name)
-    if isinstance(node, nodes.Stmt | nodes.Template):
-        for child in node.iter_child_nodes():
-            if isinstance(child, nodes.Stmt):
-                _check_blocks(child, depth, loops, name)
-
-
-def _check_product(left: Any, right: Any) -> None:
-    for sequence, count in ((left, right), (right, left)):
-        if (
-            isinstance(sequence, (str, bytes, list, tuple))
-            and isinstance(count, int)
-            and len(sequence) * count > MAX_CHARACTERS
-        ):
-            raise LimitExceededError(f"{len(sequence) * count:,} elements are too many")
-
-
-def _check_power(left: Any, right: Any) -> None:
-    if (
-        isinstance(left, int)
-        and isinstance(right, int)
-        and left.bit_length() * right > MAX_EXPONENT_BITS
-    ):
-        raise LimitExceededError(f"{left} ** {right} is too large")
-
-
-def _check_width(width: Any) -> None:
-    if isinstance(width, int) and width > MAX_CHARACTERS:
-        raise LimitExceededError(f"a text of {width:,} characters is too long")
-
-
-def _check_format(text: str) -> None:
-    if re.search(r"[0-9]{5}|%[-+ #0]*\*", text):
-        raise LimitExceededError(f"a width in the format {text!r:.60} is too long")
-
-
-def _check_join(items: Any, separator: Any = "") -> None:
-    if isinstance(items, (list, tuple, range)) and isinstance(separator, str):
-        _check_product(separator, len(items))
-
-
-_WIDTHS = frozenset({"batch", "center", "indent", "slice"})
-"""The filters that make as much as a number says."""
-
-
-def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose result is bounded."""
-
-    @wraps(function)
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        if name in _WIDTHS:
-            for value in (*args, *kwargs.values()):
-                _check_width(value)
-        elif name == "format":
-            _check_format(str(args[0]))
-        elif name == "join":
-            _check_join(args[1], *args[2:3])
-        return _short(function(*args, **kwargs))
-
-    return bounded
+    inside = isinstance(node, nodes.For) or (in_loop and not isinstance(node, _FUNCTIONS))
+    for child in node.iter_child_nodes():
+        if isinstance(child, nodes.Stmt):
+            _check_jumps(child, name, in_loop=inside)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
-from jinja2 import Template, TemplateError, TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2 import Template, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError, TemplateAssertionError, TemplatesNotFound
 from jinja2.utils import missing
-from msgspec import Struct
 
 from tilusbuild.errors import InputError, Place, did_you_mean, input_error
 from tilusbuild.render.cuda import RaisedError
@@ -29,23 +28,8 @@ from tilusbuild.render.environment import (
     UndefinedNameError,
 )
 
-
-class TemplateLine(Struct, frozen=True):
-    """A line of a template, counted from 1."""
-
-    template: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.template}:{self.line}"
-
-
-class TemplateProblem(Struct, frozen=True):
-    """A diagnostic before its place is known. `word` stands at the column to show."""
-
-    message: str
-    hint: str | None = None
-    word: str | None = None
+Problem: TypeAlias = tuple[str, str | None, str | None]
+"""A message, a hint, and the word at whose column they are shown."""
 
 
 def explain(
@@ -58,48 +42,46 @@ def explain(
     loader = environment.templates
     stack = _stack(error.__traceback__)
     if isinstance(error, TemplateSyntaxError):
-        place: TemplateLine | None = TemplateLine(error.name or template, error.lineno)
+        place: Place | None = Place(error.name or template, error.lineno)
         callers = stack
     elif isinstance(error, BadTemplateError) and error.bad_line is not None:
-        place, callers = TemplateLine(str(error.name or template), error.bad_line), stack
+        place, callers = Place(str(error.name or template), error.bad_line), stack
     elif stack:
         place, callers = stack[-1], stack[:-1]
     else:
         place, callers = None, []
     if isinstance(error, RaisedError):
         # A shipped macro refuses an argument: the line to correct is the project's that called it.
-        while place and callers and place.template.startswith(SHIPPED):
+        while place and callers and place.path.startswith(SHIPPED):
             place = callers.pop()
-    inner = place.template if place else template
-    problem = _problem(error, inner, template, context, environment)
-    hints = [problem.hint] if problem.hint else []
+    inner = place.path if place else template
+    message, hint, word = _problem(error, inner, template, context, environment)
+    hints = [hint] if hint else []
     hints += [f"from {line}" for line in reversed(callers)]
     return input_error(
-        problem.message,
-        place=_place(place, problem.word, loader) if place else Place(template),
+        message,
+        place=_place(place, word, loader) if place else Place(template),
         hint="\n".join(hints) or None,
     )
 
 
-def _stack(traceback: TracebackType | None) -> list[TemplateLine]:
+def _stack(traceback: TracebackType | None) -> list[Place]:
     """Return the template lines that were running, outermost first."""
-    lines: list[TemplateLine] = []
+    lines: list[Place] = []
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
         if isinstance(template, Template) and template.name is not None:
-            line = TemplateLine(
-                template.name, template.get_corresponding_lineno(traceback.tb_lineno)
-            )
+            line = Place(template.name, template.get_corresponding_lineno(traceback.tb_lineno))
             if not lines or lines[-1] != line:
                 lines.append(line)
         traceback = traceback.tb_next
     return lines
 
 
-def _place(line: TemplateLine, word: str | None, loader: ProjectLoader) -> Place:
+def _place(line: Place, word: str | None, loader: ProjectLoader) -> Place:
     """Return where `word` stands, in `line` or in the lines that the same tag goes on over."""
-    lines = _lines(loader, line.template)
-    at = line.line
+    lines, start = _lines(loader, line.path), line.line or 0
+    at = start
     # A name stands alone; punctuation stands beside what it separates.
     whole = rf"\b{re.escape(word)}\b" if word and word.isidentifier() else re.escape(word or "")
     while word and at <= len(lines):
@@ -108,12 +90,11 @@ def _place(line: TemplateLine, word: str | None, loader: ProjectLoader) -> Place
         if found:
             # With several, the one that was reached is unknown.
             column = found[0].start() + 1 if len(found) == 1 else None
-            return Place(line.template, at, column, text, len(word))
+            return Place(line.path, at, column, text, len(word))
         if re.search(r"[%}]\}", text):
             break
         at += 1
-    text_here = lines[line.line - 1] if 1 <= line.line <= len(lines) else None
-    return Place(line.template, line.line, None, text_here)
+    return Place(line.path, start, None, lines[start - 1] if 1 <= start <= len(lines) else None)
 
 
 def _lines(loader: ProjectLoader, template: str) -> list[str]:
@@ -129,30 +110,28 @@ def _problem(
     outer: str,
     context: Mapping[str, Any],
     environment: Environment,
-) -> TemplateProblem:
+) -> Problem:
     if isinstance(error, UndefinedNameError) and error.name is not None:
         return _undefined(error, error.name, inner, outer, context, environment)
     if isinstance(error, BadTemplateError):
-        return TemplateProblem(
-            str(error.message), "templates lie in the project's directory", str(error.name)
-        )
+        hint = "templates lie in the project's directory"
+        return str(error.message), hint, str(error.name)
     if isinstance(error, TemplateNotFound):
         return _not_found(error, environment)
     if isinstance(error, TemplateSyntaxError):
         return _syntax(error, environment)
+    message = f"{type(error).__name__}: {error}"
     if isinstance(error, SecurityError):
-        return TemplateProblem(f"not allowed in a template: {error}")
-    if isinstance(error, RecursionError):
-        return TemplateProblem("templates or macros include or call each other without end")
-    if isinstance(error, MemoryError):
-        return TemplateProblem("the template needs more memory than there is")
-    if isinstance(error, ZeroDivisionError):
-        return TemplateProblem("division by zero")
-    if isinstance(error, (TemplateError, UndefinedError)):
-        return TemplateProblem(str(error))
-    if isinstance(error, (TypeError, ValueError, OverflowError, AttributeError)):
-        return TemplateProblem(str(error))
-    return TemplateProblem(f"{type(error).__name__}: {error}")
+        message = f"not allowed in a template: {error}"
+    elif isinstance(error, RecursionError):
+        message = "templates or macros include or call each other without end"
+    elif isinstance(error, MemoryError):
+        message = "the template needs more memory than there is"
+    elif isinstance(error, ZeroDivisionError):
+        message = "division by zero"
+    elif isinstance(error, (TemplateError, TypeError, ValueError, OverflowError, AttributeError)):
+        message = str(error)
+    return message, None, None
 
 
 def _undefined(
@@ -162,29 +141,26 @@ def _undefined(
     outer: str,
     context: Mapping[str, Any],
     environment: Environment,
-) -> TemplateProblem:
+) -> Problem:
     if error.owner is not missing:
-        return TemplateProblem(
-            f'{_describe(error.owner)} has no "{name}"',
-            did_you_mean(name, _members(error.owner)),
-            str(name),
-        )
+        near = did_you_mean(name, _members(error.owner))
+        return f'{_describe(error.owner)} has no "{name}"', near, name
     if not str(error).endswith("is undefined"):
-        return TemplateProblem(str(error), word=name)
+        return str(error), None, name
     if name in context and inner != outer:
         shared = ", ".join(SHARED_NAMES)
         hint = (
             f"an imported template sees {shared}, and not the schedule: "
             'pass the value to the macro, or import "with context"'
         )
-        return TemplateProblem(f'"{name}" is undefined here', hint, name)
+        return f'"{name}" is undefined here', hint, name
     near = did_you_mean(name, [*context, *environment.globals])
     script = _script(context)
     declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
     if near is None or near.startswith("known"):
         names = ", ".join(sorted(n for n in context))
         near = f"a template sees {names}" if names else "the context is empty"
-    return TemplateProblem(f'"{name}" is undefined', f"{near}\n{declare}", name)
+    return f'"{name}" is undefined', f"{near}\n{declare}", name
 
 
 def _script(context: Mapping[str, Any]) -> str:
@@ -209,35 +185,32 @@ def _members(owner: object) -> Iterable[str]:
     return [name for name in dir(owner) if not name.startswith("_")]
 
 
-def _not_found(error: TemplateNotFound, environment: Environment) -> TemplateProblem:
+def _not_found(error: TemplateNotFound, environment: Environment) -> Problem:
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
     quoted = " or ".join(f'"{name}"' for name in names)
     known = environment.list_templates()
     hint = did_you_mean(str(names[0]), known) or "names are relative to the project's directory"
-    return TemplateProblem(f"no template {quoted}", hint)
+    return f"no template {quoted}", hint, None
 
 
-def _syntax(error: TemplateSyntaxError, environment: Environment) -> TemplateProblem:
+def _syntax(error: TemplateSyntaxError, environment: Environment) -> Problem:
     message = error.message or "syntax error"
     if isinstance(error, TemplateAssertionError):
         named = re.match(r"No (filter|test) named '(.*)'", message)
         if named:
             table: Mapping[str, Any] = getattr(environment, f"{named[1]}s")
             known = [name for name in table if not name.startswith("_")]
-            return TemplateProblem(
-                f'there is no {named[1]} "{named[2]}"', did_you_mean(named[2], known), named[2]
-            )
+            hint = did_you_mean(named[2], known)
+            return f'there is no {named[1]} "{named[2]}"', hint, named[2]
     if message == "tag name expected":
-        return TemplateProblem(
-            'a tag has no name: "{%" starts a tag',
-            'in C++ text write "{ %", as in asm("… { %0, %1 }")',
-        )
+        hint = 'in C++ text write "{ %", as in asm("… { %0, %1 }")'
+        return 'a tag has no name: "{%" starts a tag', hint, None
     if message.startswith("Unexpected end of template"):
-        return TemplateProblem(message[0].lower() + message[1:])
+        return message[0].lower() + message[1:], None, None
     got = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
     word, hint = got[1] if got else None, None
     if word in ("}", ",", ";", "{", "end of print statement"):
         # What braces of C++ end in, read as an expression.
         hint = '"{{" starts an expression: in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
         word = "{{"
-    return TemplateProblem(message[0].lower() + message[1:], hint, word)
+    return message[0].lower() + message[1:], hint, word

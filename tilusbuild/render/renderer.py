@@ -2,7 +2,8 @@
 
 A rendering is a function of the templates' content and of the context. A renderer reads each
 template once in its life and writes nothing but bytecode, in a directory that belongs to this user
-alone: Jinja2's bytecode is code. A rendering ends: `environment.py` bounds its steps and texts.
+alone: Jinja2's bytecode is code. A rendering ends: its steps (`environment.py`) and its length are
+bounded.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
+from jinja2.exceptions import TemplateRuntimeError
 from msgspec import Struct
 
 from tilusbuild.errors import InputError, Place, TilusbuildError, input_error
@@ -27,7 +29,6 @@ from tilusbuild.render.environment import (
     NOT_USABLE,
     OURS,
     Environment,
-    LimitExceededError,
     ProjectLoader,
     Style,
 )
@@ -166,7 +167,7 @@ def render_text(
             if length > MAX_CHARACTERS:
                 # Thrown where the template writes, so that the error has its line.
                 message = f"the rendering is longer than {MAX_CHARACTERS:,} characters"
-                stream.throw(LimitExceededError(message))  # type: ignore[attr-defined]
+                stream.throw(TemplateRuntimeError(message))  # type: ignore[attr-defined]
         text = "".join(parts)
         text.encode()
         return text
