@@ -20,7 +20,7 @@ from tilusbuild.reapi import reapi_pb2 as reapi
 SMALL = b"word " * 1000
 
 
-@pytest.mark.parametrize("how", [{}, {"inlines": True}, {"zstd": True}])
+@pytest.mark.parametrize("how", [{}, {"inlines": True}])
 def test_outputs_come_in_whatever_way(
     how: dict[str, bool], executed: Callable[..., Executed]
 ) -> None:

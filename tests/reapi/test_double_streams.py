@@ -129,7 +129,9 @@ def test_one_of_two_that_run_there_is_cancelled(executed: Callable[..., Executed
         yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
 
     there.double.instead["Execute"] = waits
-    runners = [SharingRunner(Nobody(), there.executor, Places(lambda: 0), untold) for _ in range(2)]
+    runners = [
+        SharingRunner(Nobody(), lambda: there.executor, Places(lambda: 0), untold) for _ in range(2)
+    ]
     command = Command(("true",), str(there.directory), {}, outputs=("out",))
     with ThreadPoolExecutor(2) as threads:
         running = []

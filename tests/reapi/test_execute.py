@@ -240,6 +240,9 @@ class There:
         self.ran: list[str] = []
         self.is_ready = True
 
+    def found(self) -> Any:
+        return self
+
     def ready(self) -> bool:
         return self.is_ready
 
@@ -256,7 +259,7 @@ def test_places_here_are_taken_first(tmp_path: Path) -> None:
     here, places = Here(), Places(lambda: 1)
     there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=Elsewhere("grpc://x")))
     with ThreadPoolExecutor(2) as threads:
-        runner = SharingRunner(here, there, places, untold)
+        runner = SharingRunner(here, there.found, places, untold)
         first = threads.submit(runner.run, Command(("1",), "/", outputs=("x",)))
         wait_until(lambda: here.ran == ["1"])
         assert runner.run(Command(("2",), "/", outputs=("x",))).elsewhere
@@ -271,7 +274,7 @@ def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
     there.is_ready = False
     command = Command(("1",), "/", outputs=("x",))
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, there, Places(lambda: 1), untold)
+        runner = SharingRunner(here, there.found, Places(lambda: 1), untold)
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
         there.is_ready = True
@@ -283,7 +286,7 @@ def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
 def test_no_more_run_here_than_there_are_places() -> None:
     here, places = Here(), Places(lambda: 1)
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, There(None), places, untold)
+        runner = SharingRunner(here, There(None).found, places, untold)
         command = Command(("1",), "/", outputs=("x",))
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
@@ -291,7 +294,7 @@ def test_no_more_run_here_than_there_are_places() -> None:
         assert len(here.ran) == 1
         here.go_on.set()
         assert [each.result().status for each in every] == [0, 0, 0]
-        waits = SharingRunner(here, There(None), Places(lambda: 0), untold)
+        waits = SharingRunner(here, There(None).found, Places(lambda: 0), untold)
         waiting = threads.submit(waits.run, command)
         waits.cancel()
         with pytest.raises(CancelledError):
@@ -303,7 +306,7 @@ def test_a_compile_that_stays_takes_a_place_and_says_so() -> None:
     told: list[tuple[str, str]] = []
     with ThreadPoolExecutor(3) as threads:
         runner = SharingRunner(
-            here, there, Places(lambda: 1), lambda place, worker: told.append((place, worker))
+            here, there.found, Places(lambda: 1), lambda place, worker: told.append((place, worker))
         )
         every = [threads.submit(runner.run, Command(("1",), "/", stays=True)) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1 and told.count(("waiting", "")) == 2)

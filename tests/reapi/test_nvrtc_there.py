@@ -98,7 +98,7 @@ class Elsewhere:
             includes=Includes("digest", (("project/include", False),)),
         )
         write_module(recipe, self.tools, stage / "module")
-        runner = SharingRunner(self.inner, self.executor, Places(lambda: limit), untold)
+        runner = SharingRunner(self.inner, lambda: self.executor, Places(lambda: limit), untold)
         outcome = compile_program(
             recipe, self.tools, str(stage), str(headers), runner, StepStore(), 120.0
         )

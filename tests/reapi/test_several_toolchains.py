@@ -10,7 +10,7 @@ import pytest
 from support.fake_engine import FakeJob, FakeStore
 from support.fake_runner import FakeRunner
 from tilusbuild.cache.tree import Tree
-from tilusbuild.reapi import sharing
+from tilusbuild.reapi import execute
 from tilusbuild.reapi.execute import Executed
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import RemoteSettings
@@ -21,9 +21,7 @@ class Opened:
 
     made: list[Opened]
 
-    def __init__(self, settings: Any, toolchain: str, runner: Any, warn: Any) -> None:
-        self.toolchain = toolchain
-        self.executor = self
+    def __init__(self, settings: Any, probe: Any, warn: Any) -> None:
         self.executed = Executed(commands=len(self.made) + 1, seconds=1.0, inputs=10, outputs=20)
         self.closed = False
         self.made.append(self)
@@ -34,7 +32,7 @@ class Opened:
 
 def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Opened.made = []
-    monkeypatch.setattr(sharing, "LazyExecutor", Opened)
+    monkeypatch.setattr(execute, "RemoteExecutor", Opened)
     tools: Any = ["of one", "of another"]
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
         shared = remote.share(RemoteSettings("grpc://there", "test"), FakeRunner(), lambda: 1)
@@ -45,8 +43,10 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
             for text in ("first", "second")
             for toolchain in tools
         ]
-        assert [each._executor.toolchain for each in asked] == [*tools, *tools]
-        assert [each.toolchain for each in Opened.made] == tools
+        assert Opened.made == []  # until this machine's places are taken
+        found = [each._find() for each in asked]
+        assert found == [*Opened.made, *Opened.made]
+        assert len(Opened.made) == 2
         summary = remote.summary()
         assert summary is not None
         assert (summary.executed, summary.executed_seconds) == (3, 2.0)

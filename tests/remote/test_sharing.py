@@ -90,7 +90,7 @@ def test_a_file_with_other_bytes_is_refused_by_name(
     assert (name in found.texts) == (name != "module/lib.so")
     if name in found.texts:
         whole, text = server.held[path], found.texts[name]
-        texts = {**found.texts, name: text[:-1] + bytes([text[-1] ^ 1])}
+        texts = {**found.texts, name: text[:-1] + chr(ord(text[-1]) ^ 1)}
         server.held[path] = record.encode(replace(found, texts=texts))
     else:
         path = f"/cas/{found.files[name].digest}"

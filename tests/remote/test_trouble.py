@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from support.http_cache import Faults, HttpCache, line_to
-from support.remote_client import Asked, Wanted, ask_for
+from support.remote_client import Asked, ask_for
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.index import find_programs
@@ -182,7 +182,7 @@ def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: 
         while client.busy():
             time.sleep(0.05)
         server.status = 403
-        client.ask([Wanted("0" * 64)], told.put)
+        client.ask({"0" * 64: "scale/0 cpu"})
         while not isinstance(message := told.get(timeout=60), RemoteAnswered):
             if isinstance(message, events.Warned):
                 assert "status 507" in message.message

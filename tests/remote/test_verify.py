@@ -12,7 +12,6 @@ from support.http_cache import HttpCache
 from support.poison import poison
 from support.processes import wait_until
 from support.project import NewProject, Project
-from support.remote_client import Wanted
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.index import find_programs
@@ -89,7 +88,7 @@ def test_hits_of_the_same_build_are_taken_back(
     with BuildStore(cache) as store:
         client = RemoteCache(RemoteSettings(server.address, "test"), store, cache, told.put)
         client._sample = only(poisoned, others)
-        client.ask([Wanted(program) for program in (poisoned, *others)], told.put)
+        client.ask(dict.fromkeys((poisoned, *others), "scale/0 cpu"))
         wait_until(lambda: told.qsize() == 3)
         answers = {each.program: each.answer for each in (told.get() for _ in range(3))}
         assert [answers[each] is None for each in (poisoned, *others)] == [True, False, False]

@@ -1,4 +1,4 @@
-"""A server of the Remote Execution API that does what the real ones here do not: it compresses,
+"""A server of the Remote Execution API that does what the real ones here do not: it
 inlines, ends uploads early, breaks off, and lies wherever it is told to.
 
 Blobs and records are kept in memory. Actions are not run: `work` says what comes of one.
@@ -17,7 +17,6 @@ from typing import Any
 import grpc
 
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi import zstd
 from tilusbuild.remote.record import Blob, blob_for
 
 COMPLETED, EXECUTING, QUEUED = 4, 3, 2
@@ -59,15 +58,12 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers each method honestly, unless `instead` has something for it: a status to abort with,
     or a function that takes the request, the context and the honest answers and yields others."""
 
-    zstd: bool = False
     inlines: bool = False
     most: int = 0
     instead: dict[str, Any] = field(default_factory=dict)
     held: dict[str, bytes] = field(default_factory=dict)
     records: dict[str, bytes] = field(default_factory=dict)
     calls: list[tuple[str, Any]] = field(default_factory=list)
-    passed: int = 0
-    """Bytes of blobs that went over the line."""
     output: bytes = b"made"
     """Of each output of an action."""
     cancelled: list[str] = field(default_factory=list)
@@ -103,12 +99,9 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(lambda *asked: next(answers(*asked)))
 
     def _get_capabilities(self, request: Any, context: Any) -> Iterator[Any]:
-        known = [0, 1] if self.zstd else [0]
         cache = reapi.CacheCapabilities(
             digest_functions=[1],
             max_batch_total_size_bytes=self.most,
-            supported_compressors=known,
-            supported_batch_update_compressors=known,
             action_cache_update_capabilities={"update_enabled": True},
         )
         yield reapi.ServerCapabilities(
@@ -136,40 +129,28 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _batch_update_blobs(self, request: Any, context: Any) -> Iterator[Any]:
         answer = reapi.BatchUpdateBlobsResponse()
         for each in request.requests:
-            assert self.zstd or not each.compressor
-            self.passed += len(each.data)
-            size = each.digest.size_bytes
-            data = zstd.decompressed(each.data, size) if each.compressor else each.data
-            assert blob_for(data) == Blob(each.digest.hash, size)
-            self.keep(data)
+            assert blob_for(each.data) == Blob(each.digest.hash, each.digest.size_bytes)
+            self.keep(each.data)
             answer.responses.add(digest=each.digest)
         yield answer
 
     def _batch_read_blobs(self, request: Any, context: Any) -> Iterator[Any]:
-        assert self.zstd or not request.acceptable_compressors
         answer = reapi.BatchReadBlobsResponse()
         for each in request.digests:
             data = self.held.get(each.hash)
             if data is None:
                 answer.responses.add(digest=each, status={"code": 5})
-            elif zstd.COMPRESSOR in request.acceptable_compressors:
-                data = zstd.compressed(data)
-                answer.responses.add(digest=each, data=data, compressor=zstd.COMPRESSOR)
             else:
                 answer.responses.add(digest=each, data=data)
-            self.passed += len(data or b"")
         yield answer
 
     def _read(self, request: Any, context: Any) -> Iterator[Any]:
-        *kind, digest, _ = request.resource_name.split("/")
+        *_, digest, _ = request.resource_name.split("/")
         data = self.held.get(digest)
         if data is None:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such blob")
-        assert self.zstd or "zstd" not in kind
-        sent = zstd.compressed(data or b"") if "zstd" in kind else data or b""
-        self.passed += len(sent)
-        for at in range(0, len(sent), 1000):
-            yield reapi.ReadResponse(data=sent[at : at + 1000])
+        for at in range(0, len(data or b""), 1000):
+            yield reapi.ReadResponse(data=(data or b"")[at : at + 1000])
 
     def _write(self, requests: Iterator[bytes], context: Any) -> bytes:
         pieces: list[bytes] = []
@@ -184,14 +165,11 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
             if isinstance(other, int):
                 break
         self.calls.append(("Write", name))
-        *kind, digest, size = name.split("/")
+        *_, digest, size = name.split("/")
         whole = b"".join(pieces)
-        self.passed += len(whole)
         if other is None:
-            assert self.zstd or "zstd" not in kind
-            data = zstd.decompressed(whole, int(size)) if "zstd" in kind else whole
-            assert blob_for(data) == Blob(digest, int(size))
-            self.keep(data)
+            assert blob_for(whole) == Blob(digest, int(size))
+            self.keep(whole)
         committed = len(whole) if other is None else other
         answer: bytes = reapi.WriteResponse(committed_size=committed).SerializeToString()
         return answer

@@ -27,6 +27,6 @@ def poison(
     sealed = seal(meta)
     files = {**found.files, product: blob, "meta.json": blob_for(sealed)}
     server.held[f"/cas/{blob.digest}"] = data
-    texts = {**found.texts, "meta.json": sealed}
+    texts = {**found.texts, "meta.json": sealed.decode()}
     texts.pop(product, None)
     server.held[path] = encode(replace(found, files=files, texts=texts))

@@ -24,14 +24,6 @@ from tilusbuild.remote.record import Blob, blob_for, key
 from tilusbuild.remote.settings import RemoteSettings
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """All that a remote asks of a job."""
-
-    hash: str
-    label: str = "scale/0 cpu"
-
-
 @dataclass
 class Asked:
     """How it went."""
@@ -71,7 +63,7 @@ def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) 
     with BuildStore(cache) as store:
         given = RemoteSettings(address, "test", connect_timeout=1.0, timeout=1.0)
         client = RemoteCache(replace(given, **settings), store, cache, told.put)
-        expected = client.ask([Wanted(program) for program in programs], told.put)
+        expected = client.ask(dict.fromkeys(programs, "scale/0 cpu"))
         while len(answers) < len(expected):
             match told.get(timeout=60):
                 case RemoteAnswered(program, answer):

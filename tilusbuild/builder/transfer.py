@@ -88,7 +88,7 @@ def _pull(
     told: SimpleQueue[Any],
     warn: Callable[[str], None],
 ) -> None:
-    waiting = set(client.ask(missing, told.put)) if missing else set()
+    waiting = set(client.ask({job.hash: job.label for job in missing})) if missing else set()
     while waiting:
         waiting.discard(_hear(told, warn))
 

@@ -3,7 +3,8 @@ ContentAddressableStorage, ByteStream.
 
 Capabilities are asked first, once: another digest function or version is said in words. Small blobs
 go in batches below the server's limit of a message, large ones as streams. Messages are bytes
-here: their names are not sent, so those of `reapi.proto` serve for the services' own.
+here: their names are not sent, so those of `reapi.proto` serve for the services' own. Price: blobs
+go uncompressed; a server compresses what it keeps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-# Before grpc is imported: the renderer's process is a fork of this one, and uses no gRPC.
+# Before grpc is imported: no child process of this one uses gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -25,7 +26,6 @@ import grpc
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi import zstd
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import MAX_BYTES, MAX_RECORD, Blob, RecordError, blob_for, decode
@@ -84,7 +84,6 @@ class ReapiBackend:
         words = [
             f"Remote Execution API {low.major}.{low.minor} to {high.major}.{high.minor}, SHA256",
             f"messages up to {(self._limit + _MARGIN) >> 20} MiB",
-            *(("zstd",) if zstd.COMPRESSOR in cache.supported_compressors else ()),
             "takes records" if updates else "takes no records",
             "executes" if found.execution_capabilities.exec_enabled else "executes nothing",
         ]
@@ -118,7 +117,7 @@ class ReapiBackend:
         return b""
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
-        reads_zstd = zstd.COMPRESSOR in self._checked().cache_capabilities.supported_compressors
+        self._checked()
         found: dict[Blob, bytes] = {}
         small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
         calls = [
@@ -127,7 +126,6 @@ class ReapiBackend:
                 reapi.BatchReadBlobsRequest(
                     instance_name=self._settings.instance,
                     digests=map(digest, batch),
-                    acceptable_compressors=(0, zstd.COMPRESSOR) if reads_zstd else (),
                 ),
             )
             for batch in in_batches(small, self._limit)
@@ -137,11 +135,10 @@ class ReapiBackend:
             for each in answer.responses:
                 blob = Blob(each.digest.hash, each.digest.size_bytes)
                 if not each.status.code and blob in wanted:
-                    packed = reads_zstd and each.compressor == zstd.COMPRESSOR
-                    found[blob] = zstd.decompressed(each.data, blob.size) if packed else each.data
+                    found[blob] = each.data
         for blob in wanted:
             if blob.size > self._limit - _OVERHEAD:
-                data = self._stream(blob, packed=reads_zstd)
+                data = self._stream(blob)
                 found |= {} if data is None else {blob: data}
         return found
 
@@ -161,17 +158,12 @@ class ReapiBackend:
         return set(found).intersection(every)
 
     def send(self, blobs: Mapping[Blob, bytes]) -> None:
-        can = self._checked().cache_capabilities
-        packs = zstd.COMPRESSOR in can.supported_batch_update_compressors
+        self._checked()
         small = [blob for blob in blobs if blob.size <= self._limit - _OVERHEAD]
         for batch in in_batches(small, self._limit):
             request = reapi.BatchUpdateBlobsRequest(instance_name=self._settings.instance)
             for blob in batch:
-                data = zstd.compressed(blobs[blob]) if packs and blob.size >= zstd.WORTH else None
-                if data is None or len(data) >= blob.size:
-                    request.requests.add(digest=digest(blob), data=blobs[blob])
-                else:
-                    request.requests.add(digest=digest(blob), data=data, compressor=zstd.COMPRESSOR)
+                request.requests.add(digest=digest(blob), data=blobs[blob])
             name = f"{V2}.ContentAddressableStorage/BatchUpdateBlobs"
             answer = parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
             for each in answer.responses:
@@ -179,7 +171,7 @@ class ReapiBackend:
                     why = each.status.message[:200] or f"code {each.status.code}"
                     raise RemoteTroubleError(f"{self._settings.address} takes no blob: {why}")
         for blob in blobs.keys() - set(small):
-            self._write(blob, blobs[blob], packed=zstd.COMPRESSOR in can.supported_compressors)
+            self._write(blob, blobs[blob])
 
     def send_result(self, key: Blob, record: bytes) -> None:
         self._checked()
@@ -274,11 +266,10 @@ class ReapiBackend:
                 return None
             raise self.trouble(error) from None
 
-    def _stream(self, blob: Blob, *, packed: bool) -> bytes | None:
+    def _stream(self, blob: Blob) -> bytes | None:
         """Return a large blob; None when it is not there."""
-        kind = "compressed-blobs/zstd" if packed else "blobs"
         request = reapi.ReadRequest(
-            resource_name=f"{self._instance}{kind}/{blob.digest}/{blob.size}"
+            resource_name=f"{self._instance}blobs/{blob.digest}/{blob.size}"
         )
         call = self._method(self._channel.unary_stream, "/google.bytestream.ByteStream/Read")
         answers = call(
@@ -288,8 +279,6 @@ class ReapiBackend:
         )
         pieces = (parsed(reapi.ReadResponse, data).data for data in answers)
         try:
-            if packed:
-                return zstd.decompressed(zstd.Pieces(pieces), blob.size)
             found = bytearray()
             while len(found) <= blob.size and (piece := next(pieces, None)) is not None:
                 found += piece
@@ -301,18 +290,16 @@ class ReapiBackend:
         finally:
             answers.cancel()  # of one that is too long
 
-    def _write(self, blob: Blob, data: bytes, *, packed: bool) -> None:
-        kind = "compressed-blobs/zstd" if packed else "blobs"
-        name = f"{self._instance}uploads/{uuid.uuid4()}/{kind}/{blob.digest}/{blob.size}"
-        sent = zstd.compressed(data) if packed else data
+    def _write(self, blob: Blob, data: bytes) -> None:
+        name = f"{self._instance}uploads/{uuid.uuid4()}/blobs/{blob.digest}/{blob.size}"
 
         def pieces() -> Iterator[bytes]:
-            for at in range(0, len(sent), _CHUNK):
+            for at in range(0, len(data), _CHUNK):
                 yield reapi.WriteRequest(
                     resource_name=name if not at else "",
                     write_offset=at,
-                    data=sent[at : at + _CHUNK],
-                    finish_write=at + _CHUNK >= len(sent),
+                    data=data[at : at + _CHUNK],
+                    finish_write=at + _CHUNK >= len(data),
                 ).SerializeToString()
 
         call = self._method(self._channel.stream_unary, "/google.bytestream.ByteStream/Write")
@@ -320,10 +307,8 @@ class ReapiBackend:
             answer = call(pieces(), timeout=self._settings.timeout, metadata=self._metadata())
         except grpc.RpcError as error:
             raise self.trouble(error) from None
-        # A server that has it already ends early: with the whole size, and, of what is compressed,
-        # with -1.
-        whole = {blob.size, len(sent), -1} if packed else {blob.size}
-        if parsed(reapi.WriteResponse, answer).committed_size not in whole:
+        # A server that has it already ends early, with the whole size.
+        if parsed(reapi.WriteResponse, answer).committed_size != blob.size:
             raise RemoteTroubleError(f"{self._settings.address} keeps a blob in part")
 
     @property

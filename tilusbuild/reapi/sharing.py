@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.engine.events import HERE, WAITING, Placed, Warned
 from tilusbuild.engine.interfaces import Job
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Tell: TypeAlias = Callable[[str, str], None]
 _CHECK_EVERY = 0.1
+
+
+def _nobody() -> None: ...
 
 
 class Sharing:
@@ -45,7 +49,7 @@ class Sharing:
         self._runner = runner
         self._places = Places(limit)
         self._listen = listen
-        self._executors: list[tuple[Toolchain, LazyExecutor]] = []
+        self._executors: list[tuple[Toolchain, RemoteExecutor | None]] = []
         """One for each toolchain: what a worker has is compared with what is here."""
         self._lock = threading.Lock()
 
@@ -56,13 +60,13 @@ class Sharing:
             where = "" if place in (WAITING, HERE) else self._settings.address
             self._listen(Placed(job.hash, job.label, place, where, worker))
 
-        executor = None if stays else self._executor_for(toolchain)
-        return SharingRunner(inner, executor, self._places, told)
+        find = _nobody if stays else partial(self._executor_for, toolchain)
+        return SharingRunner(inner, find, self._places, told)
 
     def counts(self) -> Mapping[str, Any]:
         """Return what of `events.RemoteSummary` is about other machines, if they did anything."""
-        opened = (each.executor for _, each in self._executors)
-        done = [each.executed for each in opened if each is not None and each.executed.commands]
+        opened = [each.executed for _, each in self._executors if each is not None]
+        done = [each for each in opened if each.commands]
         if not done:
             return {}
         return {
@@ -75,78 +79,38 @@ class Sharing:
         }
 
     def close(self) -> None:
+        self._runner.cancel()
         for _, executor in self._executors:
-            executor.close()
+            if executor is not None:
+                executor.close()
 
-    def _executor_for(self, toolchain: Toolchain) -> LazyExecutor:
+    def _executor_for(self, toolchain: Toolchain) -> RemoteExecutor | None:
+        """Return who compiles elsewhere with a toolchain, opened when it is asked for first; None
+        where that is not possible."""
         with self._lock:
             for known, executor in self._executors:
                 if known is toolchain or known == toolchain:
                     return executor
-            made = LazyExecutor(
-                self._settings,
-                toolchain,
-                self._runner,
-                lambda why: self._listen(Warned(f"remote execution: {why}")),
-            )
+            made = self._opened(toolchain)
             self._executors.append((toolchain, made))
             return made
 
+    def _opened(self, toolchain: Toolchain) -> RemoteExecutor | None:
+        def warn(why: str) -> None:
+            self._listen(Warned(f"remote execution: {why}"))
 
-class LazyExecutor:
-    """A `RemoteExecutor` that is opened when this machine's places are taken."""
-
-    def __init__(
-        self,
-        settings: RemoteSettings,
-        toolchain: Toolchain,
-        runner: Runner,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._settings = settings
-        self._toolchain = toolchain
-        self._runner = runner
-        self._warn = warn
-        self._lock = threading.Lock()
-        self._opened = False
-        self.executor: RemoteExecutor | None = None
-
-    def ready(self) -> bool:
-        """Return whether it takes a command now; it may need to be asked to become so."""
-        with self._lock:
-            if not self._opened:
-                self._opened = True
-                self._open()
-        return self.executor is not None and self.executor.ready()
-
-    def run(
-        self, command: Command, cancelled: threading.Event, tell: Tell
-    ) -> CompletedCommand | None:
-        return None if self.executor is None else self.executor.run(command, cancelled, tell)
-
-    def cancel(self, cancelled: threading.Event) -> None:
-        if self.executor is not None:
-            self.executor.cancel(cancelled)
-
-    def close(self) -> None:
-        self._runner.cancel()
-        if self.executor is not None:
-            self.executor.close()
-
-    def _open(self) -> None:
         try:
             from tilusbuild.reapi.execute import RemoteExecutor
             from tilusbuild.reapi.probe import probe
 
-            self.executor = RemoteExecutor(
-                self._settings,
-                lambda there: probe(self._toolchain, self._runner, there),
-                self._warn,
+            return RemoteExecutor(
+                self._settings, lambda there: probe(toolchain, self._runner, there), warn
             )
         except ImportError as error:
-            self._warn(not_installed(error))
+            warn(not_installed(error))
         except RemoteTroubleError as error:
-            self._warn(str(error))
+            warn(str(error))
+        return None
 
 
 class Places:
@@ -176,24 +140,20 @@ class Places:
             self._freed.notify()
 
 
-class Executor(Protocol):
-    """Runs commands on other machines, as `RemoteExecutor` does."""
-
-    def ready(self) -> bool: ...
-    def run(
-        self, command: Command, cancelled: threading.Event, tell: Tell
-    ) -> CompletedCommand | None: ...
-    def cancel(self, cancelled: threading.Event) -> None: ...
-
-
 class SharingRunner:
-    """Runs the commands of one program here, on `inner`, or elsewhere."""
+    """Runs the commands of one program here, on `inner`, or elsewhere: `find` returns who does that
+    there, and is called when this machine's places are taken."""
 
     def __init__(
-        self, inner: Runner, executor: Executor | None, places: Places, tell: Tell
+        self,
+        inner: Runner,
+        find: Callable[[], RemoteExecutor | None],
+        places: Places,
+        tell: Tell,
     ) -> None:
         self._inner = inner
-        self._executor = executor
+        self._find = find
+        self._executor: RemoteExecutor | None = None
         self._places = places
         self._tell = tell
         self._cancelled = threading.Event()
@@ -204,6 +164,8 @@ class SharingRunner:
         began = time.monotonic()
         tried = told = False
         while not self._places.try_take():
+            if not (tried or command.stays):
+                self._executor = self._executor or self._find()
             if not (tried or command.stays) and self._executor and self._executor.ready():
                 tried, waited = True, time.monotonic() - began
                 done = self._executor.run(command, self._cancelled, self._tell)

@@ -22,7 +22,7 @@ from tilusbuild.compile.model import Pipeline
 from tilusbuild.compile.module import image_rows, kernel_rows
 from tilusbuild.compile.pipelines import pipeline_named
 from tilusbuild.plan.identity import section_of
-from tilusbuild.remote.record import Blob, Record
+from tilusbuild.remote.record import Blob, Record, RecordError
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
@@ -33,35 +33,31 @@ _MAX_LENGTH = 16 << 10
 """Characters of a reason."""
 
 
-class ClaimError(ValueError):
-    """Something that a remote says is not so. The text names it, for people."""
-
-
 def checked_meta(program: str, record: Record, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return what meta.json says of a program with these files; it is the very file that publishing
-    them would write. Raises `ClaimError`."""
+    them would write. Raises `RecordError`."""
     texts = files[layout.PROGRAM_TXT] + files[layout.OPTIONS_TXT]
     if sha256_bytes(texts) != program:
-        raise ClaimError(f"{layout.PROGRAM_TXT} and {layout.OPTIONS_TXT} are of another program")
+        raise RecordError(f"{layout.PROGRAM_TXT} and {layout.OPTIONS_TXT} are of another program")
     try:
         meta = unseal(files[layout.META])
     except CorruptFileError as error:
-        raise ClaimError(f"{layout.META}: {error}") from None
+        raise RecordError(f"{layout.META}: {error}") from None
     if seal(meta) != files[layout.META]:
-        raise ClaimError(f"{layout.META} has another form")
+        raise RecordError(f"{layout.META} has another form")
     if problem := meta_problem(meta, program):
-        raise ClaimError(f"{layout.META}: {problem}")
+        raise RecordError(f"{layout.META}: {problem}")
     said = {name: Blob(digest, size) for name, size, digest in listed(meta)}
     if said != {name: blob for name, blob in record.files.items() if name != layout.META}:
-        raise ClaimError(f"{layout.META} lists other files than the record")
+        raise RecordError(f"{layout.META} lists other files than the record")
     if set(layout.mentioned_headers(files[layout.COMPILE_SH])) != record.directories.keys():
-        raise ClaimError("the record has other directories than compile.sh")
+        raise RecordError("the record has other directories than compile.sh")
     options = files[layout.OPTIONS_TXT].decode("utf-8", "surrogateescape")
     pipeline = pipeline_named(section_of(options, "").get("pipeline", ""))
     if pipeline is None:
-        raise ClaimError(f"{layout.OPTIONS_TXT} names no pipeline")
+        raise RecordError(f"{layout.OPTIONS_TXT} names no pipeline")
     for problem in (*_source(record, texts, pipeline), *_code(meta, files, pipeline)):
-        raise ClaimError(problem)
+        raise RecordError(problem)
     return meta
 
 
@@ -69,14 +65,14 @@ def check_generated(
     options: bytes, record: Record, directories: Mapping[str, Mapping[str, Blob]]
 ) -> None:
     """Compare what was generated, launcher included, with the digests in options.txt. Raises
-    `ClaimError`."""
+    `RecordError`."""
     held = {name.removeprefix("module/"): blob.digest for name, blob in record.files.items()}
     for files in directories.values():
         held.update((name, blob.digest) for name, blob in files.items() if "/" not in name)
     named = section_of(options.decode("utf-8", "surrogateescape"), "generated")
     for name, digest in named.items():
         if held.get(name) != digest:
-            raise ClaimError(f"{name} is not the one that options.txt names")
+            raise RecordError(f"{name} is not the one that options.txt names")
 
 
 def _source(record: Record, texts: bytes, pipeline: Pipeline) -> Iterator[str]:

@@ -11,10 +11,10 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, listed, lookup
@@ -24,7 +24,7 @@ from tilusbuild.engine.inbox import RemoteAnswered, RemoteWithdrawn, WakeUp
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import Backend, BrokenError, Guard, open_backend
-from tilusbuild.remote.fetch import Fetcher, Hit, Miss, Outcome, Refused
+from tilusbuild.remote.fetch import Fetcher, Outcome
 from tilusbuild.remote.origins import Origins
 from tilusbuild.remote.record import (
     Blob,
@@ -48,15 +48,6 @@ _LAST_WORDS = 5.0
 _COUNTED = ("hits", "misses", "refused", "verified", "wrong")
 _MAX_UNSENT = 10_000
 """Programs that wait to be sent; more are not sent."""
-
-
-class Named(Protocol):
-    """What is asked of a job."""
-
-    @property
-    def hash(self) -> str: ...
-    @property
-    def label(self) -> str: ...
 
 
 class RemoteCache:
@@ -95,10 +86,11 @@ class RemoteCache:
 
     # On the build's thread.
 
-    def ask(self, jobs: Sequence[Named], listen: Callable[[Any], None], /) -> Collection[str]:
+    def ask(self, labels: Mapping[str, str]) -> Collection[str]:
+        """Begin to ask for programs, by their hashes; return those that will be answered."""
         if self._asking.broken:
             return ()
-        named = [(job.hash, job.label) for job in jobs]
+        named = list(labels.items())
         # All threads have a part of few programs: what one has on its way, a fault takes along.
         size = max(1, min(self._backend.batch, math.ceil(len(named) / self._backend.width)))
         batches = [named[at : at + size] for at in range(0, len(named), size)]
@@ -110,7 +102,7 @@ class RemoteCache:
                 return ()
         for batch in batches:
             self._to_ask.put(batch)
-        return {program for program, _ in named}
+        return labels.keys()
 
     def measures(self, program: str) -> bool:
         """Return whether a program is compiled to be compared with the remote's."""
@@ -223,20 +215,19 @@ class RemoteCache:
 
     def _answered(self, outcome: Outcome, unanswered: dict[str, str]) -> None:
         label = unanswered.pop(outcome.program)
-        match outcome:
-            case Hit() if self._takes(outcome):
+        if outcome.answer is not None:
+            if self._takes(outcome):
                 return
-            case Hit(program):
-                with suppress(OSError):
-                    self._origins.remove(program)
-            case Miss():
-                with self._lock:
-                    self._counts["misses"] += 1
-            case Refused(program, what):
-                self._refuse(program, label, what)
+            with suppress(OSError):
+                self._origins.remove(outcome.program)
+        elif outcome.refused is not None:
+            self._refuse(outcome.program, label, outcome.refused)
+        else:
+            with self._lock:
+                self._counts["misses"] += 1
         self._listen(RemoteAnswered(outcome.program, None))
 
-    def _takes(self, hit: Hit) -> bool:
+    def _takes(self, hit: Outcome) -> bool:
         """Report a hit; return False when what comes from the remote is not used any more."""
         with self._lock:
             if not self._withdrawn:

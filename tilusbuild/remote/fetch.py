@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Arrivals
@@ -22,7 +22,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.remote.backend import Backend, Guard
-from tilusbuild.remote.claims import ClaimError, check_generated, checked_meta
+from tilusbuild.remote.claims import check_generated, checked_meta
 from tilusbuild.remote.record import (
     Blob,
     Record,
@@ -43,62 +43,20 @@ _ATTEMPTS, _PAUSE = 5, 0.05
 may have it for the moment in which it is published; who compiles this one has it for longer."""
 
 
-class Hit(Struct, frozen=True):
-    """A program that came from the remote, and is in the store."""
+class Outcome(Struct, frozen=True):
+    """What came of a program: with `answer` it came from the remote and is in the store; `refused`
+    says in words why it is not what it should be; with neither the remote has it not, or another
+    build here has it at this moment."""
 
     program: str
-    answer: ProgramAnswer
-    seconds: float
+    answer: ProgramAnswer | None = None
+    seconds: float = 0.0
+    """How long its compile took."""
+    refused: str | None = None
 
 
-class Miss(Struct, frozen=True):
-    """A program that the remote has not, or that another build here has at this moment."""
-
-    program: str
-
-
-class Refused(Struct, frozen=True):
-    """A program that is not what it should be: what is wrong, in words."""
-
-    program: str
-    what: str
-
-
-Outcome: TypeAlias = Hit | Miss | Refused
-
-
-class Contents(Struct):
-    """Blobs that were fetched. `wrong` came, and are others than was said."""
-
-    good: dict[Blob, bytes] = field(default_factory=dict)
-    wrong: set[Blob] = field(default_factory=set)
-
-
-class BlobReader:
-    """Fetches blobs and compares them with what names them. May be used from several threads."""
-
-    def __init__(self, backend: Backend, guard: Guard) -> None:
-        self._backend = backend
-        self._guard = guard
-        self.fetched_bytes = 0
-
-    def read(self, wanted: Collection[Blob], into: Contents) -> None:
-        """Fetch what is not there yet; once more what is wrong, which may be the line's fault.
-        Raises `BrokenError`."""
-        for _ in range(2):
-            left = [blob for blob in wanted if blob not in into.good]
-            if not left:
-                return
-            answers = self._guard.call(partial(self._backend.blobs, left))
-            for blob, data in answers.items():
-                self.fetched_bytes += len(data)
-                if blob_for(data) == blob:
-                    into.good[blob] = data
-                else:
-                    into.wrong.add(blob)
-            if not into.wrong.intersection(left):
-                return
-            wanted = into.wrong - into.good.keys()
+Contents: TypeAlias = dict[Blob, "bytes | None"]
+"""Blobs that were fetched; None of one that came, and is another than was said."""
 
 
 class Fetcher:
@@ -109,37 +67,33 @@ class Fetcher:
         self._guard = guard
         self._store = store
         self._cache = cache
-        self._blobs = BlobReader(backend, guard)
+        self.fetched_bytes = 0
         self._laid_out: dict[str, Mapping[str, Blob]] = {}
         """The files of header directories that are whole, by the directory's digest."""
 
-    @property
-    def fetched_bytes(self) -> int:
-        return self._blobs.fetched_bytes
-
-    def records(self, programs: Sequence[str]) -> Iterator[tuple[str, Record] | Miss | Refused]:
+    def records(self, programs: Sequence[str]) -> Iterator[tuple[str, Record] | Outcome]:
         """Yield what the remote says of each. Raises `BrokenError`."""
         keys = [key(program) for program in programs]
         answers = self._guard.call(lambda: self._backend.results(keys))
         for program, data in zip(programs, answers, strict=True):
             if data is None:
-                yield Miss(program)
+                yield Outcome(program)
                 continue
-            self._blobs.fetched_bytes += len(data)
+            self.fetched_bytes += len(data)
             try:
                 yield program, decode(data)
             except RecordError as error:
-                yield Refused(program, str(error))
+                yield Outcome(program, refused=str(error))
 
     def fetch(self, programs: Sequence[tuple[str, Record]]) -> Iterator[Outcome]:
         """Yield how each of these ended. Raises `BrokenError`, `OSError`, `CacheError`."""
         for some in _portions(programs):
-            contents = Contents()
+            contents: Contents = {}
             for _, record in some:
-                contents.good.update((record.files[n], text) for n, text in record.texts.items())
+                contents.update((record.files[n], t.encode()) for n, t in record.texts.items())
             blobs = {blob for _, record in some for blob in record.blobs}
             blobs |= {blob for _, record in some for blob in self._listings(record)}
-            self._blobs.read(blobs, contents)
+            self._read(blobs, contents)
             waiting = list(some)
             for attempt in range(_ATTEMPTS):
                 busy: list[tuple[str, Record]] = []
@@ -149,7 +103,19 @@ class Fetcher:
                     break
                 time.sleep(_PAUSE * (attempt + 1))
             for program, _ in waiting:
-                yield Miss(program)
+                yield Outcome(program)
+
+    def _read(self, wanted: Collection[Blob], into: Contents) -> None:
+        """Fetch what is not there yet; once more what is wrong, which may be the line's fault.
+        Raises `BrokenError`."""
+        for _ in range(2):
+            left = [blob for blob in wanted if into.get(blob) is None]
+            if not left:
+                return
+            for blob, data in self._guard.call(partial(self._backend.blobs, left)).items():
+                self.fetched_bytes += len(data)
+                into[blob] = data if blob_for(data) == blob else None
+            wanted = [blob for blob in left if blob in into]
 
     def _publish(
         self,
@@ -165,24 +131,24 @@ class Fetcher:
             for program, record in some:
                 try:
                     checked = self._checked(program, record, contents)
-                except (ClaimError, RecordError) as error:
-                    ended.append(Refused(program, str(error)))
+                except RecordError as error:
+                    ended.append(Outcome(program, refused=str(error)))
                     continue
                 if checked is None:
-                    ended.append(Miss(program))
+                    ended.append(Outcome(program))
                     continue
                 if not locks.enter_context(self._store.locked(program, wait=False)):
                     busy.append((program, record))
                     continue
                 entry = self._store.lookup(program)
                 if entry is not None and entry.status in RECORDED:
-                    ended.append(Hit(program, found(entry), 0.0))
+                    ended.append(Outcome(program, found(entry)))
                     continue
                 meta, files = checked
-                arrivals.add(program, files, contents.good[record.files[layout.META]])
+                arrivals.add(program, files, files.pop(layout.META))
                 compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
                 answer = ProgramAnswer(compiled, cached=True, remote=True)
-                hits.append(Hit(program, answer, record.seconds))
+                hits.append(Outcome(program, answer, record.seconds))
             arrivals.commit()
         return ended + hits
 
@@ -194,9 +160,9 @@ class Fetcher:
 
     def _checked(
         self, program: str, record: Record, contents: Contents
-    ) -> tuple[Mapping[str, Any], Mapping[str, bytes]] | None:
-        """Return what meta.json says and the files beside it, its headers and launcher laid out;
-        None when a blob is gone. Raises `ClaimError` and `RecordError`."""
+    ) -> tuple[Mapping[str, Any], dict[str, bytes]] | None:
+        """Return what meta.json says and all files, its headers and launcher laid out; None when a
+        blob is gone. Raises `RecordError`."""
         files = _taken(record.files, contents, "")
         if files is None:
             return None
@@ -206,7 +172,6 @@ class Fetcher:
                 return None
         directories = {digest: self._laid_out[digest] for digest in record.directories}
         check_generated(files[layout.OPTIONS_TXT], record, directories)
-        del files[layout.META]
         return meta, files
 
     def _lay_out(self, digest: str, blob: Blob, contents: Contents) -> bool:
@@ -216,14 +181,14 @@ class Fetcher:
             return False
         named = decode_listing(listing[""])
         if not self._is_whole(digest):
-            self._blobs.read(set(named.values()), contents)
+            self._read(set(named.values()), contents)
             files = _taken(named, contents, f"{layout.INCLUDE}/{digest}/")
             if files is None:
                 return False
             try:
                 publish_include(self._cache, digest, files)
             except ValueError as error:
-                raise ClaimError(f"{layout.INCLUDE}/{digest}: {error}") from None
+                raise RecordError(f"{layout.INCLUDE}/{digest}: {error}") from None
         self._laid_out[digest] = named
         return True
 
@@ -235,14 +200,12 @@ class Fetcher:
 
 
 def _taken(named: Mapping[str, Blob], contents: Contents, where: str) -> dict[str, bytes] | None:
-    """Return the content of each name, or None when some is gone. Raises `ClaimError` for one that
+    """Return the content of each name, or None when some is gone. Raises `RecordError` for one that
     is wrong."""
-    for name, blob in named.items():
-        if blob in contents.wrong and blob not in contents.good:
-            raise ClaimError(f"{where}{name} has other bytes than its digest says")
-    if not all(blob in contents.good for blob in named.values()):
-        return None
-    return {name: contents.good[blob] for name, blob in named.items()}
+    found = {name: contents[blob] for name, blob in named.items() if blob in contents}
+    if wrong := [name for name, data in found.items() if data is None]:
+        raise RecordError(f"{where}{wrong[0]} has other bytes than its digest says")
+    return {n: data or b"" for n, data in found.items()} if len(found) == len(named) else None
 
 
 def _portions(programs: Sequence[tuple[str, Record]]) -> Iterator[list[tuple[str, Record]]]:

@@ -84,7 +84,9 @@ class LazyRemote(Remote):
         if jobs and not self._opened and self._settings is not None:
             self._opened = True  # whatever comes of it, once is enough
             self._open(self._settings, listen)
-        return () if self._client is None else self._client.ask(jobs, listen)
+        if self._client is None:
+            return ()
+        return self._client.ask({job.hash: job.label for job in jobs})
 
     def built(self, job: Job, compiled: Compiled, /) -> None:
         if self._client or self._executors or self._others_made_some:

@@ -4,18 +4,18 @@ A record is JSON, under a key that follows from the program's hash alone. It lis
 files, `meta.json` included, and as directories what the program was compiled with, headers and
 launcher: each `include/<digest>` as the blob of a listing. Short texts come with the record, so
 that a hit takes a request for it and one for each file that is binary or long. A record from
-elsewhere is a list of claims; reading one checks only that they are possible: names, sizes, and how
-many.
+elsewhere is a list of claims; reading one checks only that they are possible, by the types of
+`Record` (msgspec) and `_check`: names, sizes, and how many.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from contextlib import suppress
+from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 
-from msgspec import Struct, field
+from msgspec import DecodeError, Meta, Struct, field, json
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, listed
@@ -36,12 +36,19 @@ MAX_SECONDS = 1e6
 _NEEDED = {layout.META, layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH}
 
 
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+T = TypeVar("T")
+
+
 class Blob(NamedTuple):
     """Content by its digest and its size in bytes."""
 
-    digest: str
-    size: int
+    digest: _Digest
+    size: Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 
+
+Blobs: TypeAlias = Annotated[dict[str, Blob], Meta(max_length=MAX_FILES)]
+"""Blobs by relative name."""
 
 Sources: TypeAlias = dict[Blob, "bytes | str"]
 """Where blobs are: content, or the path of a file."""
@@ -51,15 +58,15 @@ class RecordError(ValueError):
     """A record, or something in it, that cannot be one of ours."""
 
 
-class Record(Struct, frozen=True):
+class Record(Struct, frozen=True, forbid_unknown_fields=True):
     """A program's blobs. `directories` has the listing of each `include/<digest>`, by that
     digest."""
 
-    files: Mapping[str, Blob]
-    directories: Mapping[str, Blob]
-    seconds: float
+    files: Blobs
+    directories: Annotated[dict[_Digest, Blob], Meta(max_length=MAX_FILES)]
+    seconds: Annotated[float, Meta(ge=0, lt=MAX_SECONDS)]
     """How long its compile took."""
-    texts: Mapping[str, bytes] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     """The content of some of the files, which is what their digests say."""
 
     @property
@@ -80,73 +87,47 @@ def key(program: str) -> Blob:
 
 def encode(record: Record) -> bytes:
     """Return the text of a record."""
-    value = {
-        "files": record.files,
-        "directories": record.directories,
-        "seconds": record.seconds,
-        "texts": {name: data.decode() for name, data in record.texts.items()},
-    }
-    return json.dumps(value, ensure_ascii=False, sort_keys=True).encode()
+    return json.encode(record, order="deterministic")
 
 
 def decode(data: bytes) -> Record:
     """Return the record in a text. Raises `RecordError`."""
-    value = _parsed(data)
-    files = _blobs(value.get("files"))
-    directories = _blobs(value.get("directories"))
-    if missing := sorted(_NEEDED - files.keys()):
+    record = _parsed(data, Record)
+    _check(record.files)
+    _check(record.directories)
+    if missing := sorted(_NEEDED - record.files.keys()):
         raise RecordError(f"its record names no {missing[0]}")
-    if strange := [name for name in directories if not layout.is_hash(name)]:
-        raise RecordError(f"its record names {strange[0]!r}")
-    try:
-        texts = {name: text.encode() for name, text in value.get("texts", {}).items()}
-        seconds = float(value["seconds"])
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-        raise RecordError("its record cannot be read") from None
-    for name, text in texts.items():
-        if files.get(name) != blob_for(text):
-            raise RecordError(f"{name} has other bytes than its digest says")
-    return Record(files, directories, seconds if 0 <= seconds < MAX_SECONDS else 0.0, texts)
+    for name, text in record.texts.items():
+        if record.files.get(name) != blob_for(text.encode()):
+            raise RecordError(f"{name[:80]!r} has other bytes than its digest says")
+    return record
 
 
 def encode_listing(files: Mapping[str, Blob]) -> bytes:
     """Return the text that names the files of a directory."""
-    return json.dumps(files, sort_keys=True).encode()
+    return json.encode(files, order="deterministic")
 
 
 def decode_listing(data: bytes) -> dict[str, Blob]:
     """Return the files of a directory by relative name. Raises `RecordError`."""
-    return _blobs(_parsed(data))
+    files: dict[str, Blob] = _parsed(data, Blobs)
+    _check(files)
+    return files
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parsed(data: bytes, kind: type[T]) -> T:
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise RecordError("its record cannot be read")
-    return value
+        return json.decode(data, type=kind)
+    except (DecodeError, RecursionError) as error:
+        raise RecordError(f"its record cannot be read: {error!s:.200}") from None
 
 
-def _blobs(value: Any) -> dict[str, Blob]:
-    """Return blobs by name, checked in form. Raises `RecordError`."""
-    if not isinstance(value, dict) or len(value) > MAX_FILES:
-        raise RecordError("its record is not one of tilusbuild")
-    found: dict[str, Blob] = {}
-    total = 0
-    for name, each in value.items():
-        match each:
-            case [str(digest), int(size)] if layout.is_hash(digest) and 0 <= size <= MAX_BYTES:
-                found[name] = Blob(digest, int(size))
-                total += size
-            case _:
-                raise RecordError(f"its record has no digest and size of {name[:80]!r}")
-        if not layout.is_inside(name):
-            raise RecordError(f"its record names {name[:80]!r}")
-    if total > MAX_BYTES:
+def _check(files: Mapping[str, Blob]) -> None:
+    """Check what no type says: that names stay inside, and the sum of the sizes."""
+    if strange := [name for name in files if not layout.is_inside(name)]:
+        raise RecordError(f"its record names {strange[0][:80]!r}")
+    if sum(blob.size for blob in files.values()) > MAX_BYTES:
         raise RecordError(f"it has more than {MAX_BYTES >> 20} MiB")
-    return found
 
 
 class Describer:
@@ -163,14 +144,14 @@ class Describer:
         files = {name: Blob(digest, size) for name, size, digest in listed(entry.meta)}
         meta = read_bytes(os.path.join(entry.path, layout.META))
         files[layout.META] = blob_for(meta)
-        texts: dict[str, bytes] = {}
+        texts: dict[str, str] = {}
         for name, blob in files.items():
             if blob.size <= MAX_TEXT:
                 data = read_bytes(os.path.join(entry.path, name))
                 if blob_for(data) != blob:
                     raise RecordError(f"{name} is damaged")
-                if _is_text(data):
-                    texts[name] = data
+                with suppress(UnicodeDecodeError):
+                    texts[name] = data.decode()
         sources: Sources = {
             blob: os.path.join(entry.path, name)
             for name, blob in files.items()
@@ -183,14 +164,6 @@ class Describer:
             directories[digest], held = self._listings[digest]
             sources.update(held)
         return Record(files, directories, seconds, texts), sources
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _listing(directory: str) -> tuple[Blob, Sources]:
