@@ -3,11 +3,13 @@
     python scripts/mutants.py --number 150 --seed 1           of the working tree
     python scripts/mutants.py --seed 1 --only 17              one again, with what pytest says
 
-Mutants are drawn at random, with the seed, over the packages where a mistake costs most. Each runs
-in a copy of the tree against the tests of its own package, then, while none fails, against those
-that build whole projects. The first failure kills it; so does a time-out, as an endless loop would.
-The price: the slow tests and those that run nvcc do not run, so that the share is a lower bound, to
-be compared with that of another revision under the same seed.
+Mutants are drawn at random, with the seed, over the packages where a mistake costs most. The tests
+of these packages run once, with pytest-cov, to know which of them execute which line. Then each
+mutant runs, in a copy of the tree, against the tests that execute its line; where none does (what
+runs at import, or in a child process), against its package's. The first failure kills it; so does
+a time-out, as an endless loop would. The price: the slow tests, those that run nvcc and those of
+other packages do not run, so that the share is a lower bound, to be compared with that of another
+revision under the same seed.
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import coverage
+
 PACKAGES = ("cache", "engine", "plan", "compile", "runtime", "package")
-WHOLE = ("tests/builder",)
+TESTS = (*PACKAGES, "package_read", "builder")
+_CHOSEN = ("-m", "not slow and not nvcc and not gpu", "-p", "no:cacheprovider", "-q")
 # What stands for an operator, and what takes its place.
 _OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"),
@@ -119,20 +124,43 @@ def draw(root: str, number: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(found, number)  # noqa: S311
 
 
+def executing(root: str) -> coverage.CoverageData:
+    """Run the tests once; return which of them executed which line."""
+    tests = [f"tests/{name}" for name in TESTS if os.path.isdir(f"{root}/tests/{name}")]
+    command = [sys.executable, "-m", "pytest", "-n", "2", *_CHOSEN, "--cov=tilusbuild"]
+    command += ["--cov-context=test", "--cov-report=", *tests]
+    environment = {**os.environ, "PYTHONPATH": root, "COVERAGE_FILE": f"{root}/lines"}
+    subprocess.run(command, cwd=root, env=environment, stdout=subprocess.DEVNULL, check=False)
+    data = coverage.CoverageData(f"{root}/lines")
+    data.read()
+    return data
+
+
+def tests_of(mutant: Mutant, root: str, lines: coverage.CoverageData) -> list[str]:
+    """Return the tests that execute a mutant's line, or all of its package."""
+    found = lines.contexts_by_lineno(os.path.join(root, mutant.path)).get(mutant.line, [])
+    tests = sorted({name.partition("|")[0] for name in found if name})
+    package = mutant.path.split("/")[1]
+    names = (name for name in TESTS if name.startswith(package))
+    return tests or [f"tests/{name}" for name in names if os.path.isdir(f"{root}/tests/{name}")]
+
+
 def run(root: str, tests: Sequence[str], seconds: int, show: bool) -> bool:
     """Run tests until one fails; return whether one did."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", "not slow and not nvcc and not gpu", *tests]
-    environment = {**os.environ, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"}
-    output = None if show else subprocess.DEVNULL
-    try:
-        ran = subprocess.run(
-            command, cwd=root, env=environment, stdout=output, stderr=output, timeout=seconds
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    if ran.returncode > 1 and ran.returncode != 2:  # 2: collecting failed, as a kill does
-        raise SystemExit(f"error: pytest ended with {ran.returncode} at {' '.join(tests)}")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(tests))
+        file.flush()
+        command = [sys.executable, "-m", "pytest", "-x", *_CHOSEN, f"@{file.name}"]
+        environment = {**os.environ, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"}
+        output = None if show else subprocess.DEVNULL
+        try:
+            ran = subprocess.run(
+                command, cwd=root, env=environment, stdout=output, stderr=output, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            return True
+    if ran.returncode > 2:  # 2: collecting failed, as a kill does
+        raise SystemExit(f"error: pytest ended with {ran.returncode} at {' '.join(tests[:3])}")
     return ran.returncode != 0
 
 
@@ -140,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the mutants that the tests kill.")
     parser.add_argument("--number", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=900, help="for one run of tests")
+    parser.add_argument("--seconds", type=int, default=300, help="for one run of tests")
     parser.add_argument("--only", type=int, help="the mutant of this number alone")
     given = parser.parse_args()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -149,21 +177,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         copy = os.path.join(scratch, "tree")
         shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        lines = executing(copy)
         for number, mutant in enumerate(drawn):
             if given.only not in (None, number):
                 continue
             path = os.path.join(copy, mutant.path)
             with open(path, "rb") as file:
                 text = file.read()
-            package = mutant.path.split("/")[1]
-            own = [name for name in os.listdir(f"{copy}/tests") if name.startswith(package)]
             try:
                 with open(path, "wb") as file:
                     file.write(mutant.of(text))
-                tests = [f"tests/{name}" for name in own]
                 show = given.only is not None
-                dead = run(copy, tests, given.seconds, show)
-                dead = dead or run(copy, WHOLE, given.seconds, show)
+                dead = run(copy, tests_of(mutant, copy, lines), given.seconds, show)
             finally:
                 with open(path, "wb") as file:
                     file.write(text)

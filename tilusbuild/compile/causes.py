@@ -12,8 +12,8 @@ A line that reports a failed system call (`strerror` of any errno) never is, whe
 what gives up (gcc's "fatal error", the EDG front ends' "catastrophic error") is believed only when
 its claim holds: front ends point at a place in the source when they run out of memory, too.
 
-The price of believing only a diagnosis: a failure worded in a way that nobody has seen is tried
-again at each build and never recorded (docs/design-notes.md).
+The price of believing only a diagnosis: a failure in words that are not known here is tried again
+at each build and never recorded (docs/design-notes.md).
 """
 
 from __future__ import annotations
