@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.closures import closure
 from support.trees import snapshot
-from tilusbuild.cache.disk import InputChangedError, RealDisk
+from tilusbuild.cache.disk import Disk, InputChangedError
 from tilusbuild.cache.includes import publish_include, read_manifest
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
@@ -154,7 +154,7 @@ def test_a_shared_file_that_was_written_to_is_made_again_in_each_directory(cache
 
 
 def test_a_directory_is_written_where_files_cannot_have_two_names(tmp_path):
-    class OneName(RealDisk):
+    class OneName(Disk):
         def share(self, existing: str, path: str) -> None:
             raise PermissionError(1, "Operation not permitted", path)
 

@@ -12,7 +12,7 @@ import pytest
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache import merging
-from tilusbuild.cache.disk import RealDisk
+from tilusbuild.cache.disk import Disk
 from tilusbuild.cache.entries import Stage, lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
@@ -22,7 +22,7 @@ from tilusbuild.errors import InputError
 @pytest.fixture
 def shards(tmp_path: Path):
     """Two caches: "a" and "both" in the first, "b" and "both" in the second, with headers."""
-    made = [sample_at(str(tmp_path / name), RealDisk()) for name in ("one", "two")]
+    made = [sample_at(str(tmp_path / name), Disk()) for name in ("one", "two")]
     for shard, name in zip(made, "ab", strict=True):
         shard.program(name, include=shard.include(common="text"))
         shard.program("both")

@@ -20,7 +20,6 @@ import pytest
 
 from support.processes import no_thread_left
 from tilusbuild.process.jobserver import (
-    Address,
     Jobserver,
     JobserverError,
     TokenPool,
@@ -54,7 +53,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: Server) -> None:
-    with Jobserver(Address(server.path, server.path)) as client:
+    with Jobserver((server.path, server.path)) as client:
         assert [client.try_acquire() for _ in range(5)] == [True, True, True, False, False]
         client.release()
         assert server.count == 1
@@ -64,7 +63,7 @@ def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: 
 
 def test_a_token_is_recorded_before_it_is_used_and_before_it_is_returned(server: Server) -> None:
     noted: list[tuple[bytes, int]] = []
-    address = Address(server.path, server.path)
+    address = (server.path, server.path)
     with Jobserver(address, lambda path, held: noted.append((held, server.count))) as client:
         client.try_acquire()
         client.try_acquire()
@@ -74,7 +73,7 @@ def test_a_token_is_recorded_before_it_is_used_and_before_it_is_returned(server:
 
 def test_a_sleeper_is_woken_by_a_token_and_by_the_end(server: Server) -> None:
     woken = threading.Event()
-    with no_thread_left(), Jobserver(Address(server.path, server.path)) as client:
+    with no_thread_left(), Jobserver((server.path, server.path)) as client:
         while client.try_acquire():
             pass
         client.notify_when_available(woken.set)
@@ -110,7 +109,7 @@ def test_no_client_without_a_jobserver(flags: str) -> None:
 
 def test_the_innermost_jobserver_counts_and_old_make_names_it_otherwise() -> None:
     flags = " -j4 --jobserver-auth=fifo:/outer --jobserver-auth=fifo:/inner"
-    assert announced_jobserver({"MAKEFLAGS": flags}) == Address("/inner", "/inner")
+    assert announced_jobserver({"MAKEFLAGS": flags}) == ("/inner", "/inner")
     reading, writing = os.pipe()
     assert announced_jobserver({"MAKEFLAGS": f"--jobserver-fds={reading},{writing} -j"}) is not None
     os.close(reading)
@@ -135,16 +134,16 @@ def test_an_unknown_kind_is_refused(auth: str) -> None:
 
 def test_a_missing_or_invalid_fifo_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobserverError, match="cannot be opened"):
-        Jobserver(Address(str(tmp_path / "none"), str(tmp_path / "none")))
+        Jobserver((str(tmp_path / "none"), str(tmp_path / "none")))
     path = tmp_path / "file"
     path.touch()
     with pytest.raises(JobserverError, match="not a pipe"):
-        Jobserver(Address(str(path), str(path)))
+        Jobserver((str(path), str(path)))
 
 
 CHILD = """
 import sys
-from tilusbuild.process.jobserver import Address, Jobserver, announced_jobserver
+from tilusbuild.process.jobserver import Jobserver, announced_jobserver
 import os
 address = announced_jobserver(os.environ)
 client = Jobserver(address)
@@ -180,10 +179,10 @@ def test_a_compiler_shares_our_pool_and_its_tokens_return_when_it_dies() -> None
 
 CLIENT = """
 import sys, time
-from tilusbuild.process.jobserver import Address, Jobserver
+from tilusbuild.process.jobserver import Jobserver
 from tilusbuild.process.local import LocalRunner
 runner = LocalRunner()
-client = Jobserver(Address(sys.argv[1], sys.argv[1]), runner.hold)
+client = Jobserver((sys.argv[1], sys.argv[1]), runner.hold)
 client.try_acquire(), client.try_acquire(), client.try_acquire()
 client.release()
 print("held", flush=True)
@@ -199,7 +198,7 @@ def test_tokens_of_a_build_that_is_killed_are_given_back(server: Server) -> None
         assert server.count == 1
         client.send_signal(signal.SIGKILL)
     woken = threading.Event()
-    with Jobserver(Address(server.path, server.path)) as waiting:
+    with Jobserver((server.path, server.path)) as waiting:
         for _ in range(3):
             while not waiting.try_acquire():
                 woken.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,16 +49,8 @@ def started(runner: LocalRunner) -> LocalRunner:
     return runner
 
 
-@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS])
-def test_a_request_that_finds_no_memory_fails_alone(started: LocalRunner, number: int) -> None:
-    refuse(started, number)
-    with pytest.raises(OSError, match=os.strerror(number)):
-        started.run(TRUE)
-    assert started.run(TRUE).ok
-
-
 @pytest.mark.parametrize(
-    ("number", "after"), [(errno.EPIPE, 0), (errno.EIO, 0), (errno.ENOMEM, 7), (errno.ENOBUFS, 40)]
+    ("number", "after"), [(errno.EPIPE, 0), (errno.ENOBUFS, 0), (errno.ENOMEM, 7)]
 )
 def test_a_connection_that_breaks_ends_every_command(
     started: LocalRunner, number: int, after: int
@@ -100,29 +91,6 @@ def test_a_cancellation_that_cannot_be_sent_ends_the_warden(started: LocalRunner
     assert len(ended) == 1
 
 
-@pytest.mark.parametrize("action", ["run", "cancel", "close"])
-def test_a_stopped_warden_goes_on(started: LocalRunner, action: str) -> None:
-    def run() -> None:
-        with pytest.raises(CancelledError):
-            started.run(LONG)
-
-    beside = threading.Thread(target=run)
-    beside.start()
-    wait_until(lambda: len(started._pending) == 1)
-    os.kill(started._warden, signal.SIGSTOP)
-    if action == "run":
-        # More than a socket holds: the request itself waits for the warden.
-        big = Command(("/bin/true", *(["x" * 100_000] * 8)), "/")
-        assert started.run(big).ok
-        started.cancel()
-    elif action == "cancel":
-        started.cancel()
-    else:
-        started.close()
-    beside.join(60)
-    assert not beside.is_alive()
-
-
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def start(*_: object) -> int:
@@ -139,10 +107,6 @@ def test_a_runner_without_a_thread_leaves_no_process(no_threads: Callable[[], No
     with pytest.raises(ChildProcessError):
         os.waitpid(runner._warden, os.WNOHANG)
     runner.close()
-
-
-def test_a_warden_that_fails_prints_nothing(started: LocalRunner) -> None:
-    assert os.readlink(f"/proc/{started._warden}/fd/2") == os.devnull
 
 
 def test_a_warden_whose_poll_fails_is_reported(started: LocalRunner) -> None:

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 
-from tilusbuild.cache.disk import RealDisk
+from tilusbuild.cache.disk import Disk
 
 Fault = Callable[[str], None]
 """Told the path, it raises or does not return."""
@@ -33,7 +33,7 @@ def failing(number: int) -> Fault:
     return fail
 
 
-class FaultyDisk(RealDisk):
+class FaultyDisk(Disk):
     """Works until the operation `at`, and from the one after it on. `operations` names them all."""
 
     def __init__(self, at: int = 0, fault: Fault = kill, *, halfway: bool = False) -> None:

@@ -11,7 +11,6 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.regular import NotAFileError, open_regular
@@ -19,55 +18,15 @@ from tilusbuild.shortage import shortage_of
 from tilusbuild.state.directories import is_directory, remove
 from tilusbuild.state.files import sync_directory
 
-
-class Disk(Protocol):
-    """Changes of a tree. Every method raises `OSError`."""
-
-    def make_directory(self, path: str) -> None:
-        """Make one directory; nothing when it is there."""
-        ...
-
-    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a new file with these permissions, and have its content begin to go to the disk."""
-        ...
-
-    def set_mode(self, path: str, mode: int) -> None:
-        """Set the permissions of a file."""
-        ...
-
-    def sync(self, paths: Sequence[str]) -> None:
-        """Make the content of files durable. One call for many costs little more than for one."""
-        ...
-
-    def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable."""
-        ...
-
-    def link(self, target: str, path: str) -> None:
-        """Make a symbolic link."""
-        ...
-
-    def share(self, existing: str, path: str) -> None:
-        """Make a second name of a file that is there."""
-        ...
-
-    def rename(self, old: str, new: str) -> None:
-        """Move within the file system, over a file or an empty directory if there is one."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Remove a file, or a directory and what is in it; nothing when there is none."""
-        ...
-
-
 _TOGETHER = 64
 """Files that are open at once while they are synced."""
 
 
-class RealDisk:
-    """The disk."""
+class Disk:
+    """Changes of a tree. Every method raises `OSError`."""
 
     def make_directory(self, path: str) -> None:
+        """Make one directory; nothing when it is there."""
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -76,6 +35,7 @@ class RealDisk:
                 raise NotADirectoryError(errno.ENOTDIR, what, path) from None
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a new file with these permissions, and have its content begin to go to the disk."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb", buffering=0) as file:
             view = memoryview(data)  # one system call may write only a part
@@ -84,9 +44,11 @@ class RealDisk:
             os.fchmod(handle, mode)  # the umask does not decide who can read a cache
 
     def set_mode(self, path: str, mode: int) -> None:
+        """Set the permissions of a file."""
         os.chmod(path, mode)
 
     def sync(self, paths: Sequence[str]) -> None:
+        """Make the content of files durable. One call for many costs little more than for one."""
         # Writing is begun for all before any is waited for. Synced one by one, each file of a file
         # system with delayed allocation would cost a journal commit of its own.
         for start in range(0, len(paths), _TOGETHER):
@@ -102,18 +64,23 @@ class RealDisk:
                     os.close(handle)
 
     def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
         sync_directory(path)
 
     def link(self, target: str, path: str) -> None:
+        """Make a symbolic link."""
         os.symlink(target, path)
 
     def share(self, existing: str, path: str) -> None:
+        """Make a second name of a file that is there."""
         os.link(existing, path, follow_symlinks=False)
 
     def rename(self, old: str, new: str) -> None:
+        """Move within the file system, over a file or an empty directory if there is one."""
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
+        """Remove a file, or a directory and what is in it; nothing when there is none."""
         remove(path)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import CacheReadOnlyError, Disk, RealDisk, wrap_oserror
+from tilusbuild.cache.disk import CacheReadOnlyError, Disk, wrap_oserror
 from tilusbuild.cache.locks import Held, LockName, Locks
 from tilusbuild.errors import InputError, input_error
 from tilusbuild.runtime.reader_lock import LOCKS
@@ -63,7 +63,7 @@ class Tree:
 
     def __init__(self, root: str, disk: Disk | None = None) -> None:
         self.root = os.path.abspath(root)
-        self.disk: Disk = disk or RealDisk()
+        self.disk = disk or Disk()
         self.locks = Locks(self.root)
         self._swept = False
         self._was_whole = False

@@ -56,8 +56,7 @@ class Command:
     """Bytes of output kept. Longer output keeps its first and its last half of that, with a line
     between them on how much was left out."""
     on_output: Callable[[bytes], None] | None = field(default=None, compare=False)
-    """Called in `Runner.run`, on its thread, with each piece of output as it comes. If it falls far
-    behind, a line that says so replaces some pieces."""
+    """Called in `Runner.run`, on its thread, with each piece of output as it comes."""
     outputs: tuple[str, ...] = ()
     """The files in `cwd` that it makes if it ends well, when it reads nothing but `cwd` and the
     tools: such a command may run on another machine. () is any other."""

@@ -23,14 +23,11 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilusbuild.process.base import start_thread
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 Note = Callable[[str, bytes], None]
@@ -47,16 +44,9 @@ class JobserverError(Exception):
     """Make offers a jobserver that cannot be used; the text is the reason and a remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Paths to open for reading and for writing; one and the same for a fifo."""
-
-    read: str
-    write: str
-
-
-def announced_jobserver(environment: Mapping[str, str]) -> Address | None:
-    """Return the jobserver that MAKEFLAGS names, or None. Raises `JobserverError`."""
+def announced_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the paths to read and to write that are the jobserver which MAKEFLAGS names, one and
+    the same for a fifo; or None. Raises `JobserverError`."""
     auth = None
     for word in environment.get("MAKEFLAGS", "").split():
         if word == "--":  # what follows are make's variables
@@ -68,7 +58,7 @@ def announced_jobserver(environment: Mapping[str, str]) -> Address | None:
         return None
     if auth.startswith("fifo:"):
         path = auth.removeprefix("fifo:")
-        return Address(path, path)
+        return path, path
     ends = auth.split(",")
     if len(ends) != 2 or not all(end.lstrip("-").isdecimal() for end in ends):
         raise JobserverError(f"make's jobserver is of an unknown kind: {auth}")
@@ -78,7 +68,7 @@ def announced_jobserver(environment: Mapping[str, str]) -> Address | None:
             "make keeps its jobserver from this recipe, so that more may run at once than its -j "
             "says: begin the recipe's line with +"
         )
-    return Address(f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}")
+    return f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"
 
 
 def _is_end(number: int, mode: int) -> bool:
@@ -95,30 +85,27 @@ def _is_end(number: int, mode: int) -> bool:
         return False
 
 
-def _ignored(path: str, held: bytes) -> None:
-    """Ignore the tokens: for a jobserver without other users."""
-
-
 class Jobserver:
     """A client. Used by one thread; close it, or use it as a context manager."""
 
-    def __init__(self, address: Address, note: Note = _ignored) -> None:
-        """Raises `JobserverError`."""
+    def __init__(self, address: tuple[str, str], note: Note = lambda _path, _held: None) -> None:
+        """`address` is what `announced_jobserver` returns. Raises `JobserverError`."""
+        reading, writing = address
         self._held = b""
         self._note = note
         self._read = self._write = -1
         try:
             # Opened again by its path: O_NONBLOCK belongs to the open file, and set on make's own
             # it would make every other client's blocking read fail with EAGAIN.
-            self._read = os.open(address.read, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._write = os.open(address.write, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._read = os.open(reading, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._write = os.open(writing, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if not stat.S_ISFIFO(os.fstat(self._read).st_mode):
-                raise JobserverError(f"make's jobserver is not a pipe: {address.read}")
+                raise JobserverError(f"make's jobserver is not a pipe: {reading}")
             os.set_blocking(self._write, True)
         except OSError as error:
             self._close_ends()
             raise JobserverError(
-                f"make's jobserver cannot be opened: {address.read}: {error.strerror}"
+                f"make's jobserver cannot be opened: {reading}: {error.strerror}"
             ) from None
         except JobserverError:
             self._close_ends()
@@ -133,12 +120,7 @@ class Jobserver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def try_acquire(self) -> bool:
@@ -199,7 +181,7 @@ class TokenPool(Jobserver):
         self._tokens = _TOKEN * min(tokens, MAX_TOKENS)
         reading, writing = os.pipe()
         try:
-            super().__init__(Address(f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"))
+            super().__init__((f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"))
         finally:
             os.close(reading)
             os.close(writing)

@@ -9,10 +9,8 @@ The server is started by the first command; a runner that runs nothing costs not
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
-import select
 import signal
 import socket
 import sys
@@ -41,15 +39,8 @@ _SWEEPS = 500
 """How often, 10 ms apart, a killed warden's processes are killed: one may be uninterruptible."""
 
 
-_LOOK_AFTER = 1000
-"""Milliseconds without an answer after which we look whether the warden was stopped."""
-
 _DYING = 5.0
 """Seconds that a killed command has to end: one may be uninterruptible."""
-
-_FAR_BEHIND = 256
-"""Pieces of output, of at most 64 KiB each, that wait for a slow `on_output`."""
-_GAP = b"\n[... output left out ...]\n"
 
 
 class _PendingCommand:
@@ -65,11 +56,7 @@ class _PendingCommand:
         self.scope = scope
 
     def add(self, piece: bytes) -> None:
-        waiting = self._pieces.qsize()
-        if waiting < _FAR_BEHIND:
-            self._pieces.put(piece)
-        elif waiting == _FAR_BEHIND:
-            self._pieces.put(_GAP)
+        self._pieces.put(piece)
 
     def end(self) -> None:
         self._pieces.put(None)
@@ -215,16 +202,11 @@ class LocalRunner:
             self._start()
         self._last_number += 1
         pending = self._pending[self._last_number] = _PendingCommand(scope)
-        try:
-            self._send(warden.RUN, self._last_number, payload)
-        except OSError:
-            del self._pending[self._last_number]
-            raise
+        self._send(warden.RUN, self._last_number, payload)
         return self._last_number, pending
 
     def _send(self, kind: int, number: int, payload: bytes = b"") -> None:
-        """Send a request. Raises `OSError` for a command that was not sent at all; whatever else
-        cannot be sent ends the warden, and with it every command."""
+        """Send a request. What cannot be sent ends the warden, and with it every command."""
         frame = memoryview(warden.HEADER.pack(len(payload), kind, number) + payload)
         if self._socket is None:
             return
@@ -233,8 +215,6 @@ class LocalRunner:
             while sent < len(frame):
                 sent += self._socket.send(frame[sent:])
         except BaseException as error:
-            if isinstance(error, OSError) and kind == warden.RUN and not sent and _passes(error):
-                raise
             # Half a frame makes garbage of all that follows, and a cancellation has to arrive. The
             # warden ends with its socket; the reader thread notices, and ends what is pending.
             self._lost = self._lost or f"the process that starts compilers cannot be asked: {error}"
@@ -278,12 +258,8 @@ class LocalRunner:
 
     def _read_answers(self, channel: socket.socket) -> None:
         received = bytearray()
-        poller = select.poll()
-        poller.register(channel, select.POLLIN)
         while True:
             try:
-                while not poller.poll(_LOOK_AFTER):
-                    self._wake_warden()
                 data = channel.recv(1 << 20)
             except OSError:
                 data = b""
@@ -335,23 +311,12 @@ class LocalRunner:
         for pending in waiting:
             pending.end()
 
-    def _wake_warden(self) -> None:
-        """Have a warden go on that was stopped, as any process of this user may do to it: it could
-        neither start nor kill anything."""
-        with contextlib.suppress(ChildProcessError, ProcessLookupError):
-            if os.waitid(os.P_PID, self._warden, os.WSTOPPED | os.WNOHANG) is not None:
-                os.kill(self._warden, signal.SIGCONT)
-
     def _wait_for_warden(self) -> int:
         """Return the exit status of the warden, which is about to end; minus the signal."""
-        while True:
-            try:
-                _, status = os.waitpid(self._warden, os.WUNTRACED)
-            except ChildProcessError:
-                return 0
-            if not os.WIFSTOPPED(status):
-                return os.waitstatus_to_exitcode(status)
-            os.kill(self._warden, signal.SIGCONT)
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self._warden, 0)[1])
+        except ChildProcessError:
+            return 0
 
     def _answer(self, pending: _PendingCommand, command: Command) -> CompletedCommand:
         if pending.cancelled:
@@ -371,11 +336,6 @@ class LocalRunner:
             peak_rss=peak_rss,
             timed_out=timed_out,
         )
-
-
-def _passes(error: OSError) -> bool:
-    """Return whether the same request may be sent later: the kernel had no memory for it."""
-    return error.errno in (errno.ENOMEM, errno.ENOBUFS)
 
 
 def _request(command: Command) -> bytes:

@@ -327,7 +327,8 @@ class Warden:
             if confine is not None:
                 confine()
             subject = argv[0]
-            execute(argv, environment)
+            variables = dict(variable.split(b"=", 1) for variable in environment)
+            os.execvpe(argv[0], argv, variables)  # noqa: S606 - no shell is wanted
         except OSError as error:
             os.write(complaint, REFUSAL.pack(error.errno or 0) + subject)
         finally:
@@ -451,23 +452,6 @@ class Warden:
             except ChildProcessError:
                 return
             time.sleep(0.001)
-
-
-def execute(argv: list[bytes], environment: list[bytes]) -> None:
-    """Replace this process by a program, looked up along its own PATH. Raises `OSError`."""
-    variables = dict(variable.split(b"=", 1) for variable in environment)
-    program = argv[0]
-    if b"/" in program:
-        os.execve(program, argv, variables)  # noqa: S606 - no shell is wanted
-    found: OSError | None = None
-    for directory in variables.get(b"PATH", b"/usr/bin:/bin").split(b":"):
-        try:
-            os.execve(os.path.join(directory, program), argv, variables)  # noqa: S606
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            found = found or error
-    raise found or FileNotFoundError(2, "No such file or directory")
 
 
 _OOM_SCORE = "/proc/self/oom_score_adj"

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
-from tilusbuild.cache.disk import RealDisk
+from tilusbuild.cache.disk import Disk
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import (
@@ -89,7 +89,7 @@ def finish(file: BinaryIO) -> None:
 
 def sync_all(path: str) -> None:
     """Sync a whole directory: all of its files, then their names. Raises `OSError`."""
-    disk = RealDisk()
+    disk = Disk()
     found = list(os.walk(path))
     disk.sync([os.path.join(where, name) for where, _, files in found for name in files])
     for where, _, _ in found:
