@@ -11,7 +11,6 @@ import pytest
 from support import scale
 from support.project import NewProject, Project
 from support.trees import published
-from tilusbuild.state.log import StateFile
 
 
 @pytest.fixture
@@ -141,23 +140,6 @@ def test_what_each_machine_measured_is_joined(two_scripts: Any) -> None:
     assert (made.parent / "dispatch_table.txt").exists()
 
 
-def test_a_history_given_to_all_shards_decides_the_split(project: Project) -> None:
-    """Given a history in which one schedule takes as long as all others together, when it splits
-    the plan, then that schedule has a shard to itself; without it they are dealt out evenly."""
-    project.write("tilus.toml", scale.manifest(scale.script(schedules=5)))
-    history = StateFile(str(project.directory / "times"), "history")
-    for index in range(5):
-        history.put(f"scale/cpu#{index}", [8.0 if index == 2 else 2.0, 1 << 20])
-    history.save()
-    known = [shard_event(project, f"{number}/2", "--history", "times") for number in (1, 2)]
-    assert [event["programs"] for event in known] == [1, 4]
-    assert [event["expected_seconds"] for event in known] == [8.0, 8.0]
-    plain = [shard_event(project, f"{number}/2") for number in (1, 2)]
-    assert [event["programs"] for event in plain] == [3, 2]
-    assert [event["expected_seconds"] for event in plain] == [None, None]
-    assert len({event["split"] for event in known}) == len({e["split"] for e in plain}) == 1
-
-
 def shard_event(project: Project, shard: str, *words: str) -> dict[str, Any]:
     """The event that says what a shard is."""
     events = project.run("build", "--json", "-n", "--shard", shard, *words).events
@@ -165,19 +147,13 @@ def shard_event(project: Project, shard: str, *words: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--shard", "5/4"], 'error: --shard "5/4": there is no shard 5 of 4'),
-        (["--history", "x"], "error: --history needs --shard"),
-        (["--shard", "1/2", "--history", "x"], "error: x: No such file or directory"),
-        (
-            ["--shard", "1/2", "--history", "tilus.toml"],
-            "error: tilus.toml: not a history of builds",
-        ),
-    ],
-)
-def test_bad_words_end_with_status_2(project: Project, words: list[str], says: str) -> None:
-    ran = project.run("build", *words, status=2)
-    assert ran.err.startswith(says)
+def test_the_programs_are_dealt_out_evenly_and_a_bad_word_ends_with_status_2(
+    project: Project,
+) -> None:
+    project.write("tilus.toml", scale.manifest(scale.script(schedules=5)))
+    dealt = [shard_event(project, f"{number}/2") for number in (1, 2)]
+    assert [event["programs"] for event in dealt] == [3, 2]
+    assert dealt[0]["split"] == dealt[1]["split"]
+    ran = project.run("build", "--shard", "5/4", status=2)
+    assert ran.err.startswith('error: --shard "5/4": there is no shard 5 of 4')
     assert not project.cache.exists()

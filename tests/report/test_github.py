@@ -77,7 +77,7 @@ def test_a_place_outside_the_checkout_is_left_out(workspace: Path) -> None:
 def test_the_summary_has_a_row_a_script_and_the_log_of_each_kind_of_failure(
     workspace: Path,
 ) -> None:
-    shard = Sharded(2, 4, 9, 36, None, "ab" * 32)
+    shard = Sharded(2, 4, 9, 36, "ab" * 32)
     _, text = told(workspace, shard, summary(ok=False, failures=(group(count=5),)))
     lines = text.splitlines()
     assert lines[0] == "### tilusbuild: 9 programs: 9 compiled (3.25 s)"

@@ -69,7 +69,7 @@ def test_every_event_is_a_line_that_the_schema_allows() -> None:
     for dry_run in (True, False):
         eventful_build(stdout, dry_run)
     JsonReporter(stdout).emit(Dropped("00", "matmul/0 sm_90a"))
-    JsonReporter(stdout).emit(Sharded(2, 4, 13, 50, None, "00"))
+    JsonReporter(stdout).emit(Sharded(2, 4, 13, 50, "00"))
     lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
     for line in lines:
         assert is_build_line(line), line

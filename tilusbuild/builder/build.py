@@ -25,7 +25,7 @@ from tilusbuild.builder.publish import (
     statuses_of,
 )
 from tilusbuild.builder.resources import open_builder
-from tilusbuild.builder.shards import Shard, part_of
+from tilusbuild.builder.shards import Shard
 from tilusbuild.builder.timeline import kept
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.index import read_index
@@ -60,9 +60,8 @@ def build(
     dump_ir: bool = False,
     invocation: Invocation | None = None,
     shard: Shard | None = None,
-    times: str | None = None,
 ) -> Result:
-    """Build the selected part of a project, or one shard of it; `times` is a history to split by.
+    """Build the selected part of a project, or one shard of it.
 
     With an `invocation` the next such command may be answered from the record of this one. Raises
     `InputError` and `CacheError`.
@@ -71,7 +70,7 @@ def build(
     plan = project.plan(selection)
     request = BuildRequest(plan, selection, dump_ir=dump_ir)
     if shard is not None:
-        request = replace(request, publishes=OneShard(part_of(plan, shard, times)))
+        request = replace(request, publishes=OneShard(shard))
         return build_planned(project, request, replace(config, part=True), reporter)
     if invocation is None:
         return build_planned(project, request, config, reporter)

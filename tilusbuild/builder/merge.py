@@ -125,9 +125,9 @@ def _refresh(cache: Tree, project: Project, scripts: Sequence[Script]) -> None:
 def _join_state(cache: Tree, tree: Tree) -> None:
     """Add the other trees' compile times and tuning samples to the state."""
     theirs = os.path.join(tree.root, layout.STATE)
-    with suppress(InputError, OSError):
+    with suppress(OSError):
         history = History(cache.state_path)
-        history.absorb(History.of_file(os.path.join(theirs, "history")))
+        history.absorb(History(theirs))
         history.save()
     with suppress(OSError):
         tuned = os.path.join(theirs, layout.TUNED)

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.shards import ShardPart
+from tilusbuild.builder.shards import Shard, jobs_of
 from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.includes import include_problems
@@ -82,10 +82,10 @@ class Nothing(Publish, frozen=True):
 class OneShard(Publish, frozen=True):
     """A shard: `cache merge` writes dispatchers and measurements when the shards are joined."""
 
-    part: ShardPart
+    shard: Shard
 
     def jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
-        return self.part.jobs(reporter)
+        return jobs_of(plan, self.shard, reporter)
 
     def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
         outputs.check(project, plan)

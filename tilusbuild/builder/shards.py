@@ -1,21 +1,20 @@
 """A shard of a plan, for machines that build together and do not know of each other.
 
 Each program is in exactly one shard, and all shards take about equally long. All machines must come
-to the same split, so it follows from the plan and from a history that each was given alike; never
-from what a cache remembers, which differs from machine to machine and changes with every build.
-Without a history, the size of what is compiled stands for the time.
+to the same split, so it follows from the plan; never from what a cache remembers, which differs
+from machine to machine and changes with every build. The price: the size of what is compiled stands
+for the time that it takes.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from tilusbuild.engine.events import Reporter, Sharded
-from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError, input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.state.files import sha256_text
@@ -35,23 +34,6 @@ class Shard(Struct, frozen=True):
         return f"{self.number}/{self.count}"
 
 
-class Split(Struct, frozen=True):
-    """The programs of every shard, by their hashes. `seconds` is what each is expected to take."""
-
-    shards: tuple[frozenset[str], ...]
-    seconds: tuple[float, ...]
-
-    def of(self, shard: Shard) -> frozenset[str]:
-        """Return the programs of one."""
-        return self.shards[shard.number - 1]
-
-    @property
-    def digest(self) -> str:
-        """A digest that differs between two splits."""
-        lines = (f"{i} {program}" for i, part in enumerate(self.shards) for program in sorted(part))
-        return sha256_text("\n".join(lines))
-
-
 def parse_shard(text: str, option: str = "--shard") -> Shard:
     """ "2/4" as a value. Raises `InputError`."""
     match = _FORM.fullmatch(text)
@@ -67,22 +49,25 @@ def parse_shard(text: str, option: str = "--shard") -> Shard:
     return Shard(number, count)
 
 
-def split(seconds: Mapping[str, float], count: int) -> Split:
-    """Programs by hash, with what each is expected to take, over `count` shards.
+def split(sizes: Mapping[str, float], count: int) -> tuple[frozenset[str], ...]:
+    """Programs by hash, with how long each is expected to take, over `count` shards.
 
     The longest first, each to the shard that is the shortest so far: the longest shard is at most
     a third longer than it has to be (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
     """
     parts: list[list[str]] = [[] for _ in range(count)]
     shortest = [(0.0, number) for number in range(count)]
-    for program in sorted(seconds, key=lambda each: (-seconds[each], each)):
+    for program in sorted(sizes, key=lambda each: (-sizes[each], each)):
         total, number = shortest[0]
         parts[number].append(program)
-        heapq.heapreplace(shortest, (total + seconds[program], number))
-    totals = {number: total for total, number in shortest}
-    return Split(
-        tuple(frozenset(part) for part in parts), tuple(totals[number] for number in range(count))
-    )
+        heapq.heapreplace(shortest, (total + sizes[program], number))
+    return tuple(map(frozenset, parts))
+
+
+def digest_of(parts: Sequence[frozenset[str]]) -> str:
+    """Return a digest that differs between two splits."""
+    lines = (f"{i} {program}" for i, part in enumerate(parts) for program in sorted(part))
+    return sha256_text("\n".join(lines))
 
 
 def _refused(message: str, hint: str) -> InputError:
@@ -93,50 +78,24 @@ _SOURCE_BYTES = 10_000
 _HEADERS = 30
 """So much source, or so many headers, are taken to take as long as starting the compiler does. nvcc
 13.0 needs 0.9 s for `examples/quickstart` (1 to 3 kB) and 1 to 3 s for `examples/gemm` (18 kB): the
-order of magnitude, which is all that a split without a history can go by."""
+order of magnitude, which is all that a split can go by."""
 
 
-class ShardPart(Struct, frozen=True):
-    """One shard of a plan."""
-
-    plan: Plan
-    shard: Shard
-    split: Split
-    measured: bool
-    """Whether what is expected are seconds, and not only shares."""
-
-    def jobs(self, reporter: Reporter) -> Iterator[ProgramJob]:
-        """Yield the shard's programs, in plan order. Reports first which part this is: the engine
-        asks for jobs when it has emitted that the build began."""
-        own = self.split.of(self.shard)
-        expected = self.split.seconds[self.shard.number - 1]
-        reporter.emit(
-            Sharded(
-                number=self.shard.number,
-                count=self.shard.count,
-                programs=len(own),
-                of=sum(map(len, self.split.shards)),
-                expected_seconds=expected if self.measured else None,
-                split=self.split.digest,
-            )
-        )
-        yield from (job for job in _of_a_shard(self.plan) if job.hash in own)
-
-
-def part_of(plan: Plan, shard: Shard, history: str | None) -> ShardPart:
-    """Return the shard of a plan; `history` is a file that an earlier build left. Raises
-    `InputError`."""
-    known = History(None) if history is None else History.of_file(history)
-    first: dict[str, ProgramJob] = {}
+def jobs_of(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[ProgramJob]:
+    """Return the shard's programs, in plan order. The first that is asked for has reported which
+    part this is: the engine asks when it has emitted that the build began. Raises `InputError`."""
+    sizes: dict[str, float] = {}
     for job in _of_a_shard(plan):
-        first.setdefault(job.hash, job)
-    expected = {program: known.estimate(job).seconds for program, job in first.items()}
-    measured = {program: seconds for program, seconds in expected.items() if seconds is not None}
-    if len(measured) == len(first):
-        return ShardPart(plan, shard, split(measured, shard.count), bool(first))
-    # A history knows all programs or none: one that it has not seen gets the mean of the others.
-    sizes = {program: _size(job) for program, job in first.items()}
-    return ShardPart(plan, shard, split(sizes, shard.count), False)
+        if job.hash not in sizes:
+            sizes[job.hash] = _size(job)
+    parts = split(sizes, shard.count)
+    own = parts[shard.number - 1]
+
+    def wanted() -> Iterator[ProgramJob]:
+        reporter.emit(Sharded(shard.number, shard.count, len(own), len(sizes), digest_of(parts)))
+        yield from (job for job in _of_a_shard(plan) if job.hash in own)
+
+    return wanted()
 
 
 def _of_a_shard(plan: Plan) -> Iterator[ProgramJob]:

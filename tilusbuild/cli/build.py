@@ -31,11 +31,6 @@ class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
     shard: str | None = option(
         "--shard", metavar="I/N", help="build part I of N; `cache merge` joins their caches"
     )
-    history: str | None = option(
-        "--history",
-        metavar="FILE",
-        help="compile times of an earlier build, for --shard to split by; the same for every shard",
-    )
     junit: str | None = option("--junit", metavar="FILE", help="write a JUnit file, too, for CI")
     record: bytes = b""
     """The key of the no-op record of this command."""
@@ -49,14 +44,11 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.builder.noop_record import Invocation
     from tilusbuild.builder.shards import parse_shard
     from tilusbuild.engine.running import BuildConfig
-    from tilusbuild.errors import input_error
     from tilusbuild.report.choose import ResultReporter
 
     if arguments.check:
         return _check(arguments)
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
-    if arguments.history is not None and shard is None:
-        raise input_error("--history needs --shard", hint="add --shard I/N, or remove --history")
     display = options.reporter(arguments)
     opened = options.project(arguments, remembered=True)
     with opened as project, options.traced(arguments.trace, project):
@@ -74,7 +66,6 @@ def run(arguments: BuildArgs) -> int:
             dump_ir=project.settings.dump_ir.value,
             invocation=Invocation(arguments.record, arguments.started),
             shard=shard,
-            times=arguments.history,
         )
     if isinstance(display, ResultReporter):
         display.check()

@@ -45,8 +45,6 @@ class Sharded(Event, frozen=True):
     """Of this shard."""
     of: int
     """Of all shards."""
-    expected_seconds: float | None
-    """Compiler seconds of the whole shard, from the history given; None without one."""
     split: str
     """Distinguishes this split from others: all shards of one build have the same."""
 

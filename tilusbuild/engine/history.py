@@ -14,9 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild.engine.interfaces import Job
-from tilusbuild.errors import input_error
-from tilusbuild.runtime.regular import open_file
-from tilusbuild.state.log import StateFile, header
+from tilusbuild.state.log import StateFile
 
 _SAVE_EVERY = 64
 """Records. A build that is killed loses no more than so many."""
@@ -59,22 +57,6 @@ class History:
         self._all = _Sum()
         self._floors: dict[str, int] = {}
         """Bytes that a compile of an instance had taken when it was killed, in this run."""
-
-    @classmethod
-    def of_file(cls, path: str) -> History:
-        """Return what earlier builds left in the file `path`, which is not written. Raises
-        `InputError` when it cannot be read or is of another kind."""
-        hint = "`state/history` in a cache tree is such a file"
-        try:
-            with open_file(path) as file:
-                start = file.read(len(header("history")))
-        except OSError as error:
-            raise input_error(f"{path}: {error.strerror}", hint=hint) from None
-        if start != header("history"):
-            raise input_error(f"{path}: not a history of builds", hint=hint)
-        history = cls(None)
-        history._file = StateFile(path, "history")
-        return history
 
     def absorb(self, other: History) -> None:
         """Remember what another history knows and this one does not."""

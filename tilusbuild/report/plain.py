@@ -256,10 +256,8 @@ def note(event: events.Event) -> str | None:
 
 def shard_line(event: events.Sharded) -> str:
     """Return which part of the plan this is."""
-    seconds = event.expected_seconds
-    about = "" if seconds is None else f", about {clock(seconds)} of compiling"
     return (
-        f"shard {event.number}/{event.count}: {event.programs} of {event.of} programs{about}"
+        f"shard {event.number}/{event.count}: {event.programs} of {event.of} programs"
         f" (split {event.split[:12]})"
     )
 
