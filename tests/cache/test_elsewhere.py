@@ -21,7 +21,7 @@ from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.entries import Stage, lookup
-from tilusbuild.cache.garbage import clear_cache, collect_garbage, strangers
+from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import cache_stats, forget_projects, record_build, script_listings
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
@@ -212,22 +212,14 @@ NOTES = [place for place in PLACES if place.endswith("/notes") or place == "note
 
 
 @pytest.mark.parametrize("operation", ["gc", "clear", "verify --repair"])
-def test_what_is_not_ours_stays_and_is_said(tmp_path: Path, operation) -> None:
+def test_what_is_not_ours_stays(tmp_path: Path, operation) -> None:
     tree = Laid(str(tmp_path))
     mine = [place for place in NOTES if "/S/" not in place]
     for place in mine:
         Path(tree.path(place)).mkdir()
         Path(tree.path(place), "file").write_text("mine")
     before = {place: snapshot(tree.path(place)) for place in mine}
-    unknown = strangers(tree.cache)
-    assert {name.removesuffix("/file") for name in unknown} == set(mine)
-    if operation == "gc":
-        assert collect_garbage(tree.cache).left == unknown
-    elif operation == "clear":
-        assert clear_cache(tree.cache) == unknown
-    else:
-        assert unknown.keys() <= {each.name for each in verify_cache(tree.cache)}
-        OPERATIONS[operation](tree)
+    OPERATIONS[operation](tree)
     assert {place: snapshot(tree.path(place)) for place in mine} == before
     assert os.path.exists(tree.cache.program_path(tree.names["old"][0])) == (
         operation == "verify --repair"
@@ -244,26 +236,11 @@ def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path: Path, thing: str)
         "a link": lambda: place.symlink_to("nowhere"),
         "a FIFO": lambda: os.mkfifo(place),
     }[thing]()
-    assert list(strangers(tree.cache)) == ["locks/use"]
+    assert [each.name for each in verify_cache(tree.cache)] == ["locks/use"]
     said = "locks/use: .*\n  tilusbuild did not write it: move it elsewhere or delete it"
     with pytest.raises(CacheError, match=said):
         collect_garbage(tree.cache)
     assert os.path.lexists(place)
-
-
-def test_what_another_process_removes_meanwhile_is_no_stranger(tmp_path: Path, monkeypatch) -> None:
-    tree = Laid(str(tmp_path)).cache
-    names = type(tree).names
-
-    def names_and_remove(self, *directory: str) -> list[str]:
-        found = list(names(self, *directory))
-        if directory:
-            for name in found:
-                shutil.rmtree(self.path(*directory, name), ignore_errors=True)
-        return found
-
-    monkeypatch.setattr(type(tree), "names", names_and_remove)
-    assert strangers(tree) == {}
 
 
 @pytest.mark.parametrize(
@@ -300,7 +277,7 @@ def test_the_cache_itself_may_be_a_link(tmp_path: Path) -> None:
     record_build(sample.cache, "/p/tilus.toml", "p", [])
     sample.program("a")
     assert len(collect_garbage(sample.cache).removed) == 1
-    assert clear_cache(sample.cache) == {}
+    clear_cache(sample.cache)
     assert (tmp_path / "cache").is_symlink()
 
 
@@ -311,17 +288,20 @@ from tilusbuild.cache.verify import repair_cache, verify_cache
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.disk import CacheError
 cache = Tree(sys.argv[1])
-names = set(sys.argv[2:])
-assert collect_garbage(cache, max_size=0).left.keys() == names
-repair_cache(cache, verify_cache(cache))
-assert clear_cache(cache).keys() == names
-for name in names:
-    assert os.path.exists(cache.path(name, "precious")), name
+for change in (
+    lambda: collect_garbage(cache, max_size=0),
+    lambda: repair_cache(cache, verify_cache(cache)),
+    lambda: clear_cache(cache),
+):
+    try:
+        change()
+    except CacheError:
+        pass
 print("left")
 """
 
 
-def test_a_mount_inside_is_left_alone_and_said(tmp_path: Path) -> None:
+def test_a_mount_inside_is_left_alone(tmp_path: Path) -> None:
     """A bind mount, which has the device of what is around it."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
         pytest.skip("no mounts in a namespace of one's own")

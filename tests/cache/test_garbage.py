@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
-from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError
 from tilusbuild.cache.entries import Stage, lookup
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import (
@@ -27,6 +26,7 @@ from tilusbuild.cache.index import (
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.places import LOST_ROOT
 from tilusbuild.runtime.reader_lock import ReaderLock
 
@@ -159,7 +159,7 @@ def test_a_root_that_is_damaged_stops_everything(cache: Tree, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
     record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
-    with pytest.raises(CacheDamagedError, match=r"/p/tilus\.toml"):
+    with pytest.raises(TilusbuildError, match=r"/p/tilus\.toml"):
         collect_garbage(cache)
     assert published(cache) == {sample.hash("a")}
     publish_script(cache, record)
@@ -169,9 +169,9 @@ def test_a_root_that_is_damaged_stops_everything(cache: Tree, sample: Sample):
 def test_a_running_build_is_never_disturbed(cache: Tree, sample: Sample):
     sample.program("a")
     with cache.in_use():
-        with pytest.raises(CacheBusyError, match="a build is using"):
+        with pytest.raises(TilusbuildError, match="a build is using"):
             collect_garbage(cache)
-        with pytest.raises(CacheBusyError):
+        with pytest.raises(TilusbuildError, match="a build is using"):
             clear_cache(cache)
         assert len(collect_garbage(cache, dry_run=True).removed) == 1
         collector = threading.Thread(target=lambda: collect_garbage(cache, wait=True))
@@ -180,7 +180,7 @@ def test_a_running_build_is_never_disturbed(cache: Tree, sample: Sample):
     collector.join()
     assert lookup(cache, sample.hash("a")) is None
     stage = Stage(cache)
-    with pytest.raises(CacheBusyError):
+    with pytest.raises(TilusbuildError, match="a build is using"):
         collect_garbage(cache)
     stage.discard()
     collect_garbage(cache)
@@ -311,7 +311,7 @@ def test_without_an_index_nothing_is_garbage(cache: Tree, sample: Sample):
     sample.program("of nobody")
     os.unlink(cache.path("index.json"))
     for dry_run in (True, False):
-        with pytest.raises(CacheDamagedError, match="nothing was removed"):
+        with pytest.raises(TilusbuildError, match="nothing was removed"):
             collect_garbage(cache, dry_run=dry_run)
     assert len(published(cache)) == 3
     a, b = (script for script in script_listings(cache))
@@ -323,16 +323,6 @@ def test_without_an_index_nothing_is_garbage(cache: Tree, sample: Sample):
     record_build(cache, "/b/tilus.toml", "b", [(b.directory, b.hash)])
     assert set(read_index(cache)) == {"/a/tilus.toml", "/b/tilus.toml"}
     assert collect_garbage(cache).removed == ()
-
-
-def test_what_a_lost_index_left_can_be_forgotten(cache: Tree, sample: Sample):
-    sample.program("a")
-    publish_script(cache, sample.record(["a"], directory="a"))
-    Path(cache.path("index.json")).write_text("{")
-    record_build(cache, "/b/tilus.toml", "b", [])
-    assert collect_garbage(cache).removed == ()
-    forget_projects(cache, [LOST_ROOT])
-    assert len(collect_garbage(cache).removed) == 2
 
 
 def test_a_build_of_one_level_leaves_the_other_programs(cache: Tree, sample: Sample):

@@ -105,7 +105,7 @@ from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.garbage import clear_cache
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.disk import CacheFullError
+from tilusbuild.cache.disk import CacheError
 from tilusbuild.state.files import sha256_text
 cache = Tree(sys.argv[1])
 def publish(number, size):
@@ -121,7 +121,7 @@ for size in range(0, 400_000, 20_000):
     try:
         publish(size, size)
         fits += 1
-    except CacheFullError as error:
+    except CacheError as error:
         assert "No space left" in str(error) and "cache gc" in str(error), str(error)
         assert cache.root in error.path
 assert 2 <= fits < 20, fits
@@ -146,23 +146,24 @@ def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "name",
-    ["with space", "quo'te\"s", "new\nline", "ünï → 漢字", "-dash", "$HOME `x` \\", "a" * 200],
+    [
+        "with space",
+        "quo'te\"s",
+        "new\nline",
+        "ünï → 漢字",
+        "-$HOME `x` \\",
+        "a" * 200,
+        "\udcff\udcfe",
+    ],
 )
 def test_a_cache_can_be_anywhere(tmp_path: Path, name):
     sample = sample_at(str(tmp_path / name / name), None)
     sample.program("a", include=sample.include(a="x"))
-    publish_script(sample.cache, sample.record(["a"]))
-    assert verify_cache(sample.cache) == []
-
-
-def test_bytes_that_are_no_text_are_a_path_too(tmp_path: Path):
-    sample = sample_at(os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xff\xfe"), None)
-    record = sample.record(["a"])
+    publish_script(sample.cache, record := sample.record(["a"]))
     manifest = os.path.join(sample.cache.root, "tilus.toml")
-    sample.program("a")
-    publish_script(sample.cache, record)
     record_build(sample.cache, manifest, "p", [("matmul", record.hash)])
     assert list(read_index(sample.cache)) == [manifest]
+    assert verify_cache(sample.cache) == []
 
 
 def _a_file(path: Path) -> Path:

@@ -54,17 +54,15 @@ def test_a_directory_that_is_named_must_be_one(tmp_path: Path, verb: str, made: 
     assert snapshot(tmp_path) == before
 
 
-def test_strangers_and_litter_are_said(built: Project) -> None:
+def test_litter_is_said_and_what_is_not_ours_stays(built: Project) -> None:
     (built.cache / "notes").write_text("mine")
     stale = built.cache / "staging" / "0123456789abcdef0123"
     (stale / "module").mkdir(parents=True)
-    ran = built.run("cache", "verify", status=1)
-    assert "notes: is unknown" in ran.out
+    ran = built.run("cache", "verify")
     assert f"staging/{stale.name}: a killed process left it: the next build or gc" in ran.err
     assert f"staging/{stale.name}" in built.run("cache", "gc", "--dry-run").out
     ran = built.run("cache", "gc")
     assert ran.out.startswith("removed 1 entry")
-    assert ran.err == "left alone: notes is unknown\n"
     assert not stale.exists()
     stale.mkdir()
     built.write("tilus.toml", (built.directory / "tilus.toml").read_text() + "\n")

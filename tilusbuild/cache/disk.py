@@ -91,54 +91,39 @@ def _begin_writing(handle: int) -> None:
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
 
 
 class CacheError(TilusbuildError, OSError):
     """The cache could not be written. `path` is where; nothing half-done is left there."""
-
-    advice = "the disk or the file system under the cache is in trouble"
 
     def __init__(self, path: str, cause: OSError) -> None:
         reason = cause.strerror or str(cause)
         super().__init__(cause.errno, reason, path)
         self.path = path
         self.reason = reason
+        self._stranger = isinstance(cause, NotAFileError | IsADirectoryError)
 
     def __str__(self) -> str:
-        return f"cannot write {self.path}: {self.reason}\n  {self._shortage() or self.advice}"
+        return f"cannot write {self.path}: {self.reason}\n  {self._advice()}"
 
-    def _shortage(self) -> str:
-        return str(shortage_of(self) or "")
+    def _advice(self) -> str:
+        shortage = shortage_of(self)
+        if self.errno in _FULL:
+            advice = "make room, for example with `tilusbuild cache gc`"
+            return f"{shortage.what}: {advice}" if shortage is not None else advice
+        if shortage is not None:
+            return str(shortage)
+        if self._stranger:
+            return BY_HAND
+        return "the disk or the file system under the cache is in trouble"
 
 
 class CacheReadOnlyError(CacheError):
     """The cache may be read, and something was to be written."""
 
-    advice = "this cache is read-only here; build into another one with --cache-dir"
-
-
-class CacheFullError(CacheError):
-    """There is no room."""
-
-    advice = "make room, for example with `tilusbuild cache gc`"
-
-    def _shortage(self) -> str:
-        found = shortage_of(self)
-        return f"{found.what}: {self.advice}" if found is not None else ""
-
-
-class CacheStrangerError(CacheError):
-    """Something else is where a file of the cache belongs."""
-
-    advice = "tilusbuild did not write it: move it elsewhere or delete it"
-
-
-class CacheBusyError(TilusbuildError):
-    """Something runs in this cache that cannot be disturbed."""
-
-
-class CacheDamagedError(TilusbuildError):
-    """Something in the cache is not what it must be, and going on would do harm."""
+    def _advice(self) -> str:
+        return "this cache is read-only here; build into another one with --cache-dir"
 
 
 class InputChangedError(TilusbuildError):
@@ -165,10 +150,4 @@ def wrap_oserror(path: str) -> Iterator[None]:
 
 def cache_error(path: str, cause: OSError) -> CacheError:
     """Return the error of the right type."""
-    if cause.errno in _READ_ONLY:
-        return CacheReadOnlyError(path, cause)
-    if cause.errno in _FULL:
-        return CacheFullError(path, cause)
-    if isinstance(cause, NotAFileError | IsADirectoryError):
-        return CacheStrangerError(path, cause)
-    return CacheError(path, cause)
+    return (CacheReadOnlyError if cause.errno in _READ_ONLY else CacheError)(path, cause)

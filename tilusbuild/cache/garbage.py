@@ -14,24 +14,23 @@ instant anything points to what was removed.
 from __future__ import annotations
 
 import os
-import stat
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError, wrap_oserror
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.runtime.reader_lock import LOCKS
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.directories import is_directory, mounts_below
+from tilusbuild.state.directories import is_directory
 from tilusbuild.state.files import sweep
 
 
@@ -53,8 +52,6 @@ class Collected(Struct, frozen=True):
     """Bytes of the entries that are left."""
     root_size: int
     """Bytes of those that the roots and running processes keep; `max_size` cannot go below."""
-    left: Mapping[str, str] = field(default_factory=dict)
-    """What is in the tree and not ours: it stays. See `strangers`."""
 
 
 def collect_garbage(
@@ -69,8 +66,8 @@ def collect_garbage(
 
     With `older_than` (seconds) only what is older; with `max_size` (bytes) only until the cache is
     no larger; with both, what either asks for. `dry_run` takes no lock and writes nothing. Raises
-    `CacheBusyError` while a build runs, unless `wait`; `CacheDamagedError` when it cannot be known
-    what the roots keep; `CacheError`.
+    `TilusbuildError` while a build runs, unless `wait`, and when it cannot be known what the roots
+    keep; `CacheError`.
     """
     if not tree.exists():
         return Collected((), 0, 0)
@@ -88,12 +85,16 @@ def collect_garbage(
                 removed.append(item)
             else:
                 kept = _spread(entries, kept, [item.name])
-        for directory in {os.path.dirname(item.name) for item in removed}:
-            if directory.startswith(f"{layout.SCRIPTS}/"):
-                with suppress(OSError):  # it is not empty
-                    os.rmdir(tree.path(directory))
+        _drop_empty(tree)
     spared = sum(item.size for item in planned.removed) - sum(item.size for item in removed)
     return replace(planned, removed=tuple(removed), kept_size=planned.kept_size + spared)
+
+
+def _drop_empty(tree: Tree) -> None:
+    """Remove the directories of scripts that have none any more."""
+    for name in filter(layout.is_script_directory, tree.names(layout.SCRIPTS)):
+        with suppress(OSError):  # it is not empty
+            os.rmdir(tree.path(layout.SCRIPTS, name))
 
 
 def _planned(
@@ -101,18 +102,12 @@ def _planned(
 ) -> tuple[Collected, _Entries]:
     entries = _survey(tree)
     rooted = _rooted(tree, entries)
-    left = strangers(tree)
-    mounted = [name for name in entries.sizes if _has_stranger(name, left)]
     with wrap_oserror(tree.locks.path):
         read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_lock(name))]
-        stale = [name for name in litter(tree) if not _has_stranger(name, left)]
-    decided = _decide(entries, _spread(entries, rooted, [*read, *mounted]), older_than, max_size)
+        stale = litter(tree)
+    decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
     items = tuple(GarbageItem(name, layout.measured(tree.path(name))[0], 0.0) for name in stale)
-    return replace(decided, removed=(*decided.removed, *items), left=left), entries
-
-
-def _has_stranger(name: str, left: Iterable[str]) -> bool:
-    return any(each == name or each.startswith(f"{name}/") for each in left)
+    return replace(decided, removed=(*decided.removed, *items)), entries
 
 
 def _remove(tree: Tree, name: str) -> bool:
@@ -140,40 +135,33 @@ def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
     return True
 
 
-def clear_cache(tree: Tree, *, wait: bool = False) -> dict[str, str]:
-    """Remove everything but the cache itself and what is not ours, which is returned. Raises
-    `CacheBusyError`, `CacheError`."""
+def clear_cache(tree: Tree, *, wait: bool = False) -> None:
+    """Remove all entries, the index and the state; what is not ours stays. Raises `TilusbuildError`
+    while a build runs, unless `wait`, and `CacheError`."""
     if not tree.exists():
-        return {}
+        return
     with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
-        left = strangers(tree)
         tree.remove_entry(tree.path(layout.INDEX))
-        for directory in (layout.SCRIPTS, layout.PROGRAMS, layout.INCLUDE, layout.STATE):
-            _clear(tree, directory, left)
+        for directory, digest in script_entries(tree):
+            tree.remove_entry(tree.script_path(directory, digest))
+        _drop_empty(tree)
+        for kind in (layout.PROGRAMS, layout.INCLUDE):
+            for name in entries_in(tree, kind):
+                tree.remove_entry(tree.path(kind, name))
+        tree.remove_entry(tree.path(layout.STATE))
         tree.sweep(again=True)
     tree.ensure()
-    return left
-
-
-def _clear(tree: Tree, name: str, left: Mapping[str, str]) -> None:
-    """Remove something with what is in it, but for what is not ours."""
-    if name in left:
-        return
-    if not _has_stranger(name, left):
-        tree.remove_entry(tree.path(name))
-        return
-    for each in tree.names(*name.split("/")):
-        _clear(tree, f"{name}/{each}", left)
 
 
 @contextmanager
 def exclusive_use(tree: Tree, *, wait: bool) -> Iterator[None]:
-    """Keep everybody else out of the cache for a block. Raises `CacheBusyError`, `CacheError`."""
+    """Keep everybody else out of the cache for a block. Raises `TilusbuildError` while a
+    build runs, unless `wait`, and `CacheError`."""
     tree.ensure()
     with wrap_oserror(tree.locks.path):
         held = tree.locks.take(LockName("use"), wait=wait)
     if held is None:
-        raise CacheBusyError(f"a build is using {tree.root}\n  try again when it is done")
+        raise TilusbuildError(f"a build is using {tree.root}\n  try again when it is done")
     with held:
         yield
 
@@ -255,9 +243,9 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
     try:
         projects = read_index(tree)
     except CorruptFileError as error:
-        raise CacheDamagedError(f"{error}: nothing was removed\n  {_AGAIN}") from None
+        raise TilusbuildError(f"{error}: nothing was removed\n  {_AGAIN}") from None
     if entries.sizes and not os.path.lexists(tree.path(layout.INDEX)):
-        raise CacheDamagedError(
+        raise TilusbuildError(
             f"{tree.root} has no {layout.INDEX}, which says what is in use: nothing was removed\n"
             f"  {_AGAIN}, or remove everything with `tilusbuild cache clear`"
         )
@@ -266,7 +254,7 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
         for directory, digest in project.scripts:
             name = f"{layout.SCRIPTS}/{directory}/{digest}"
             if not entries.needs.get(name):
-                raise CacheDamagedError(
+                raise TilusbuildError(
                     f"{name}, which the last build of {manifest} made, is missing or damaged\n"
                     "  build that project again, or forget it"
                 )
@@ -292,52 +280,6 @@ def headers_used(path: str) -> list[str]:
         return layout.mentioned_headers(read_bytes(os.path.join(path, layout.COMPILE_SH)))
     except OSError:
         return []
-
-
-def strangers(tree: Tree) -> dict[str, str]:
-    """Return the names, relative to the tree, of what tilusbuild did not put there, and what each
-    is; without what is in the entries, in the order of names. Nothing removes them."""
-    found = dict.fromkeys(_strange_names(tree), "is unknown")
-    found |= dict.fromkeys(mounts_below(tree.root), "is a mount point")
-    return dict(sorted(found.items()))
-
-
-def _strange_names(tree: Tree) -> Iterator[str]:
-    yield from (name for name in tree.names() if name not in layout.TOP)
-    for each in tree.names(layout.STAGING):
-        if not layout.is_staging(each):
-            yield f"{layout.STAGING}/{each}"
-    for each in tree.names(LOCKS):
-        if _is_strange(tree, f"{LOCKS}/{each}", layout.is_lock(each), stat.S_ISREG):
-            yield f"{LOCKS}/{each}"
-    for directory in (layout.PROGRAMS, layout.INCLUDE):
-        yield from _strange_entries(tree, directory)
-    for script in tree.names(layout.SCRIPTS):
-        name = f"{layout.SCRIPTS}/{script}"
-        if _is_strange(tree, name, layout.is_script_directory(script)):
-            yield name
-        else:
-            yield from _strange_entries(tree, layout.SCRIPTS, script)
-
-
-def _strange_entries(tree: Tree, *directory: str) -> Iterator[str]:
-    for each in tree.names(*directory):
-        name = "/".join((*directory, each))
-        if _is_strange(tree, name, layout.is_hash(each)):
-            yield name
-
-
-def _is_strange(
-    tree: Tree, name: str, is_named: bool, is_kind: Callable[[int], bool] = stat.S_ISDIR
-) -> bool:
-    """Return whether it is something else than what we make, which has the right name and kind."""
-    try:
-        mode = os.lstat(tree.path(name)).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return False  # another process has removed it since its name was read
-    except OSError:
-        return True
-    return not (is_named and is_kind(mode))
 
 
 def is_entry(tree: Tree, *names: str) -> bool:

@@ -3,7 +3,7 @@
 Shallow verification compares names, sizes and links, at the cost of one `stat` for each file; deep
 verification reads everything. What is published or removed meanwhile is not reported. No result
 rests on `staging` and `state`, so they are not checked; what killed processes left there is
-`garbage.litter`.
+`garbage.litter`. The price: what a person put into the tree beside our entries is not named.
 """
 
 from __future__ import annotations
@@ -15,39 +15,22 @@ from functools import partial
 from msgspec import Struct
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import CacheBusyError, CacheStrangerError, wrap_oserror
+from tilusbuild.cache.disk import BY_HAND, wrap_oserror
 from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
-from tilusbuild.cache.garbage import entries_in, script_entries, strangers
+from tilusbuild.cache.garbage import entries_in, exclusive_use, script_entries
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.directories import mounts_below
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import stamp_of
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 _LOOKS = 3
-BY_HAND = CacheStrangerError.advice
-
-
-_IN_SCRIPT = frozenset(
-    (
-        layout.SCRIPT_TXT,
-        layout.SCHEDULE_TXT,
-        layout.SCRIPT_JSON,
-        layout.DISPATCH,
-        layout.PROGRAMS,
-        layout.FAILED,
-        layout.TABLE_TXT,
-        layout.TABLE_JSON,
-        layout.LATENCY,
-    )
-)
 
 
 class CacheProblem(Struct, frozen=True):
@@ -68,46 +51,32 @@ def verify_cache(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
     cache."""
     if not tree.exists():
         return []
-    unknown = [CacheProblem(name, what, BY_HAND) for name, what in strangers(tree).items()]
-    found = [*unknown, *_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]
+    found = [*_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]
     return sorted(found, key=lambda problem: problem.name)
 
 
 def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     """Remove the entries that problems are about, so that the next build makes them; their names.
 
-    Raises `CacheBusyError` while a build uses the cache, and `CacheError`.
+    Raises `TilusbuildError` while a build uses the cache, and `CacheError`.
     """
-    mounts = mounts_below(tree.root)
-    names = sorted(
-        {
-            problem.entry
-            for problem in problems
-            if problem.entry is not None
-            and not any(_is_above(problem.entry, m) or _is_above(m, problem.entry) for m in mounts)
-        }
-    )
+    names = sorted({problem.entry for problem in problems if problem.entry is not None})
     if not names:
         return []
-    tree.ensure()
-    with wrap_oserror(tree.locks.path):
-        held = tree.locks.take(LockName("use"), wait=False)
-    if held is None:
-        raise CacheBusyError("a build is using this cache; repair it when the build is done")
-    with held, wrap_oserror(tree.root):
+    with exclusive_use(tree, wait=False), wrap_oserror(tree.root):
         for name in names:
             tree.remove_entry(tree.path(name))
     return names
-
-
-def _is_above(name: str, other: str) -> bool:
-    return f"{other}/".startswith(f"{name}/")
 
 
 def _top(tree: Tree) -> Iterator[CacheProblem]:
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
         if _read(tree.path(name)) not in (text, None):
             yield CacheProblem(name, "was modified", REBUILD, name)
+    for name in tree.names(LOCKS):
+        path = tree.path(LOCKS, name)
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+            yield CacheProblem(f"{LOCKS}/{name}", "is unknown", BY_HAND)
     try:
         read_index(tree)
     except CorruptFileError as error:
@@ -182,9 +151,6 @@ def _scripts(tree: Tree) -> Iterator[CacheProblem]:
 
 def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:
     programs = read_script(path, digest).programs
-    for name in sorted(os.listdir(path)):
-        if name not in _IN_SCRIPT:
-            yield CacheProblem(f"{entry}/{name}", "is unknown", BY_HAND)
     for part in (layout.PROGRAMS, layout.FAILED):
         if os.path.islink(os.path.join(path, part)):
             yield CacheProblem(f"{entry}/{part}", "is a link", REBUILD, f"{entry}/{part}")

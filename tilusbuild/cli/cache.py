@@ -224,7 +224,6 @@ def _gc(arguments: CacheGcArgs) -> int:
     if arguments.json:
         for item in result.removed:
             emit(GarbageLine(item.name, "removed", item.size, item.age))
-        _say_left(result.left, arguments)
         counts = {"removed": len(result.removed), "freed": freed, "kept": result.kept_size}
         emit(CountsLine(counts))
         return 0
@@ -234,7 +233,6 @@ def _gc(arguments: CacheGcArgs) -> int:
     verb = "would remove" if arguments.dry_run else "removed"
     entries = counted(len(result.removed), "entry", "entries")
     print(f"{verb} {entries}, {amount(freed)}; {amount(result.kept_size)} kept")
-    _say_left(result.left, arguments)
     return 0
 
 
@@ -257,22 +255,13 @@ def _known(cache: Tree, manifests: Sequence[str]) -> list[str]:
     return found
 
 
-def _say_left(left: Mapping[str, str], arguments: Common) -> None:
-    for name, what in left.items():
-        if arguments.json:
-            emit(GarbageLine(name, "left", why=what))
-        else:
-            say(f"left alone: {name} {what}\n")
-
-
 def _clear(arguments: Common) -> int:
     """Remove everything that is ours."""
     from tilusbuild.cache.garbage import clear_cache
 
     cache = options.cache(arguments.cache_dir)
-    left = clear_cache(cache)
-    _say_left(left, arguments)
-    if not arguments.quiet and not arguments.json and not left:
+    clear_cache(cache)
+    if not arguments.quiet and not arguments.json:
         print(f"{cache.root} is empty")
     return 0
 
