@@ -13,8 +13,7 @@ from typing import Any
 
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.shape import NAME, schema, table_at, tables
-from tilusbuild.manifest.spelling import toml_text
-from tilusbuild.manifest.table import KeyInfo, Table, docstrings_of, keys_of
+from tilusbuild.manifest.table import KeyInfo, Table, docstrings_of, keys_of, toml_text
 
 _INTRODUCTION = """\
 # The manifest: `tilus.toml`

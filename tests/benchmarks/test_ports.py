@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from support.project import Project
-from tilusbuild.manifest import load
+from tilusbuild.manifest.loading import load
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PORTS = BENCHMARKS / "_real/ports"

@@ -16,7 +16,7 @@ from tilusbuild.compile import checks
 from tilusbuild.engine.events import FailureGroup, Summary
 from tilusbuild.errors import InputError
 from tilusbuild.expr import ExprError, parse
-from tilusbuild.manifest import load
+from tilusbuild.manifest.loading import load
 from tilusbuild.render.messages import missing_header_help
 from tilusbuild.report.summary import summary_text
 from tilusbuild.signature import SignatureError, parse_argument

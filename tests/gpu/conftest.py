@@ -45,7 +45,7 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
     device = cuda(0)
 
     def make(name: str) -> Example:
-        from tilusbuild.manifest import load
+        from tilusbuild.manifest.loading import load
 
         directory = tmp_path / name
         shutil.copytree(ROOT / "examples" / name, directory)

@@ -14,7 +14,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.intake import commands, verb
 from tilusbuild.intake.commands import words_of
 from tilusbuild.intake.draft import Draft, manifest_text
-from tilusbuild.manifest import load
+from tilusbuild.manifest.loading import load
 
 NINJA = """\
 ninja_required_version = 1.3

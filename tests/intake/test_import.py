@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.project import Project
-from tilusbuild.manifest import load
+from tilusbuild.manifest.loading import load
 
 SCRIPT = '''\
 """Tunes the sum of two vectors."""

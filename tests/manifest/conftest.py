@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.manifest import load
+from tilusbuild.manifest.loading import load
 from tilusbuild.manifest.model import Manifest
 
 PREAMBLE = """\

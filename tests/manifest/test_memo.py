@@ -15,7 +15,9 @@ import pytest
 import tilusbuild
 from support.spoilt import EXAMPLE, spoilt
 from tilusbuild.errors import InputError
-from tilusbuild.manifest import Manifest, load, memo
+from tilusbuild.manifest import memo
+from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.model import Manifest
 
 Loader = Callable[[str], Manifest]
 
@@ -121,7 +123,8 @@ def test_another_text_another_place_and_other_code_are_not_it(
 
 REMEMBER = """\
 import os, sys
-from tilusbuild.manifest import load, memo
+from tilusbuild.manifest import memo
+from tilusbuild.manifest.loading import load
 memo._A_MINUTE = -(10**19)
 memo.remember(load("tilus.toml"), {"HOME": sys.argv[1]})
 """

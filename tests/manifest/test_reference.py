@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.manifest import schema
 from tilusbuild.manifest.document import read_document
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.shape import tables
+from tilusbuild.manifest.shape import schema, tables
 from tilusbuild.manifest.table import docstrings_of, keys_of
 
 ROOT = Path(__file__).parents[2]

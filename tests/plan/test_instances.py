@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
-from tilusbuild.manifest import Manifest, load
+from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import model
 from tilusbuild.plan.model import Target, instances_of, targets_of
 from tilusbuild.plan.spaces import space_of, spec_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.manifest.remote_section import RemoteSection
+from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, VARIABLES
 from tilusbuild.manifest.table import checked
 from tilusbuild.remote.settings import RemoteSettings, decide

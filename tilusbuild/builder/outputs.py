@@ -14,8 +14,7 @@ from typing import NamedTuple
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.manifest.library import LinkScript
-from tilusbuild.manifest.sources import SOURCES
+from tilusbuild.manifest.library import SOURCES, LinkScript
 from tilusbuild.plan.planner import Plan
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import write_atomic

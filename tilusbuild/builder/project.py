@@ -41,7 +41,7 @@ from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, di
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
 
 
 _UNOPTIMISED = ("--ptxas-options=-O0",)
@@ -245,7 +245,7 @@ class Project:
 
 def _load(path: str) -> Manifest:
     # Imported only here: it takes longer than all else where the manifest is remembered.
-    from tilusbuild.manifest import load
+    from tilusbuild.manifest.loading import load
 
     return load(path)
 

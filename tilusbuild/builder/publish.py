@@ -44,7 +44,7 @@ from tilusbuild.state.stamp import Sighting, all_settled, sighting
 
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
     from tilusbuild.runtime.table_file import Refusal
 
 

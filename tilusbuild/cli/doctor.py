@@ -17,7 +17,8 @@ from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.errors import InputError
-    from tilusbuild.manifest import Manifest, Settings
+    from tilusbuild.manifest import Settings
+    from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.settings import Setting
     from tilusbuild.remote.settings import RemoteSettings
     from tilusbuild.toolchain.diagnose import Finding
@@ -75,7 +76,8 @@ class DoctorSummary(JsonLine, frozen=True):
 def run(arguments: DoctorArgs) -> int:
     """Print findings and settings; 1 when something that the project needs is missing."""
     from tilusbuild.errors import InputError
-    from tilusbuild.manifest import find, load, settings
+    from tilusbuild.manifest import find, settings
+    from tilusbuild.manifest.loading import load
     from tilusbuild.runtime import option
 
     manifest: Manifest | None = None

@@ -69,7 +69,8 @@ def cache(cache_dir: str | None) -> Tree:
     """Return the cache of the project around the current directory, or of the settings alone."""
     from tilusbuild.cache.tree import Tree
     from tilusbuild.errors import InputError
-    from tilusbuild.manifest import find, load, settings
+    from tilusbuild.manifest import find, settings
+    from tilusbuild.manifest.loading import load
 
     given = {"cache-dir": cache_dir}
     try:

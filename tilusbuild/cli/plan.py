@@ -15,7 +15,7 @@ from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
     from tilusbuild.plan.planner import Plan
 
 

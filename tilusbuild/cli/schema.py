@@ -24,7 +24,7 @@ class SchemaLine(JsonLine, frozen=True):
 
 def run(arguments: SchemaArgs) -> int:
     """Print the schema to stdout."""
-    from tilusbuild.manifest import schema
+    from tilusbuild.manifest.shape import schema
 
     if arguments.json:
         emit(SchemaLine(schema()))

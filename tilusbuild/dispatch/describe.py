@@ -26,8 +26,8 @@ from tilusbuild.expr.tree import (
     Select,
     Unary,
 )
-from tilusbuild.manifest import expression
 from tilusbuild.manifest.names import COSTS
+from tilusbuild.manifest.script_sections import expression
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import target_constants
 from tilusbuild.runtime.dtypes import WHOLE
@@ -36,7 +36,7 @@ from tilusbuild.runtime.sealed import seal
 from tilusbuild.signature import Argument, Dim
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.script_sections import Bucket, DispatchSection
 
 

@@ -35,7 +35,7 @@ from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
 
 
 _LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")

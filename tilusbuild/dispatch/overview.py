@@ -21,7 +21,7 @@ from tilusbuild.dispatch.csource import NoDispatcherError
 from tilusbuild.dispatch.dispatcher import is_current
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
-from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.model import PlanSelection, chosen_pairs, script_of
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library

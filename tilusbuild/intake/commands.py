@@ -27,8 +27,8 @@ from tilusbuild.intake.draft import (
 )
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.names import IDENTIFIER
-from tilusbuild.manifest.sources import LANGUAGES
 from tilusbuild.runtime.regular import read_text
 
 _LONG_TEXT = """

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from tilusbuild.expr import Value
 from tilusbuild.manifest.sections import Standard
-from tilusbuild.manifest.spelling import toml_text
+from tilusbuild.manifest.table import toml_text
 
 DEFAULT_ARCH = "sm_80"
 ASSUMED_ARCH = f"assumed, because nothing says what to compile for: arch {DEFAULT_ARCH}"

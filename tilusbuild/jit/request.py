@@ -33,8 +33,8 @@ from tilusbuild.jit.tilelang_words import (
     target_of,
     words,
 )
-from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.pure_flags import names_march
 from tilusbuild.plan.model import Target, targets_of
 from tilusbuild.plan.spaces import imported_space

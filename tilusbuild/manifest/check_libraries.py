@@ -16,8 +16,8 @@ from tilusbuild.manifest.check_files import check_header_patterns, check_include
 from tilusbuild.manifest.check_names import check_macros
 from tilusbuild.manifest.check_targets import check_flag_list, check_references
 from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.library import LANGUAGES, LINKED, files_matching
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.sources import LANGUAGES, LINKED, files_matching
 from tilusbuild.state.patterns import PatternTooWideError
 
 if TYPE_CHECKING:

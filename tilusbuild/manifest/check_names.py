@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.library import SOURCES
 from tilusbuild.manifest.names import (
     IDENTIFIER,
     TABLE_NAME,
@@ -15,7 +16,6 @@ from tilusbuild.manifest.names import (
     snake_case,
 )
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.sources import SOURCES
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import OverrideSection

@@ -12,8 +12,7 @@ from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import as_row
-from tilusbuild.manifest.spelling import toml_text
-from tilusbuild.manifest.table import kind_of
+from tilusbuild.manifest.table import kind_of, toml_text
 from tilusbuild.space.model import Row
 
 if TYPE_CHECKING:

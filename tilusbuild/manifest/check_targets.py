@@ -1,7 +1,7 @@
 """Checks of what is built for which target, and of the compiler flags.
 
-Architectures, references to targets and scripts, pipelines; flags are one argument an item, and
-none is one that tilusbuild sets itself.
+Architectures, references to targets, scripts and toolchains, pipelines, groups; flags are one
+argument an item, and none is one that tilusbuild sets itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.names import TABLE_NAME
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.spelling import toml_text
+from tilusbuild.manifest.table import toml_text
 from tilusbuild.manifest.valued_flags import expressions, has_values
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
     from tilusbuild.manifest.sections import TargetSection
+
+
+NAMED = ("toolchain", "named")
 
 
 def check_targets(checks: Checks) -> None:
@@ -45,10 +49,13 @@ def check_targets(checks: Checks) -> None:
         check_references(checks, (*path, "targets"), script.targets, "target")
         _override_names(checks, path, name, script)
         _pipeline(checks, path, name, script)
+        if script.group is not None:
+            _group(checks, path, script, script.group)
     for name, package in checks.manifest.packages.items():
         check_references(checks, ("package", name, "targets"), package.targets, "target")
         scripts = ("package", name, "scripts")
         check_references(checks, scripts, package.scripts, "script", "library")
+    _toolchains(checks)
 
 
 def _archs(checks: Checks, name: str, target: TargetSection) -> None:
@@ -117,7 +124,8 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
     if checks.wrote(*path, "library") is not None:
         return  # `check_libraries` has it
     if checks.wrote(*path, "kernels") is not None:
-        return  # `check_units` has it
+        _kernels(checks, path)
+        return
     has_kernel = checks.wrote(*path, "kernel") is not None
     has_entry = checks.wrote(*path, "entry") is not None
     if has_kernel and has_entry:
@@ -177,6 +185,74 @@ def _geometry(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
                 )
                 if not has_table:
                     return
+
+
+def _kernels(checks: Checks, path: Path) -> None:
+    """Report kernels that could not be taken for scripts."""
+    place = partial(checks.document.key, *path, "kernels")
+    beside = [key for key in ("kernel", "entry", "library") if checks.wrote(*path, key) is not None]
+    if beside:
+        checks.error(f'both "{beside[0]}" and "kernels" are set', place, "keep one of them")
+    elif not checks.keys_in(*path, "kernels"):
+        checks.error("there is no kernel in kernels", place, "as in: kernels.forward.args = { … }")
+    for kernel in checks.keys_in(*path, "kernels"):
+        if (full := f"{path[1]}.{kernel}") in checks.keys_in("script"):
+            where = partial(checks.document.key, *path, "kernels", kernel)
+            checks.error(f'there is a script "{full}" already', where, "rename one of them")
+
+
+def _group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, ...]) -> None:
+    if checks.wrote(*path, "kernel") is None:
+        checks.error(
+            '"group" is for scripts with a kernel',
+            checks.document.key(*path, "group"),
+            "a host function, and an object, are compiled by themselves",
+        )
+    known = {
+        name
+        for section in ("params", "space")
+        for table in ((), *(("override", target) for target in script.override))
+        for name in checks.names_in(*path, *table, section)
+    }
+    for number, name in enumerate(group):
+        place = partial(checks.document.value, *path, "group", number)
+        if name in group[:number]:
+            checks.error(f'"{name}" is listed twice', place)
+        elif name not in known and script.space_file is None:
+            hint = did_you_mean(name, sorted(known)) or "group names parameters of space or params"
+            checks.error(f'unknown parameter "{name}"', place, hint)
+
+
+def _toolchains(checks: Checks) -> None:
+    """Check the names of toolchains, where they are declared and where they are asked for."""
+    known = checks.keys_in(*NAMED)
+    for name in known:
+        if not TABLE_NAME.fullmatch(name):
+            checks.error(
+                f'"{name}" cannot name a toolchain',
+                partial(checks.document.key, *NAMED, name),
+                "a name is made of letters, digits, _, - and ., and starts with a letter, a digit "
+                "or _",
+            )
+    for path, name in _asked_for(checks):
+        if name not in known:
+            hint = did_you_mean(name, known)
+            checks.error(
+                f'unknown toolchain "{name}"',
+                partial(checks.document.value, *path, "toolchain"),
+                hint or f"a toolchain is declared as [toolchain.named.{name}]",
+            )
+
+
+def _asked_for(checks: Checks) -> Iterator[tuple[Path, str]]:
+    """Yield each table that names a toolchain, and the name."""
+    manifest = checks.manifest
+    tables = (
+        *((path, script.toolchain) for path, _, script in checks.scripts()),
+        *((("library", name), each.toolchain) for name, each in manifest.libraries.items()),
+        *((("target", name), each.toolchain) for name, each in manifest.targets.items()),
+    )
+    yield from ((path, name) for path, name in tables if name is not None)
 
 
 _PASSES_ON = frozenset(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.names import declared_names
 from tilusbuild.manifest.scanner import Path
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 MAX_MISTAKES = 100
 """More are not looked for: who wrote so many mends a few at a time."""
-
-
-class TooManyMistakesError(Exception):
-    """So many mistakes were found that the rest is not looked for."""
 
 
 def too_many(document: Document, more: int | None = None) -> Diagnostic:
@@ -48,7 +44,8 @@ class Checks(Struct):
     def error(
         self, message: str, place: Place | Callable[[], Place], hint: str | None = None
     ) -> None:
-        """Add a mistake; the same words at the same place are added once.
+        """Add a mistake; the same words at the same place are added once. Raises `InputError` when
+        there are so many that the rest is not looked for.
 
         A place may be given as a call: a manifest without mistakes is then never scanned for any.
         """
@@ -59,7 +56,7 @@ class Checks(Struct):
         self.diagnostics.append(diagnostic)
         if len(self.diagnostics) >= MAX_MISTAKES:
             self.diagnostics.append(too_many(self.document))
-            raise TooManyMistakesError
+            raise InputError(*self.diagnostics)
 
     def wrote(self, *path: str | int) -> Any:
         """Return the value in the file, checked or not; None when there is none."""

@@ -3,17 +3,30 @@
 The rest of the builder knows scripts only. A library is two of them: `NAME.sources`, whose tuning
 space is the list of its source files, each an object; and `NAME`, whose one program links them with
 the objects of the scripts that say `library = "NAME"`. Places of both lead to the library's table.
+What patterns match is asked of the file system whenever a manifest is loaded, also when its checks
+are remembered.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, Literal
 
 from tilusbuild.manifest.script import Form, ScriptSection
 from tilusbuild.manifest.sections import IncludeDir
-from tilusbuild.manifest.sources import SOURCE, SOURCES, files_of
 from tilusbuild.manifest.table import NOTHING, AnyValue, Entries, Key, Table, Text
 from tilusbuild.space.model import Parameter
+from tilusbuild.state.patterns import PatternTooWideError, matching
+
+SOURCES = ".sources"
+"""What the name of the script of a library's sources ends in."""
+SOURCE = "source"
+"""Its one parameter."""
+LANGUAGES = {".cu": "cu", ".c": "c", **dict.fromkeys((".cc", ".cpp", ".cxx"), "c++")}
+"""What a source is compiled as, by its suffix."""
+LINKED = {"shared": (".o", ".a"), "static": (".o",)}
+"""What `objects` may hold, by kind: an archive of archives is none."""
 
 
 class LinkDir(IncludeDir, frozen=True):
@@ -135,3 +148,27 @@ def scripts_of(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, 
             libs=files_of(root, library.objects),
         )
     return found
+
+
+def files_matching(root: str, pattern: str) -> tuple[str, ...]:
+    """Return the files that a pattern matches, sorted, relative to `root`. Raises
+    `PatternTooWideError`."""
+    found = matching(root, pattern).names
+    return tuple(name for name in found if os.path.isfile(os.path.join(root, name)))
+
+
+def files_of(root: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files that patterns match, each once, in the patterns' order; none of one that is
+    too wide, which is a mistake of its own (`check_libraries`)."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        with suppress(PatternTooWideError):
+            found.update(dict.fromkeys(map(os.path.normpath, files_matching(root, pattern))))
+    return tuple(found)
+
+
+def searched(root: str, library: "LibrarySection") -> Iterator[str]:
+    """Yield the directories in which a new file could match a pattern, by path."""
+    for pattern in (*library.sources, *library.objects):
+        with suppress(PatternTooWideError):
+            yield from matching(root, pattern).directories

@@ -24,34 +24,29 @@ from tilusbuild.manifest.check_files import check_files
 from tilusbuild.manifest.check_libraries import check_libraries
 from tilusbuild.manifest.check_names import check_names
 from tilusbuild.manifest.check_space import check_space
-from tilusbuild.manifest.check_targets import check_flags, check_targets
-from tilusbuild.manifest.check_toolchains import NAMED, check_toolchains
-from tilusbuild.manifest.check_units import check_units
-from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError, too_many
+from tilusbuild.manifest.check_targets import NAMED, check_flags, check_targets
+from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, too_many
 from tilusbuild.manifest.document import Document, read_document, shown_path
-from tilusbuild.manifest.kernels import spread
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script import KernelSection
 from tilusbuild.manifest.shape import (
     example_at,
     header,
     table_at,
     tables,
 )
-from tilusbuild.manifest.spelling import toml_text
-from tilusbuild.manifest.table import Fault, checked, keys_of, kind_of
+from tilusbuild.manifest.table import Fault, checked, keys_of, kind_of, toml_text
 
 _CHECKS = (
     check_names,
     check_targets,
-    check_toolchains,
     check_space,
     check_expressions,
     check_dispatch,
     check_flags,
     check_files,
     check_libraries,
-    check_units,
 )
 
 
@@ -70,13 +65,51 @@ def _load(path: str) -> Manifest:
     manifest, diagnostics = structured(document)
     if manifest is not None:
         checks = Checks(document, manifest)
-        with suppress(TooManyMistakesError):
+        with suppress(InputError):  # too many: `diagnostics` has them
             for check in _CHECKS:
                 check(checks)
         diagnostics += checks.diagnostics
     if diagnostics or manifest is None:
         raise InputError(*sorted(diagnostics, key=_position))
     return manifest.with_libraries()
+
+
+_ALONE = ("kernel", "entry", "library")
+"""What a script with kernels cannot have beside them."""
+
+
+def spread(document: Document) -> None:
+    """Put the scripts that kernels stand for in place of their script, before anything is checked:
+    the rest of the builder knows scripts only. What is not a table of kernels stays as it is, for
+    the checks to report; what is wrong with a kernel's script is reported where it is written, in
+    the kernel's table, else the script's."""
+    scripts = document.data.get("script")
+    if not isinstance(scripts, dict):
+        return
+    found: dict[str, Any] = {}
+    for name, script in scripts.items():
+        kernels = script.get("kernels") if isinstance(script, dict) else None
+        if (
+            kernels is None
+            or not _is_right(script, kernels)
+            or any(f"{name}.{kernel}" in scripts for kernel in kernels)
+        ):
+            found[name] = script
+        else:
+            shared = {key: value for key, value in script.items() if key != "kernels"}
+            for kernel, table in kernels.items():
+                found[f"{name}.{kernel}"] = {**shared, "kernel": kernel, **table}
+    document.data["script"] = found
+
+
+def _is_right(script: dict[str, Any], kernels: Any) -> bool:
+    known = KernelSection.fields_by_key().keys()
+    return (
+        isinstance(kernels, dict)
+        and bool(kernels)
+        and all(isinstance(table, dict) and table.keys() <= known for table in kernels.values())
+        and not any(key in script for key in _ALONE)
+    )
 
 
 def _position(diagnostic: Diagnostic) -> tuple[int, int]:

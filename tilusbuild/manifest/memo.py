@@ -21,7 +21,7 @@ from msgspec import Raw, Struct, json
 
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.check_files import check_files
-from tilusbuild.manifest.checks import Checks, TooManyMistakesError
+from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.document import Document, read_text
 from tilusbuild.manifest.model import NO_DOCUMENT, Manifest
 from tilusbuild.manifest.script import ScriptSection
@@ -55,7 +55,7 @@ def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
             return None
         manifest = json.decode(known.manifest, type=Manifest)
         return _checked(Document(path, text), manifest)
-    except (InputError, TooManyMistakesError, ValueError, RecursionError):
+    except (InputError, ValueError, RecursionError):
         return None
 
 

@@ -9,18 +9,17 @@ from msgspec import field
 from tilusbuild.errors import Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
-from tilusbuild.manifest.library import LibrarySection, scripts_of
-from tilusbuild.manifest.remote_section import RemoteSection
+from tilusbuild.manifest.library import SOURCES, LibrarySection, scripts_of, searched
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
     BuildSection,
     IncludeDir,
     PackageSection,
     ProjectSection,
+    RemoteSection,
     TargetSection,
     ToolchainSection,
 )
-from tilusbuild.manifest.sources import SOURCES, searched
 from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, not_boolean
 
 NO_DOCUMENT = Document("", "")

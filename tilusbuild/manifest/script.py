@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from msgspec import field
 
 from tilusbuild.expr import Expr, Value
-from tilusbuild.manifest.kernels import KernelSection
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
@@ -197,16 +196,31 @@ class OverrideSection(Table, frozen=True):
 _NO_OVERRIDE = OverrideSection()
 
 
-class Launch(NamedTuple):
-    """A launch geometry as written, the target's laid over the script's."""
+class KernelSection(Table, frozen=True):
+    """One of the kernels of a script's template: the script `NAME.KERNEL`.
 
-    grid: tuple[Value, ...] | None
-    block: tuple[Value, ...] | None
-    smem: Value
-    cluster: tuple[Value, ...] | None
-    cooperative: Value | None
-    pdl: Value | None
-    carve_out: Value | None
+    What is not said here is as the script says it.
+    """
+
+    description: Annotated[str | None, Key(examples=["The gradient"])] = None
+    """One line for people."""
+    kernel: Annotated[
+        Annotated[str, Key(pattern=KERNEL_NAME)] | None,
+        Key(examples=["ops::backward<{{ block }}>"]),
+    ] = None
+    """The `__global__` function; without it the name of this table."""
+    args: Annotated[Entries[Arg], Key(examples=[{"x": "f32*[n]", "n": "i32"}])] = NOTHING
+    """The call signature, in the kernel's order."""
+    launch: LaunchSection | None = None
+    """The launch geometry."""
+    default: Annotated[Entries[AnyValue], Key(examples=[{"block": 128}])] = NOTHING
+    """The schedule that is used when nothing better is known."""
+    prune: PruneSection = PruneSection()
+    """Which compiled kernels are left out."""
+    dispatch: DispatchSection | None = None
+    """Which schedule serves which sizes."""
+    tune: TuneSection | None = None
+    """How `run` and `tune` call the kernel."""
 
 
 class ScriptSection(Table, frozen=True, kw_only=True):
@@ -359,15 +373,12 @@ class ScriptSection(Table, frozen=True, kw_only=True):
         )
         return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
 
-    def launch_for(self, target: str) -> Launch | None:
+    def launch_for(self, target: str) -> LaunchSection | None:
         """Return the launch geometry as written; None when there is none."""
         base, own = self.launch, self.override_for(target).launch
         if base is None and own is None:
             return None
-        each: dict[str, Any] = {**dict.fromkeys(Launch._fields), "smem": 0}
-        each |= {} if base is None else {name: getattr(base, name) for name in Launch._fields}
-        each |= {} if own is None else own.given
-        return Launch(**each)
+        return (base or LaunchSection()).replaced(**({} if own is None else own.given))
 
     def default_for(self, target: str) -> Mapping[str, Value]:
         """Return the default schedule, as far as the manifest fixes it."""

@@ -1,8 +1,9 @@
-"""The sections of `tilus.toml` but its scripts: project, build, toolchain, targets, packages."""
+"""The sections of `tilus.toml` but its scripts and libraries: project, build, toolchain, …"""
 
 import os
 import re
-from typing import Annotated, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tilusbuild.manifest.table import (
     NOTHING,
@@ -18,6 +19,9 @@ from tilusbuild.manifest.table import (
     not_boolean,
     shorthand,
 )
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 Standard = Literal["c++14", "c++17", "c++20", "c++23"]
 Level = Annotated[Literal[0, 1, 2], Key(before=not_boolean)]
@@ -118,14 +122,36 @@ def is_nvcc_path(text: str) -> bool:
     return "/" in text or text.startswith(("~", "."))
 
 
-def _nvcc(text: str) -> str:
-    from tilusbuild.manifest.requirement import RequirementError, parse_requirement
+def parse_requirement(text: str) -> "SpecifierSet":
+    """Read a requirement on nvcc's version, such as `>=12.4,<14`: Python's version specifiers (PEP
+    440). `version in requirement` asks it. Raises `Fault`.
 
-    if not is_nvcc_path(text):
+    `~=` and `===` are refused: a reader who does not know Python's packaging cannot guess them.
+    """
+    # Imported here: it takes some 10 ms, and most builds have no requirement.
+    from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
+    from packaging.version import VERSION_PATTERN
+
+    version = text.strip()
+    if re.fullmatch(VERSION_PATTERN, version, re.VERBOSE | re.IGNORECASE):
+        hint = f'write ">={version}" for that or later, "=={version}.*" for that'
+        raise Fault("is missing a comparison", hint)
+    for part in text.split(","):
         try:
-            parse_requirement(text)
-        except RequirementError as error:
-            raise Fault(str(error), error.hint) from None
+            refused = Specifier(part.strip()).operator in ("~=", "===")
+        except InvalidSpecifier:
+            refused = True
+        if refused:
+            raise Fault(
+                f'is neither a requirement on a version nor a path: "{part.strip()}"',
+                'as in ">=12.4", ">=12.4,<14", "==13.0.*", or a path such as "/opt/cuda/bin/nvcc"',
+            )
+    return SpecifierSet(text)
+
+
+def _nvcc(text: str) -> str:
+    if not is_nvcc_path(text):
+        parse_requirement(text)
     return text
 
 
@@ -278,3 +304,95 @@ class PackageSection(Table, frozen=True):
     """A wheel for each target, and one that finds them."""
     max_size: Annotated[Size | None, Key(examples=["100MB"])] = None
     """The maximum size of each package file; more is an error."""
+
+
+SCHEMES = ("file", "http", "https", "grpc", "grpcs")
+
+
+def checked_address(value: str) -> str:
+    """Return the address of a remote cache. Raises `Fault` for one that is none."""
+    from urllib.parse import urlsplit
+
+    from tilusbuild.rooms import brought
+
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        raise Fault(f"is not an address: {error}", _ADDRESSES) from None
+    if parts.scheme not in SCHEMES and parts.scheme not in brought("remote backend"):
+        raise Fault(f"must begin with one of {', '.join(f'{s}://' for s in SCHEMES)}", _ADDRESSES)
+    if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
+        raise Fault("must be a plain address, without query and fragment", _ADDRESSES)
+    if "@" in parts.netloc:
+        raise Fault(
+            "must hold no user and no password",
+            "headers and a credential helper are of the user's settings: docs/remote.md",
+        )
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+            raise Fault("must name an absolute directory", "as in file:///shared/kernels")
+    elif not parts.hostname or port == 0:
+        raise Fault("must name a host", _ADDRESSES)
+    elif parts.scheme in ("grpc", "grpcs") and (parts.path.strip("/") or port is None):
+        raise Fault("must be a host and a port", _ADDRESSES)
+    return value.rstrip("/")
+
+
+_ADDRESSES = "as in grpcs://cache.example:443, https://cache.example/kernels or file:///shared"
+
+Address = Annotated[
+    Text,
+    Key(
+        after=checked_address,
+        schema={"type": "string", "pattern": f"^({'|'.join(SCHEMES)})://.+"},
+    ),
+]
+
+
+def _share(value: object) -> float:
+    number = value
+    if isinstance(value, str):  # of the environment
+        with suppress(ValueError):
+            number = float(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1:
+        raise Fault("must be a number from 0 to 1", "0.02 is one in fifty")
+    return float(number)
+
+
+Share = Annotated[float, Key(plain=_share, schema={"type": "number", "minimum": 0, "maximum": 1})]
+
+
+class RemoteSection(Table, frozen=True):
+    """A cache that other machines share. Each key can be given in the environment, too, as
+    `TILUSBUILD_REMOTE_CACHE` and so on, and in the user's settings: `docs/remote.md`."""
+
+    # What is secret, or a program to run, is not taken from a manifest, which may be someone
+    # else's work: see `remote.settings`.
+
+    cache: Annotated[Address | None, Key(examples=["grpcs://cache.example:443"])] = None
+    """Where it is: `grpcs://` or `grpc://` and a server of the Remote Execution API v2, `https://`
+    or `http://` and one of `/ac` and `/cas`, or `file://` and a directory. What is missing here is
+    fetched from there instead of compiled."""
+    executor: Annotated[Address | None, Key(examples=["grpcs://farm.example:443"])] = None
+    """A server of the Remote Execution API v2 whose workers compile beside this machine's cores."""
+    properties: Annotated[Entries[str], Key(examples=[{"OSFamily": "linux"}])] = NOTHING
+    """What a worker must be, in the words of the server."""
+    jobs: Annotated[int, Key(ge=1, le=10_000, examples=[200])] = 64
+    """How many programs workers compile at once."""
+    instance: Annotated[str, Key(examples=["kernels"])] = ""
+    """The server's instance, where it has several."""
+    write: bool = False
+    """Send what is compiled here, too."""
+    connect_timeout: Annotated[Duration, Key(examples=["2s"])] = 5.0
+    """How long connecting may take before it is done without."""
+    timeout: Annotated[Duration, Key(examples=["10s"])] = 60.0
+    """How long one request may take."""
+    patience: Annotated[Duration, Key(examples=["1m"])] = 5.0
+    """How long cores that have nothing to do wait for an answer before they compile what was asked
+    for."""
+    send_timeout: Annotated[Duration, Key(examples=["2m"])] = 30.0
+    """How long the end of a build waits for what is still to be sent."""
+    verify: Annotated[Share, Key(examples=[0.02])] = 0.0
+    """The part of what is there that is compiled here as well and compared, 0 to 1. After a program
+    with other bytes nothing of the cache is used."""

@@ -12,13 +12,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Union
 
-from pydantic.json_schema import GenerateJsonSchema
-
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import TABLE_NAME
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.spelling import toml_key, toml_text
-from tilusbuild.manifest.table import KeyInfo, Table, adapter, keys_of
+from tilusbuild.manifest.table import KeyInfo, Table, adapter, keys_of, toml_key, toml_text
 
 NAME = "NAME"
 """Stands for the user's own name in the path of a table."""
@@ -112,16 +109,9 @@ def _peel(annotation: Any) -> tuple[str, Any]:
 SCHEMA_ID = "https://github.com/tilusbuild/tilusbuild/tree/main/tilus.schema.json"
 
 
-class ManifestSchemaGenerator(GenerateJsonSchema):
-    """Without made-up titles: an editor shows the description."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
 def schema() -> dict[str, Any]:
     """Return the schema, draft 2020-12."""
-    made = adapter(Manifest).json_schema(schema_generator=ManifestSchemaGenerator)
+    made = adapter(Manifest).json_schema()
     for key in ("target", "script", "library", "package"):
         made["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
     assert set(made["properties"]) == set(keys_of(Manifest))  # noqa: S101 - guards the line above
@@ -135,7 +125,8 @@ def schema() -> dict[str, Any]:
 
 
 def _without_null(node: Any) -> Any:
-    """Without the choice of null, which TOML does not have."""
+    """Without the choice of null, which TOML does not have, and without made-up titles: an editor
+    shows the description."""
     if isinstance(node, list):
         return [_without_null(item) for item in node]
     if not isinstance(node, dict):
@@ -144,6 +135,7 @@ def _without_null(node: Any) -> Any:
         key: _without_null(value)
         for key, value in node.items()
         if not (key == "default" and value is None)
+        and not (key == "title" and isinstance(value, str))
     }
     choices = [choice for choice in kept.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1 and len(choices) < len(kept["anyOf"]):

@@ -7,6 +7,7 @@ only: a table that is remembered (`memo`) is decoded without it. Files with tabl
 the evaluation of annotations: msgspec would compile each by itself, which takes 15 ms.
 """
 
+import json
 import math
 import re
 import sys
@@ -302,6 +303,26 @@ def kind_of(value: object) -> str:
     if isinstance(value, Mapping):
         return "a table"
     return "a date or time"
+
+
+def toml_text(value: object) -> str:
+    """Return a value as TOML spells it on one line, for messages."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(toml_text(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{toml_key(key)} = {toml_text(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    return str(value)
+
+
+def toml_key(key: str) -> str:
+    """Return a key as TOML spells it."""
+    bare = key.replace("-", "").replace("_", "").isalnum() and key.isascii()
+    return key if bare else json.dumps(key, ensure_ascii=False)
 
 
 def checked_value(value: object) -> Value:

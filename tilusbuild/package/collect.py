@@ -27,7 +27,7 @@ from tilusbuild.cache.entries import listed, lookup
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
-from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package.contents import Contents, HostRequirements, read_file
 from tilusbuild.package.errors import CannotPackError

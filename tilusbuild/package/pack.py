@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
-from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import names
 from tilusbuild.package.collect import PackageOrder, as_built, collect, current

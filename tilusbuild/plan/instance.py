@@ -21,8 +21,9 @@ from tilusbuild.compile.model import PartOptions
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
-from tilusbuild.manifest import LANGUAGES, signature_of, snake_case
-from tilusbuild.manifest.library import LinkScript, SourcesScript
+from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
+from tilusbuild.manifest.names import snake_case
+from tilusbuild.manifest.script import signature_of
 from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.plan.roots import torch_defines
 from tilusbuild.plan.valued import Grouping, Valued
@@ -36,7 +37,7 @@ from tilusbuild.space import Schedule, Space
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.script import ScriptSection
 
 HeadersOf: TypeAlias = Callable[[str], Headers]

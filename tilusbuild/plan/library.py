@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from tilusbuild.compile import Link
 from tilusbuild.errors import input_error
-from tilusbuild.manifest.sources import SOURCE
+from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.roots import PROJECT, root_of, torch_needed
 from tilusbuild.render.closure import Closure, Header, closure_of
@@ -23,8 +23,8 @@ from tilusbuild.space import Schedule
 from tilusbuild.toolchain import DigestMemory
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import LinkScript, Manifest
-    from tilusbuild.manifest.library import LibrarySection
+    from tilusbuild.manifest.library import LibrarySection, LinkScript
+    from tilusbuild.manifest.model import Manifest
 
 Objects = Mapping[tuple[str, str], Sequence[tuple[str, str]]]
 """What was planned of scripts of objects, by script and target: each one's name and hash."""

@@ -26,7 +26,7 @@ from tilusbuild.runtime.naming import (
 )
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
 
 
 class Target(Struct, frozen=True):

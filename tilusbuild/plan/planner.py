@@ -47,7 +47,7 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
 
 
 class Plan(Struct, frozen=True):

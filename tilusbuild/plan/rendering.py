@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tilusbuild.compile import Recipe, options_text
 from tilusbuild.compile.model import Includes
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest.sources import SOURCE
+from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources, is_source, language_of
 from tilusbuild.plan.valued import launch_lines

@@ -23,7 +23,8 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.toolchain import package_dir
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import IncludeDir, Manifest
+    from tilusbuild.manifest.model import Manifest
+    from tilusbuild.manifest.sections import IncludeDir
 
 PROJECT = "project"
 

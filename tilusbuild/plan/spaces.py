@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Expr, Value
 from tilusbuild.expr.tree import Compare, Const, Name
-from tilusbuild.manifest.spelling import toml_text
+from tilusbuild.manifest.table import toml_text
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,
@@ -50,7 +50,7 @@ from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
     from tilusbuild.space.join import Watch
     from tilusbuild.space.report import SpaceReport
 

@@ -19,13 +19,14 @@ from tilusbuild.compile import Launch, Pipeline, Prune
 from tilusbuild.compile.declared import layout_asserts
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse
-from tilusbuild.manifest import expression, signature_of
+from tilusbuild.manifest.script import signature_of
+from tilusbuild.manifest.script_sections import expression
 from tilusbuild.manifest.valued_flags import filled_in, has_values
 from tilusbuild.runtime.structs import is_struct, struct_of
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest import Manifest
+    from tilusbuild.manifest.model import Manifest
 
 
 class Valued:

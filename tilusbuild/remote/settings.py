@@ -19,7 +19,7 @@ from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PR
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-    from tilusbuild.manifest.remote_section import RemoteSection
+    from tilusbuild.manifest.sections import RemoteSection
 
 INSTALL = "pip install 'tilusbuild[remote]'"
 """What brings the libraries of the protocols."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.manifest.document import read_document
-from tilusbuild.manifest.remote_section import RemoteSection
+from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
 from tilusbuild.manifest.table import NOTHING, Entries, Text, checked
 

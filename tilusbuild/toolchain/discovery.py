@@ -19,7 +19,8 @@ from msgspec.structs import asdict, replace
 
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.manifest.requirement import RequirementError, parse_requirement
+from tilusbuild.manifest.sections import parse_requirement
+from tilusbuild.manifest.table import Fault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, compiler_roots, examine
@@ -380,7 +381,7 @@ def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
         return None
     try:
         return parse_requirement(request.nvcc)
-    except RequirementError as error:
+    except Fault as error:
         raise InputError(
             Diagnostic(f"{request.nvcc_key} {error}", request.place, error.hint)
         ) from error

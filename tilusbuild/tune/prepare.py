@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.expr import Value
-from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.runtime.dtypes import FLOATS

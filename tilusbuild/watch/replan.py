@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import Diagnostic, InputError
-from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.table import Table
 from tilusbuild.plan.instance import Inputs, PlannedInstance, is_link
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from tilusbuild.manifest import schema
+from tilusbuild.manifest.shape import schema
 
 Schema = dict[str, Any]
 _NAMES = ("scale", "cpu", "one", "n", "x", "other")
