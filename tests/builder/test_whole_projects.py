@@ -148,27 +148,6 @@ def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opene
     assert diagnostic.place.text == 'headers = ["tables/*.inc"]'
 
 
-def test_all_problems_of_all_scripts_are_reported_at_once(small: Path, opened: Opened) -> None:
-    text = (small / "tilus.toml").read_text()
-    other = text[text.index("[script.fill]") :].replace("script.fill", "script.other")
-    (small / "tilus.toml").write_text(text + other)
-    (small / "fill.cu.j2").write_text("{{ valeu }}")
-    with opened(small) as project, pytest.raises(InputError) as caught:
-        project.plan(PlanSelection())
-    messages = [diagnostic.message for diagnostic in caught.value.diagnostics]
-    assert messages
-    assert all("valeu" in message for message in messages)
-
-
-def test_planning_twice_gives_the_same_plan(small: Path, opened: Opened) -> None:
-    plans = []
-    for _ in range(2):
-        with opened(small) as project:
-            plan = project.plan(PlanSelection())
-            plans.append([(each.hash, each.programs, each.inputs) for each in plan.instances])
-    assert plans[0] == plans[1]
-
-
 def test_building_a_part_again_takes_the_place_of_its_last_build(
     small: Path, opened: Opened
 ) -> None:

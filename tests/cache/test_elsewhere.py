@@ -194,20 +194,6 @@ def test_each_directory_as_a_link_is_refused_or_left(tmp_path: Path, place, oper
     assert os.path.islink(tree.path(place))
 
 
-@pytest.mark.parametrize("leads_to", ["itself", "nothing", "a file"])
-def test_a_link_for_a_file_of_the_state_stops_nothing(tmp_path: Path, leads_to) -> None:
-    """The next build that has something to keep replaces it."""
-    tree = Laid(str(tmp_path))
-    before = snapshot(tree.outside)
-    link = Path(tree.path("state/published"))
-    link.unlink(missing_ok=True)
-    ways = {"itself": link.name, "nothing": "nowhere", "a file": f"{tree.outside}/precious"}
-    link.symlink_to(ways[leads_to])
-    for operation in OPERATIONS:
-        OPERATIONS[operation](tree)
-    assert snapshot(tree.outside) == before
-
-
 NOTES = [place for place in PLACES if place.endswith("/notes") or place == "notes"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -163,14 +162,3 @@ def test_merging_from_something_else_than_a_cache_is_refused(cache: Tree, tmp_pa
     ):
         with pytest.raises(InputError, match=what):
             merging.sources(cache, [str(tmp_path / name)])
-
-
-def test_a_program_that_another_builder_makes_is_waited_for(cache: Tree, shards):
-    program = shards[0].hash("a")
-    with ThreadPoolExecutor() as pool:
-        with cache.locked(program):
-            merging_now = pool.submit(taken, cache, shards)
-            with pytest.raises(TimeoutError):
-                merging_now.result(timeout=1)
-            assert lookup(cache, program) is None
-        assert merging_now.result(timeout=30).programs == 5

@@ -1,7 +1,6 @@
 """Where a cache can be: odd paths, read-only and full file systems, places that are none."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
-from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Stage, lookup
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import (
@@ -236,20 +234,3 @@ def test_looking_at_no_cache_makes_none(cache: Tree):
     assert collect_garbage(cache).removed == ()
     clear_cache(cache)
     assert not os.path.exists(cache.root)
-
-
-def test_a_tree_that_is_cleared_while_it_is_looked_at_is_no_strangers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = Tree(str(tmp_path / "cache"))
-    cache.ensure()
-    names = os.listdir
-
-    def then_cleared(where: str) -> list[str]:
-        found = names(where)
-        for name in layout.DIRECTORIES:  # as `cache clear` does, which asks nobody
-            shutil.rmtree(tmp_path / "cache" / name)
-        return found
-
-    monkeypatch.setattr(os, "listdir", then_cleared)
-    assert cache.exists()

@@ -34,11 +34,12 @@ def refused(recipe, directory: Path) -> str | None:
     (directory / "source.cu").write_text(recipe.source)
     check = declared.declaration_check(recipe)
     assert check is not None
-    declared.write(str(directory), check)
+    unit, shared = check
+    declared.write(str(directory), unit)
     source = tuple(
         word.replace("/proc/self/cwd/", "") for word in recipe.pipeline.source_command(recipe)
     )
-    argv = declared.check_command(source, shared=check.shared)
+    argv = declared.check_command(source, shared=shared)
     argv = tuple("g++" if word == "{cxx}" else word for word in argv)
     plain = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from support.recipes import make_recipe
-from tilusbuild.compile.pipelines.nvcc import for_nvcc
 
 PRINTABLE = "".join(map(chr, range(32, 127)))
 ODD = "\\$`\"',; &|<>()*#~!%{}[]=-@^\t"
@@ -94,21 +90,3 @@ def test_through_compile_sh(compile_in, cuda_toolchain, tmp_path):
     assert (stage / "module/lib.so").read_bytes() == made
     assert EXPECTED in made
     assert not list(tmp_path.rglob("*hacked*"))
-
-
-@pytest.mark.skipif(shutil.which("sh") is None, reason="needs sh")
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.text(st.characters(min_codepoint=1, max_codepoint=0x24F), max_size=30))
-def test_what_nvcc_makes_of_a_word(text):
-    """A model of nvcc: it takes one backslash from each pair, and quotes for its shell."""
-    word = for_nvcc(f"-DX={text}")
-    if word == f"-DX={text}":
-        return
-    taken: list[str] = []
-    letters = iter(word)
-    for letter in letters:
-        assert letter not in ',"', "it would split here, or begin a quotation"
-        taken.append(next(letters) if letter == "\\" else letter)
-    quoted = "".join(taken).replace('"', '\\"')
-    ran = subprocess.run(["sh", "-c", f'printf %s "{quoted}"'], capture_output=True, check=True)
-    assert ran.stdout.decode() == f"-DX={text}"

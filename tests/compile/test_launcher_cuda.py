@@ -44,22 +44,7 @@ def test_the_code_is_loaded_once_for_all_threads(driver, link):
     assert len(driver.lines("push")) == len(driver.lines("pop")) == 16
 
 
-def test_three_sizes_and_shapes_from_constants_and_arguments(driver, link):
-    made = make_recipe(
-        grid=("cdiv(n, block)", "block // 64", "max(1, n % 7)"),
-        block=("block", "2"),
-        smem="block * 16",
-        constants={"block": 64},
-    )
-    driver.call(link(made), {"packed": [1.0, TENSOR, SECOND]})
-    assert "grid=16,1,6 block=64,2,1 shared=1024 " in driver.lines("launch")[0]
-
-
 class TestSharedMemory:
-    def test_48_kb_needs_no_asking(self, driver, link):
-        driver.call(link(make_recipe(smem="49152")), {"packed": [1.0, TENSOR, SECOND]})
-        assert driver.lines("cuKernelSetAttribute") == []
-
     def test_grows_with_the_arguments(self, driver, link):
         library = link(make_recipe(smem="n * 4"))
 
@@ -121,10 +106,6 @@ class TestAttributes:
             for device in (0, 1)
         )
 
-    def test_a_cluster_of_eight_needs_no_asking(self, driver, link):
-        driver.call(link(make_recipe(cluster=("8",), grid=("8",))), CALL)
-        assert driver.lines("cuKernelSetAttribute") == []
-
     @pytest.mark.parametrize(
         ("changes", "text"),
         [
@@ -168,24 +149,6 @@ class TestAttributes:
 
 
 class TestDevices:
-    def test_each_device_gets_its_primary_context_and_its_attribute(self, driver, link):
-        library = link(make_recipe(smem="65536"))
-        on_1 = {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]}
-        on_0 = {"packed": [1.0, TENSOR, SECOND]}
-        answer = driver.call(library, on_1, on_0, on_1, environment={"FAKE_CUDA_DEVICES": "2"})
-        assert [status for status, _ in answer.answers] == [0, 0, 0]
-        assert [line.split()[2] for line in driver.lines("launch")] == [
-            "primary1",
-            "primary0",
-            "primary1",
-        ]
-        assert len(driver.lines("cuLibraryLoadData")) == 1
-        assert sorted(driver.lines("cuKernelSetAttribute")) == [
-            "cuKernelSetAttribute 8=65536 device=0",
-            "cuKernelSetAttribute 8=65536 device=1",
-        ]
-        assert answer.current == "none"
-
     def test_a_current_context_of_the_device_is_used(self, driver, link):
         answer = driver.call(
             link(make_recipe()), {"make_current": 0}, {"packed": [1.0, TENSOR, SECOND]}
@@ -237,12 +200,6 @@ class TestDevices:
         )
         assert "there is no CUDA device 3" in answer.answers[0][1]
 
-    def test_a_cpu_tensor_where_there_is_a_driver(self, driver, link):
-        answer = driver.call(
-            link(make_recipe()), {"packed": [1.0, {**TENSOR, "device_kind": 1}, SECOND]}
-        )
-        assert answer.answers[0][1].endswith("on cpu, not on a cuda device")
-
 
 class TestPlainCall:
     def test_takes_dimensions_and_a_stream(self, driver, link):
@@ -259,12 +216,6 @@ class TestPlainCall:
                 "parameters: 2 0x10000001000 0x10000002000 300"
             )
         ]
-
-    def test_uses_the_current_context(self, driver, link):
-        driver.call(
-            link(make_recipe()), {"make_current": 0}, {"plain": [2.0, 1 << 40, 1 << 40, 300]}
-        )
-        assert driver.lines("launch")[0].startswith("launch in own0 ")
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -478,13 +429,6 @@ class TestTensorMaps:
         assert line.endswith(" swizzle=2 promotion=3 fill=1 aligned=1")
         assert driver.lines("launch")[0].endswith(" parameters: a0a0a0a0a0a0a0a0 200")
 
-    def test_schedules_share_the_launcher(self):
-        sources = {
-            launcher_source(self.recipe(made=tile("block // 4", "32"), constants={"block": block}))
-            for block in (128, 256)
-        }
-        assert len(sources) == 1
-
     def test_is_made_once_of_the_same_memory(self, driver, link):
         other = {"data": 2 << 20}
         answers = self.call(driver, link(self.recipe()), {}, {}, other, other, {"shape": [48, 208]})
@@ -498,10 +442,6 @@ class TestTensorMaps:
         self.call(driver, link(recipe), {"strides": [800, 1]})
         assert " 200:0:32:1 48:1600:64:1 " in driver.lines("map")[0]
 
-    def test_one_row_has_any_stride(self, driver, link):
-        assert self.call(driver, link(self.recipe()), {"shape": [1, 7]}) == [[0, ""]]
-        assert " 7:0:32:1 1:16:64:1 " in driver.lines("map")[0]
-
     def test_the_plain_function_makes_it_too(self, driver, link):
         answer = driver.call(
             link(self.recipe()), {"plain": [1 << 32, 48, 200]}, environment=self.PARAMETERS
@@ -509,12 +449,6 @@ class TestTensorMaps:
         assert answer.answers == [[0, ""]]
         assert "map type=9 at 0x100000000 200:0:32:1 48:400:64:1 " in driver.lines("map")[0]
         assert driver.lines("launch")[0].endswith(" parameters: a0a0a0a0a0a0a0a0 200")
-
-    def test_with_attributes_and_structs(self, driver, link):
-        recipe = self.recipe(cluster=("2",), grid=("2",))
-        assert self.call(driver, link(recipe), {}) == [[0, ""]]
-        (line,) = driver.lines("launch")
-        assert line.endswith(" attributes: cluster=2,1,1 parameters: a0a0a0a0a0a0a0a0 200")
 
     @pytest.mark.parametrize(
         ("tensor", "said"),
@@ -710,11 +644,6 @@ class TestConstants:
         assert answer.answers == [[0, ""]]
         assert "copy 36 bytes 0x70000000040 " in driver.lines("copy")[0]
 
-    def test_of_another_device_it_may_not_be(self, driver, link):
-        answer = self.call(driver, link(self.recipe()), {**self.FILTER, "device": 1})
-        assert '"x" (2nd): ' in answer.answers[0][1]
-        assert 'but "filter" is on cuda:1' in answer.answers[0][1]
-
     def test_is_waited_for_where_the_device_reads_the_hosts_memory_itself(self, driver, link):
         environment = {"FAKE_CUDA_PAGEABLE": "1"}
         self.call(driver, link(self.recipe()), self.FILTER, environment=environment)
@@ -747,14 +676,6 @@ class TestConstants:
         assert answer.answers == [[0, ""]]
         assert driver.lines("copy") == ["copy 36 bytes 0x70000000040 to 0xc010 stream=0x55"]
         assert driver.lines("launch")[0].startswith("launch in primary1 ")
-
-    def test_dimensions_may_be_read_of_variables(self, driver, link):
-        arguments = {"x": "f32*[n]", "n": ("i32", {"constant": "n"})}
-        library = link(make_recipe(arguments=arguments, out=()))
-        environment = {"FAKE_CUDA_PARAMETERS": "ptr", "FAKE_CUDA_VARIABLES": "n:4"}
-        answer = driver.call(library, {"packed": [TENSOR]}, environment=environment)
-        assert answer.answers == [[0, ""]]
-        assert driver.lines("copy") == ["copy 4 bytes e8030000 to 0xc000 stream=(nil)"]
 
     def test_the_functions_of_a_cpu_target_take_them(self):
         cpu = make_recipe("cpu", arguments=dict(self.ARGUMENTS), out=())

@@ -236,12 +236,6 @@ def test_the_bytes_and_messages_are_those_of_a_compile_alone(shelf):
     assert compare(shelf, seed=18, count=SOURCES) > SOURCES // 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_two_hundred_sources(shelf, seed):
-    assert compare(shelf, seed, count=50) > 15
-
-
 REAL = {
     "cub": """#include <cub/block/block_reduce.cuh>
 extern "C" __global__ void k(float *x) {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 
 import pytest
 from msgspec.structs import replace
@@ -93,27 +91,6 @@ def test_several_architectures_are_assembled_one_by_one(cubin):
     lean = cubin(recipe(archs=("sm_80", "sm_90a")))
     assert [image.arch for image in lean.outcome.images] == ["sm_80", "sm_90a"]
     assert b"never" not in lean.image
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("source", [KERNEL, PLAIN], ids=["assembled", "as it is"])
-def test_the_script_makes_the_same_library(source, compile_in, toolchain, tmp_path):
-    for place in ("a", "b"):
-        stage = tmp_path / place / "programs/hash"
-        outcome = compile_in(recipe(source=source), toolchain, stage)
-        assert outcome.status == "built", outcome.log
-    module = tmp_path / "a/programs/hash/module"
-    library = (module / "lib.so").read_bytes()
-    assert library == (tmp_path / "b/programs/hash/module/lib.so").read_bytes()
-    (module / "lib.so").unlink()
-    nvrtc = toolchain.nvrtc
-    ptxas = os.path.realpath(nvrtc.assembler)
-    tools = {"NVRTC": nvrtc.library, "PYTHON": nvrtc.command[0], "PTXAS": ptxas}
-    environment = {"PATH": "/usr/bin:/bin", **tools}
-    words = [shutil.which("bash") or "bash", str(module / "compile.sh")]
-    ran = subprocess.run(words, capture_output=True, text=True, cwd="/", env=environment)
-    assert ran.returncode == 0, ran.stderr
-    assert (module / "lib.so").read_bytes() == library
 
 
 @pytest.mark.nvcc

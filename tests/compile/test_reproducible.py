@@ -195,11 +195,6 @@ class TestScript:
         assert "other bytes than the recorded lib.so" in ran.stderr
         assert (module / "lib.so").read_bytes() == good
 
-    def test_another_output_path(self, module, tmp_path):
-        ran = run_script(module, str(tmp_path / "mine.so"))
-        assert ran.returncode == 0
-        assert digest(tmp_path / "mine.so") == digest(module / "lib.so")
-
     def test_an_error_ends_it(self, module):
         (module / "source.cu").write_text("#error no\n")
         ran = run_script(module)

@@ -173,27 +173,6 @@ def test_killed_and_wanted_again_is_compiled_again(running: Running) -> None:
     assert (summary.compiled, summary.attempts, summary.exit_status) == (1, 2, 0)
 
 
-def test_wanted_again_at_once_it_is_there_in_the_end(running: Running) -> None:
-    running.control.replace(jobs("a"), last=False)
-    running.compiler.wait_for("a")
-    running.control.replace((), last=False)
-    running.control.replace(jobs("a"), last=False)
-    running.compiler.let("a")
-    running.control.close()
-    result = running.result()
-    assert dict(result.statuses) == {FakeJob("a").hash: "built"}
-    assert result.summary.exit_status == 0
-
-
-def test_a_plan_of_nothing_ends_it(running: Running) -> None:
-    running.control.replace(jobs("a", "b", "c"), last=False)
-    running.compiler.wait_for("b")
-    running.control.replace(())
-    summary = running.result().summary
-    assert (summary.programs, summary.exit_status) == (0, 0)
-    assert not running.store.entries
-
-
 def test_failures_of_this_build_are_not_tried_again_in_its_next_plan(running: Running) -> None:
     running.compiler.fails.add("bad")
     running.compiler.let("bad")

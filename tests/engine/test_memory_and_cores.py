@@ -10,7 +10,7 @@ import pytest
 
 from support.fake_engine import FakeJob
 from tilusbuild.engine.history import NOTHING, Estimate, History
-from tilusbuild.engine.running import UNKNOWN_PEAK, LoadLimit, MemoryLimit
+from tilusbuild.engine.running import UNKNOWN_PEAK, MemoryLimit, load_limit
 from tilusbuild.process.machine import Machine
 
 GIB = 1 << 30
@@ -184,11 +184,11 @@ def test_the_load_limit_adds_compiles_that_the_average_does_not_show_yet() -> No
         raise OSError
 
     quiet, busy = (lambda: (0.2, 9.0, 9.0)), (lambda: (4.0, 0.0, 0.0))
-    assert LoadLimit(4.0, quiet).admits(None, [1] * 3)
-    assert not LoadLimit(4.0, quiet).admits(None, [1] * 4)
-    assert not LoadLimit(4.0, busy).admits(None, [1])
-    assert not LoadLimit(0.5, quiet).admits(None, [1])
-    assert LoadLimit(4.0, unsaid).admits(None, [1])
+    assert load_limit(4.0, quiet)(None, [1] * 3)
+    assert not load_limit(4.0, quiet)(None, [1] * 4)
+    assert not load_limit(4.0, busy)(None, [1])
+    assert not load_limit(0.5, quiet)(None, [1])
+    assert load_limit(4.0, unsaid)(None, [1])
 
 
 def test_a_kill_for_memory_raises_the_estimate_of_its_instance() -> None:

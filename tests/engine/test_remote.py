@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from support.fake_engine import FakeCompiler, FakeEntry, FakeJob, FakeStore, Listener, built, failed
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from tilusbuild.cache.entries import Entry
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Warned
@@ -61,7 +62,7 @@ JOBS = [FakeJob(f"text {index}", index=index) for index in range(6)]
 def run(remote: FakeRemote, compiler: FakeCompiler | None = None, **config: Any) -> Any:
     listener = Listener()
     store = FakeStore()
-    store.entries[JOBS[0].hash] = FakeEntry(Status.BUILT, {})
+    store.entries[JOBS[0].hash] = Entry(JOBS[0].hash, "", Status.BUILT, {})
     settings = BuildConfig(jobs=2, remote=remote, **config)
     build(JOBS, store, compiler or FakeCompiler(), listener, settings)
     return listener
@@ -176,7 +177,7 @@ class WrongRemote(FakeRemote):
                     self._store.entries.pop(need, None)
                 tell(RemoteWithdrawn())
             elif len(self.asked) <= 2:
-                self._store.entries[job.hash] = FakeEntry(Status.BUILT, {})
+                self._store.entries[job.hash] = Entry(job.hash, "", Status.BUILT, {})
             tell(RemoteAnswered(job.hash, None if job.needs or len(self.asked) > 2 else HIT))
         return {job.hash for job in jobs}
 

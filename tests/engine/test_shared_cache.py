@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
-from support.fake_engine import FakeJob
 from support.paths import TESTS
-from tilusbuild.cache.entries import lookup
-from tilusbuild.cache.index import find_programs
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 
@@ -87,29 +80,3 @@ def test_eight_builders_at_once_compile_each_program_once(tmp_path: Path) -> Non
     assert compiles(tmp_path) == {f"start job {i}": 1 for i in range(80)}
     assert sum(int(compiled) for compiled, _ in answers) == 72
     assert verify_cache(Tree(str(tmp_path / "cache"))) == []
-
-
-def published(cache: Tree) -> set[str]:
-    return {program for program in find_programs(cache, "") if lookup(cache, program) is not None}
-
-
-def hashes(lines: Iterable[str]) -> set[str]:
-    """The programs that lines of the journal are about."""
-    return {FakeJob(line.removeprefix("start ")).hash for line in lines}
-
-
-def test_killed_at_any_instant_the_next_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    cache = Tree(str(tmp_path / "cache"))
-    chance = random.Random(20)
-    for kill in (*[True] * 12, False):
-        before, log = published(cache), compiles(tmp_path)
-        builder = start(tmp_path, 200)
-        if kill:
-            time.sleep(chance.uniform(0.05, 0.4))
-            builder.send_signal(signal.SIGKILL)
-        builder.communicate()
-        assert before <= published(cache)
-        assert not hashes(compiles(tmp_path) - log) & before
-    assert builder.returncode == 0
-    assert len(published(cache)) == 200
-    assert verify_cache(cache) == []

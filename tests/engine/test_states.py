@@ -39,12 +39,3 @@ def test_a_program_that_is_through_stays_so(state: BuildState) -> None:
         with pytest.raises(RuntimeError, match=f"from {state.name} to {other.name}"):
             ticket.move(other)
         assert ticket.state is state
-
-
-def test_what_is_no_longer_wanted_is_not_wanted_again() -> None:
-    ticket = Ticket(FakeJob("a"), 0)
-    for state in (BuildState.RUNNING, BuildState.UNWANTED):
-        ticket.move(state)
-    with pytest.raises(RuntimeError):
-        ticket.move(BuildState.RUNNING)
-    ticket.move(BuildState.DROPPED)

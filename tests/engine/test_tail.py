@@ -62,25 +62,6 @@ def test_one_long_compile_at_the_end_of_the_plan_is_not_waited_for(places: int) 
     assert known.tail <= 1.0
 
 
-def test_a_mixed_space_has_a_tail_of_its_shortest() -> None:
-    seconds = [float(1 + number * 7 % 10) for number in range(100)]
-    blind, known = played(seconds, 16, known=False), played(seconds, 16, known=True)
-    assert sum(seconds) / 16 == pytest.approx(34.4, abs=0.1)
-    assert (known.end, known.tail) == (35.0, 1.0)
-    assert blind.end > known.end
-    assert blind.tail > known.tail
-
-
-def test_equal_lengths_are_built_in_plan_order() -> None:
-    history = History(None)
-    jobs = [FakeJob(f"matmul {number}", index=number) for number in range(9)]
-    for job in jobs:
-        history.record(job, 2.0, 0)
-    line = ReadyQueue(Ticket(job, number, history.estimate(job)) for number, job in enumerate(jobs))
-    order = [line.next(0.0, lambda _: True, True) for _ in jobs]
-    assert [ticket.number for ticket in order if ticket] == list(range(9))
-
-
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60), st.integers(1, 12))
 def test_no_place_is_idle_while_something_waits(seconds: list[float], places: int) -> None:
     done = played(seconds, places, known=True)

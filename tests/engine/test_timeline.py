@@ -54,16 +54,12 @@ def test_a_lock_that_another_builder_holds_is_waited_for() -> None:
 
 
 def test_what_memory_holds_back_is_waited_for() -> None:
-    class OneAtATime:
-        def admits(self, need: int | None, running: list[int], /) -> bool:
-            return not running
-
     def work(job: Job) -> Compiled:
         time.sleep(0.01)
         return built()
 
     timeline = Timeline()
-    config = BuildConfig(jobs=2, admissions=(OneAtATime(),), timeline=timeline)
+    config = BuildConfig(jobs=2, admissions=(lambda need, running: not running,), timeline=timeline)
     build(jobs(3), FakeStore(), FakeCompiler(work), Listener(), config)
     assert {wait.name for wait in timeline.waits} == {MEMORY}
     assert len(timeline.waits) >= 2

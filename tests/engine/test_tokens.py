@@ -64,17 +64,13 @@ def test_a_token_that_comes_later_is_taken_then() -> None:
 
 
 def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
-    class Full:
-        def admits(self, need: int | None, running: list[int], /) -> bool:
-            return False
-
     source = FakeTokens(3)
     result = build(
         jobs(6),
         FakeStore(),
         FakeCompiler(),
         Listener(),
-        BuildConfig(jobs=4, admissions=(Full(),), tokens=source),
+        BuildConfig(jobs=4, admissions=(lambda need, running: False,), tokens=source),
     )
     assert result.summary.compiled == 6
     assert source.most == 0
@@ -104,20 +100,6 @@ def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
     else:
         run()
     assert (source.most, source.held, source.tokens) == (3, 0, 3)
-
-
-def test_a_reporter_that_fails_keeps_no_token() -> None:
-    source = FakeTokens(3)
-    listener = Listener()
-
-    def react(event: Any) -> None:
-        if event.event == "finished":
-            raise KeyboardInterrupt
-
-    listener.react = react
-    with pytest.raises(KeyboardInterrupt):
-        build(jobs(9), FakeStore(), FakeCompiler(), listener, BuildConfig(jobs=4, tokens=source))
-    assert (source.held, source.tokens) == (0, 3)
 
 
 def test_a_warning_is_given_once_and_only_when_there_is_something_to_share() -> None:

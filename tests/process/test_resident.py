@@ -212,18 +212,6 @@ def test_a_process_of_another_user_is_not_trusted(
     stranger.close()
 
 
-def test_the_socket_knows_its_peer() -> None:
-    one, other = socket.socketpair(socket.AF_UNIX)
-    with one, other:
-        assert resident._user(one) == os.getuid()
-
-
-def test_the_pool_ends_those_that_wait(tool: Tool) -> None:
-    tool.run()
-    tool.pool.close()
-    wait_until(lambda: not alive(tool.processes()[0]))
-
-
 def test_a_tool_that_cannot_serve_says_why(runner: LocalRunner, tmp_path: Path) -> None:
     tool = make_tool(runner, tmp_path / "libnvrtc.so.13", tmp_path)
     ended = tool.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -64,31 +63,6 @@ def test_a_file_from_the_future_is_read_every_time(file: Path) -> None:
     assert memory.digest(str(file)) == sha256_bytes(b"one")
 
 
-def test_the_same_size_and_mtime_do_not_hide_a_change(file: Path) -> None:
-    memory = memory_of(file, after_change=LATER)
-    memory.digest(str(file))
-    times = file.stat()
-    file.write_bytes(b"two")
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert memory.digest(str(file)) == sha256_bytes(b"two")
-
-
-def test_a_file_put_in_its_place_is_another(file: Path) -> None:
-    memory = memory_of(file, after_change=LATER)
-    memory.digest(str(file))
-    times = file.stat()
-    other = file.with_name("other")
-    other.write_bytes(b"two")
-    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
-    other.replace(file)
-    assert memory.digest(str(file)) == sha256_bytes(b"two")
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        DigestMemory().digest(str(tmp_path / "none"))
-
-
 def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None:
     memory = DigestMemory()
     for name in ("here", "there"):
@@ -99,16 +73,6 @@ def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None
     assert here == there
     (tmp_path / "there/a.h").rename(tmp_path / "there/c.h")
     assert memory.tree(str(tmp_path / "there"), "all", everything) != here
-
-
-def test_a_tree_notices_a_rewrite_in_place(tmp_path: Path) -> None:
-    memory = DigestMemory(now=lambda: Moment(2**62))
-    (tmp_path / "a.h").write_text("one")
-    before = memory.tree(str(tmp_path), "all", everything)
-    (tmp_path / "a.h").write_text("two")
-    assert memory.tree(str(tmp_path), "all", everything) != before
-    (tmp_path / "a.h").write_text("one")
-    assert memory.tree(str(tmp_path), "all", everything) == before
 
 
 def test_a_tree_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
@@ -166,10 +130,6 @@ def test_a_directory_that_cannot_be_read_just_now_is_not_left_out_of_a_tree(
         assert DigestMemory(None).tree(str(tmp_path), "all", lambda _: True) == empty
 
 
-def test_a_tree_of_nothing_is_an_empty_text(tmp_path: Path) -> None:
-    assert DigestMemory().tree(str(tmp_path / "none"), "all", everything) == sha256_bytes(b"")
-
-
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were read."""
@@ -220,17 +180,6 @@ def test_trees_and_answers_last_too(reads: list[str], header: str, state: str) -
     assert reads == ["tile.cuh"]
 
 
-def test_an_edit_is_seen_by_the_next_run(reads: list[str], header: str, state: str) -> None:
-    memory = DigestMemory(state)
-    memory.digest(header)
-    memory.save()
-    replacement = header + ".new"
-    Path(replacement).write_bytes(b"two")
-    os.utime(replacement, ns=(0, os.stat(header).st_mtime_ns))
-    os.replace(replacement, header)
-    assert DigestMemory(state).digest(header) == sha256_bytes(b"two")
-
-
 def test_nothing_new_writes_nothing(reads: list[str], header: str, state: str) -> None:
     memory = DigestMemory(state)
     memory.digest(header)
@@ -262,19 +211,3 @@ def test_what_is_gone_is_forgotten_when_the_file_is_rewritten(header: str, state
     memory.save()
     kept = dict(DigestMemory(state)._log.items())
     assert kept == {"answers:key": "text"}
-
-
-def test_several_threads_share_one(reads: list[str], tmp_path: Path, state: str) -> None:
-    memory = DigestMemory(state)
-    paths = [tmp_path / f"{number}.cuh" for number in range(20)]
-    for path in paths:
-        path.write_text(path.name)
-    threads = [
-        threading.Thread(target=lambda: [memory.digest(str(path)) for path in paths])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(reads) == sorted(path.name for path in paths)

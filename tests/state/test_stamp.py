@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections.abc import Callable
@@ -174,19 +173,3 @@ def test_an_observation_is_kept_only_when_it_is_settled(
     assert again.settled
     assert again.content != seen.content
     assert observe(str(file), sha256_file, before=again, now=lambda: Moment(0)) is again
-
-
-def test_a_write_through_a_dirty_mapping_changes_no_stamp(tmp_path: Path) -> None:
-    """What docs/guarantees.md names as not guaranteed."""
-    path = tmp_path / "file"
-    path.write_bytes(bytes(mmap.PAGESIZE))
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
-        mapped[0] = 1
-        before, read = stamp_of(str(path)), path.read_bytes()
-        time.sleep(0.05)
-        mapped[0] = 2
-        assert (stamp_of(str(path)), path.read_bytes()) != (before, read)
-        assert stamp_of(str(path)) == before
-    page = Path(__file__).parents[2] / "docs/guarantees.md"
-    named = page.read_text().partition("## What is not guaranteed")[2]
-    assert "through a shared mapping" in named

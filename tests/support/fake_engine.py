@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilusbuild.cache.entries import Entry
 from tilusbuild.engine.events import Event
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.state.files import sha256_text
@@ -69,14 +70,6 @@ class FakeJob:
         return log.replace("source.cu", "kernels/matmul.cu.j2")
 
 
-@dataclass(frozen=True, slots=True)
-class FakeEntry:
-    """What a `FakeStore` has."""
-
-    status: Status
-    meta: Mapping[str, Any]
-
-
 class FakeStage:
     """A stage of a `FakeStore`."""
 
@@ -91,7 +84,7 @@ class FakeStage:
         if self._store.publish_error is not None:
             raise self._store.publish_error
         assert sha256_text(program_txt + options_txt) == program
-        self._store.entries[program] = FakeEntry(Status(meta["status"]), meta)
+        self._store.entries[program] = Entry(program, self.path, Status(meta["status"]), meta)
         self.discard()
 
     def discard(self) -> None:
@@ -102,14 +95,14 @@ class FakeStore:
     """Entries in a dict. Several builds may share one, each on its own thread."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, FakeEntry] = {}
+        self.entries: dict[str, Entry] = {}
         self.held: set[str] = set()
         self.stages: list[FakeStage] = []
         self.logs: dict[str, str] = {}
         self.publish_error: OSError | None = None
         self._guard = threading.Lock()
 
-    def lookup(self, program: str, /) -> FakeEntry | None:
+    def lookup(self, program: str, /) -> Entry | None:
         return self.entries.get(program)
 
     @contextmanager

@@ -133,13 +133,6 @@ def test_wheels_have_the_fingerprint_of_the_installer_and_a_flag_to_find_cudart(
     assert wheels.cuda.link_flags == (f"-L{root}/lib",)
 
 
-def test_two_toolkits_side_by_side_have_two_fingerprints(machine: World) -> None:
-    other = machine.toolkit(machine.root / "other", "12.9.86")
-    old, new = machine.discover(str(other)), machine.discover()
-    assert old.fingerprint_cuda != new.fingerprint_cuda
-    assert old.fingerprint_host == new.fingerprint_host
-
-
 @pytest.mark.parametrize(
     "changed",
     ["cuda/bin/ptxas", "cuda/nvvm/bin/cicc", "cuda/bin/nvcc.profile", "cuda/bin/crt/link.stub",
@@ -265,14 +258,6 @@ def test_parts_of_another_release_are_refused_without_any_metadata(machine: Worl
     cicc = machine.root / "cuda/nvvm/bin/cicc"
     cicc.write_text(cicc.read_text().replace("13.0", "13.5"))
     assert "nvcc is 13.0.88, but cicc is 13.5.88" in refused(machine, "./cuda")
-
-
-def test_an_nvcc_that_does_not_run_is_passed_over(machine: World) -> None:
-    broken = machine.write("broken/bin/nvcc", "\x7fELF", executable=True)
-    machine.runner.on(str(broken), finished("error while loading shared libraries", status=127))
-    machine.env["CUDA_HOME"] = str(broken.parent.parent)
-    first = machine.discover().searched[0]
-    assert first.note == "does not run (exit status 127): error while loading shared libraries"
 
 
 def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:

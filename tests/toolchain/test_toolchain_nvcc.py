@@ -39,34 +39,12 @@ def toolchain(runner: LocalRunner, memory: DigestMemory) -> Toolchain:
     return discover(ToolchainRequest(), os.environ, runner, memory)
 
 
-def test_it_compiles_in_its_own_environment(
-    toolchain: Toolchain, runner: LocalRunner, tmp_path: Path
-) -> None:
-    assert toolchain.cuda
-    (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}\n')
-    command = (toolchain.cuda.nvcc, "-ccbin", toolchain.cxx.path, "-cubin", "-arch=sm_80", "k.cu")
-    environment = toolchain.environment() | {"TMPDIR": str(tmp_path)}
-    done = runner.run(Command(command, cwd=str(tmp_path), env=environment))
-    assert done.ok, done.output
-    assert (tmp_path / "k.cubin").exists()
-
-
 def test_what_it_says_of_itself(toolchain: Toolchain) -> None:
     assert toolchain.cuda
     assert "sm_80" in toolchain.cuda.archs
     assert os.path.isfile(os.path.join(toolchain.cuda.include_dirs[0], "cuda_runtime.h"))
     assert not any("/" in line for line in toolchain.fingerprint_cuda)
     assert toolchain.host.libc != "-"
-
-
-def test_through_a_link_it_is_the_same(
-    toolchain: Toolchain, runner: LocalRunner, memory: DigestMemory, tmp_path: Path
-) -> None:
-    assert toolchain.cuda
-    (tmp_path / "linked").symlink_to(toolchain.cuda.root)
-    request = ToolchainRequest(str(tmp_path / "linked"))
-    again = discover(request, os.environ, runner, memory)
-    assert again.fingerprint_cuda == toolchain.fingerprint_cuda
 
 
 def test_wheels_of_the_same_release_are_the_same(

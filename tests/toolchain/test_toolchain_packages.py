@@ -10,8 +10,6 @@ import pytest
 from tilusbuild.toolchain import package_dir
 from tilusbuild.toolchain.cuda import (
     compiler_roots,
-    mixed_releases,
-    pip_command,
     wheel_releases,
     wheel_roots,
 )
@@ -53,17 +51,6 @@ def test_the_newest_wheels_come_first(tmp_path: Path) -> None:
     assert wheel_roots([str(tmp_path)]) == [str(tmp_path / "cu13"), str(tmp_path / "cu12")]
     assert compiler_roots([str(tmp_path)]) == [str(tmp_path / "cu12")]
     assert wheel_roots([]) == []
-
-
-def test_mixed_wheels_are_reported_with_the_command_that_fixes_them() -> None:
-    releases = dict.fromkeys(ALL, "13.0.88") | {"nvidia-nvvm": "13.5.37"}
-    del releases["nvidia-cuda-cccl"]
-    said = mixed_releases(releases, "13.0.88")
-    assert said == "nvcc is 13.0.88, but there is nvidia-nvvm 13.5.37, no nvidia-cuda-cccl"
-    assert pip_command("13.0.88") == (
-        "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 "
-        "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'"
-    )
 
 
 def test_releases_are_read_from_the_wheels_metadata(tmp_path: Path) -> None:

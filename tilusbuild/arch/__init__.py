@@ -4,8 +4,7 @@ Everything here is a table and arithmetic: it needs no GPU, no toolkit and no fi
 """
 
 from tilusbuild.arch.names import (
-    PtxNeedsBaseError,
-    UnknownArchError,
+    ArchError,
     can_run,
     combined,
     gencode,
@@ -17,9 +16,8 @@ from tilusbuild.arch.table import CPU, Arch, Occupancy, occupancy
 __all__ = [
     "CPU",
     "Arch",
+    "ArchError",
     "Occupancy",
-    "PtxNeedsBaseError",
-    "UnknownArchError",
     "can_run",
     "combined",
     "gencode",

@@ -1,7 +1,7 @@
 """Names of architectures: read them, combine them, ask nvcc for them, see what runs where.
 
 A name is accepted only as nvcc spells a real architecture (`sm_90a`), or as `cpu`. Anything else is
-`UnknownArchError`, whose `hint` says what would be right: no spelling is guessed silently.
+`ArchError`, whose `hint` says what would be right: no spelling is guessed silently.
 """
 
 from __future__ import annotations
@@ -19,25 +19,13 @@ _LOOSE = re.compile(
 )
 
 
-class UnknownArchError(ValueError):
-    """A name that is not an architecture; `hint` is what would be right, or None."""
+class ArchError(ValueError):
+    """A name that is not an architecture, or architectures that do not go together; `hint` is what
+    would be right, or None."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
-
-
-class PtxNeedsBaseError(ValueError):
-    """PTX is to be embedded, but no architecture of the target gives PTX for later GPUs."""
-
-    def __init__(self, archs: Sequence[Arch]) -> None:
-        names = ", ".join(arch.name for arch in archs)
-        super().__init__(f"ptx = true has nothing to embed for {names}")
-        bases = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch in archs))
-        self.hint = (
-            "PTX of an `a` or `f` architecture does not run on later GPUs; "
-            f"add {bases} to the target's archs, or leave ptx out"
-        )
 
 
 def known_names() -> tuple[str, ...]:
@@ -46,12 +34,12 @@ def known_names() -> tuple[str, ...]:
 
 
 def parse_arch(name: str) -> Arch:
-    """Return the architecture of that name. Raises `UnknownArchError`."""
+    """Return the architecture of that name. Raises `ArchError`."""
     if name == CPU.name:
         return CPU
     found = ARCHS.get(name)
     if found is None:
-        raise UnknownArchError(f'unknown architecture "{name}"', _hint(name))
+        raise ArchError(f'unknown architecture "{name}"', _hint(name))
     return found
 
 
@@ -93,7 +81,7 @@ def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
     Each architecture is compiled from its own PTX and once: `-arch=sm_90a` would run the front end
     twice and embed three images. The PTX is that of the newest architecture without a suffix, as
     PTX of the others runs on no later GPU. The order is the table's, whatever the order asked for.
-    Raises `PtxNeedsBaseError` when all have a suffix.
+    Raises `ArchError` when all have a suffix.
     """
     known = list(dict.fromkeys(archs))
     if not known or any(arch.is_cpu for arch in known):
@@ -101,7 +89,13 @@ def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
     known.sort(key=lambda arch: (arch.number, arch.suffix))
     bases = [arch for arch in known if not arch.suffix]
     if ptx and not bases:
-        raise PtxNeedsBaseError(known)
+        names = ", ".join(arch.name for arch in known)
+        add = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch in known))
+        raise ArchError(
+            f"ptx = true has nothing to embed for {names}",
+            "PTX of an `a` or `f` architecture does not run on later GPUs; "
+            f"add {add} to the target's archs, or leave ptx out",
+        )
     arguments: list[str] = []
     for arch in known:
         embed = ptx and arch is bases[-1]

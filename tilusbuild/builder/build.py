@@ -109,20 +109,10 @@ def build_planned(
     return result
 
 
-class Checked(Struct, frozen=True):
-    """What a build would have to do."""
-
-    programs: int
-    """How many there are."""
-    missing: int
-    """How many of them are not in the cache."""
-    what: str | None
-    """The first thing that is out of date, in words; None when nothing is."""
-
-
-def check(project: Project, selection: PlanSelection) -> Checked:
-    """Return what a build of the selection would have to do; what the plan learns is not kept where
-    the project was opened with `Project.keeps_nothing`. Raises `InputError`."""
+def check(project: Project, selection: PlanSelection) -> tuple[int, int, str | None]:
+    """Return how many programs a build of the selection has, how many of them are not in the cache,
+    and the first thing that is out of date in words, or None; what the plan learns is not kept
+    where the project was opened with `Project.keeps_nothing`. Raises `InputError`."""
     from tilusbuild.cache.scripts import is_published
 
     plan = project.plan(selection)
@@ -130,21 +120,21 @@ def check(project: Project, selection: PlanSelection) -> Checked:
     if missing:
         first = next(iter(missing.values())).label
         what = f"{counted(len(missing), 'program')} of {plan.size} to build, first {first}"
-        return Checked(plan.size, len(missing), what)
+        return (plan.size, len(missing), what)
     for instance in plan.instances:
         metas = metas_of(project, instance)
         record = script_record(project, instance, metas)
         if not is_published(project.cache, record, statuses_of(metas)):
-            return Checked(plan.size, 0, f"the directory of {instance.label} is not current")
+            return (plan.size, 0, f"the directory of {instance.label} is not current")
     try:
         known = read_index(project.cache).get(project.manifest.path)
     except CorruptFileError as error:
-        return Checked(plan.size, 0, str(error))
+        return (plan.size, 0, str(error))
     listed = set() if known is None else set(known.scripts)
     # A part of it, as of another level, may be listed with more than was asked for.
     if (
         selection.is_whole
         and not {(each.directory, each.hash) for each in plan.instances} <= listed
     ):
-        return Checked(plan.size, 0, "index.json does not list this build")
-    return Checked(plan.size, 0, None)
+        return (plan.size, 0, "index.json does not list this build")
+    return (plan.size, 0, None)

@@ -8,15 +8,13 @@ does not verify, and nothing of ours is lost to what is taken.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-
-from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, merging
 from tilusbuild.cache.index import instance_of, read_index, record_build
-from tilusbuild.cache.merging import RefusedEntry
+from tilusbuild.cache.merging import Merged, RefusedEntry
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
 from tilusbuild.dispatch.tables import is_measured
@@ -30,21 +28,6 @@ from tilusbuild.state.files import write_atomic
 
 ScriptKey = tuple[str, str]
 """A script's directory and hash."""
-
-
-class Merged(Struct, frozen=True):
-    """The outcome of a merge."""
-
-    sources: int
-    programs: int
-    """How many were copied."""
-    known: int
-    """How many were in the cache already."""
-    includes: int
-    scripts: int
-    incomplete: Mapping[str, int]
-    """Scripts of which programs are in none of the caches, by label, with how many those are."""
-    refused: tuple[RefusedEntry, ...]
 
 
 def merge(cache: Tree, paths: Sequence[str], project: Project | None) -> Merged:
@@ -65,15 +48,10 @@ def merge(cache: Tree, paths: Sequence[str], project: Project | None) -> Merged:
             _refresh(cache, project, whole)
         for tree in trees:
             _join_state(cache, tree)
-    return Merged(
-        sources=len(trees),
-        programs=taken.programs,
-        known=taken.known,
-        includes=taken.includes,
-        scripts=len(joined.scripts),
-        incomplete={s.label: _missing(s) for s in joined.scripts if _missing(s)},
-        refused=(*taken.refused, *joined.refused, *refused),
-    )
+    taken.scripts = len(joined.scripts)
+    taken.incomplete = {s.label: _missing(s) for s in joined.scripts if _missing(s)}
+    taken.refused += (*joined.refused, *refused)
+    return taken
 
 
 def _missing(script: Script) -> int:

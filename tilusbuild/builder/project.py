@@ -350,10 +350,10 @@ def _flags(
     )
     for keys, flags in places:
         known = () if any(map(has_values, flags)) else flags
-        for one in pipeline.refused_flags(known):
-            place = manifest.place_of_value(*keys, one.index)
-            message = f'{pipeline.compiler} does not know "{one.flag}"'
-            yield Diagnostic(message, place, one.hint)
+        for index, flag, hint in pipeline.refused_flags(known):
+            place = manifest.place_of_value(*keys, index)
+            message = f'{pipeline.compiler} does not know "{flag}"'
+            yield Diagnostic(message, place, hint)
 
 
 def _standard(

@@ -20,12 +20,10 @@ from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import (
-    Admission,
     BuildConfig,
-    LoadLimit,
     MemoryLimit,
     TokensBeside,
-    TokenSource,
+    load_limit,
 )
 from tilusbuild.manifest import Settings
 from tilusbuild.process.jobserver import (
@@ -100,24 +98,15 @@ class BuildStore:
         return compiler_log(self._cache, program)
 
 
-class ResourceLimits(Struct, frozen=True):
-    """What a build asks before it starts a compiler, and what it gives to it."""
-
-    tokens: TokenSource
-    admissions: tuple[Admission, ...]
-    warnings: tuple[str, ...]
-    makeflags: str
-    """MAKEFLAGS for compilers with threads of their own."""
-    nice: int
-
-
 @contextmanager
 def open_resources(
-    settings: Settings, environment: Mapping[str, str], runner: LocalRunner
-) -> Iterator[ResourceLimits]:
-    """Connect to make's jobserver, or make a pool; give every token back at the end."""
+    settings: Settings, environment: Mapping[str, str], runner: LocalRunner, config: BuildConfig
+) -> Iterator[tuple[BuildConfig, str]]:
+    """Connect to make's jobserver, or make a pool; give every token back at the end. Yield the
+    config with what a build asks before it starts a compiler, and MAKEFLAGS for compilers with
+    threads of their own."""
     load = settings.load_average.value
-    memory = MemoryLimit()
+    admits = MemoryLimit().admits
     warnings: tuple[str, ...] = ()
     outer: Jobserver | None = None
     with ExitStack() as opened:
@@ -129,13 +118,13 @@ def open_resources(
         # Make's own tokens are not shown to compilers: nvcc gives none back when it is killed, and
         # make would do with fewer until it ends. So under make the pool is empty.
         pool = opened.enter_context(TokenPool(0 if outer else settings.jobs.value - 1))
-        yield ResourceLimits(
+        limited = replace(
+            config,
             tokens=outer or pool,
-            admissions=(memory,) if load is None else (memory, LoadLimit(load)),
+            admissions=(admits,) if load is None else (admits, load_limit(load)),
             warnings=warnings,
-            makeflags=pool.makeflags,
-            nice=settings.nice.value,
         )
+        yield limited, pool.makeflags
 
 
 class Builder(Struct, frozen=True):
@@ -158,22 +147,19 @@ def _unsafe(project: Project) -> Iterator[str]:
 
 
 def _beside(
-    project: Project,
-    remote: LazyRemote,
-    limits: ResourceLimits,
-    config: BuildConfig,
-) -> tuple[TokenSource, int | None, Shared]:
-    """Return the tokens and the jobs of a build, and who runs its commands: with an executor, there
-    are more of them than this machine has places. Raises `InputError`."""
+    project: Project, remote: LazyRemote, config: BuildConfig
+) -> tuple[BuildConfig, Shared]:
+    """Return the config, and who runs the build's commands: with an executor, there are more tokens
+    and jobs than this machine has places. Raises `InputError`."""
     settings = decide(project.manifest.remote, project.environment, "executor")
-    if settings is None:
-        return limits.tokens, config.jobs, alone
+    if settings is None or config.tokens is None:
+        return config, alone
     here = config.places
-    tokens = TokensBeside(limits.tokens, settings.jobs)
+    tokens = TokensBeside(config.tokens, settings.jobs)
     shared = remote.share(settings, project.runner.scope(), lambda: min(here, 1 + tokens.here))
     if shared is None:
-        return limits.tokens, config.jobs, alone
-    return tokens, here + settings.jobs, shared
+        return config, alone
+    return replace(config, tokens=tokens, jobs=here + settings.jobs), shared
 
 
 @contextmanager
@@ -189,31 +175,31 @@ def open_builder(
     none.
     """
     with (
-        open_resources(project.settings, project.environment, project.runner) as limits,
+        open_resources(project.settings, project.environment, project.runner, config) as (
+            limited,
+            makeflags,
+        ),
         BuildStore(project.cache, seen) as store,
         LazyRemote(
             decide(project.manifest.remote, project.environment), store, project.cache
         ) as remote,
     ):
-        tokens, jobs, shared = _beside(project, remote, limits, config)
+        limited, shared = _beside(project, remote, limited)
         ways = Ways(
             project.runner,
             project.timeline,
             project.launcher(),
             project.environment,
-            limits.nice,
-            limits.makeflags,
+            project.settings.nice.value,
+            makeflags,
             shared,
         )
         compiler = ProgramCompiler(project.cache, ways, project.manifest.build.timeout)
         whole = replace(
-            config,
+            limited,
             history=config.history or History(project.cache.state_path),
-            admissions=limits.admissions,
-            tokens=tokens,
-            jobs=jobs,
             timeline=project.timeline,
             remote=remote,
-            warnings=(*limits.warnings, *_unsafe(project)),
+            warnings=(*limited.warnings, *_unsafe(project)),
         )
         yield Builder(store, compiler, whole)

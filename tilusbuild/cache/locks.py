@@ -26,7 +26,6 @@ from tilusbuild.runtime.regular import open_regular
 
 Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
-KINDS: tuple[Kind, ...] = ("use", "index", "program", "include", "script", "stage", "read")
 _POLL = 0.01
 """Seconds between two attempts at an exclusive lock that another process holds."""
 

@@ -40,13 +40,18 @@ class RefusedEntry(Struct, frozen=True):
         return f"{os.path.join(self.source, self.name)}: {self.what}"
 
 
-class Takeover(Struct):
-    """How many entries were taken over, and which were refused."""
+class Merged(Struct):
+    """What came of a merge: how many entries were taken over, and which were refused."""
 
+    sources: int
     programs: int = 0
-    includes: int = 0
+    """How many were copied."""
     known: int = 0
-    """Programs that were there already."""
+    """How many were in the cache already."""
+    includes: int = 0
+    scripts: int = 0
+    incomplete: Mapping[str, int] = field(default_factory=dict)
+    """Scripts of which programs are in none of the caches, by label, with how many those are."""
     refused: list[RefusedEntry] = field(default_factory=list)
 
 
@@ -67,9 +72,9 @@ def sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
     return found
 
 
-def take(cache: Tree, trees: Sequence[Tree]) -> Takeover:
+def take(cache: Tree, trees: Sequence[Tree]) -> Merged:
     """Bring in what is missing in `cache`. Raises `CacheError`."""
-    taken = Takeover()
+    taken = Merged(len(trees))
     having: dict[str, list[Tree]] = {}
     for tree in trees:
         _take_includes(cache, tree, taken)
@@ -99,7 +104,7 @@ def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
         yield name, str(error)
 
 
-def _take_program(cache: Tree, program: str, owners: Sequence[Tree], taken: Takeover) -> None:
+def _take_program(cache: Tree, program: str, owners: Sequence[Tree], taken: Merged) -> None:
     there = lookup(cache, program)
     found = [(cache.root, there)] if there else []
     found.extend(
@@ -155,7 +160,7 @@ def _copy(cache: Tree, entry: Entry) -> str | None:
     return None
 
 
-def _take_includes(cache: Tree, tree: Tree, taken: Takeover) -> None:
+def _take_includes(cache: Tree, tree: Tree, taken: Merged) -> None:
     try:
         names = sorted(filter(layout.is_hash, os.listdir(tree.path(layout.INCLUDE))))
     except OSError:

@@ -87,12 +87,12 @@ def _check(arguments: BuildArgs) -> int:
 
     with options.project(arguments) as project:
         project.keeps_nothing = True
-        found = check(project, options.selected(arguments, project))
+        programs, missing, what = check(project, options.selected(arguments, project))
     if arguments.json:
-        options.emit(CheckLine(found.programs, found.missing, found.what))
+        options.emit(CheckLine(programs, missing, what))
     elif not arguments.quiet:
-        print(UP_TO_DATE if found.what is None else f"out of date: {found.what}")
-    return 0 if found.what is None else 1
+        print(UP_TO_DATE if what is None else f"out of date: {what}")
+    return 0 if what is None else 1
 
 
 def _with_files(display: Reporter, junit: str | None, root: str) -> Reporter:

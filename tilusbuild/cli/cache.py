@@ -27,7 +27,7 @@ from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
-    from tilusbuild.builder.merge import Merged
+    from tilusbuild.cache.merging import Merged
     from tilusbuild.cache.tree import Tree
 
 

@@ -24,8 +24,6 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.structs import Struct, is_struct, struct_of
 
@@ -109,15 +107,9 @@ static_assert(tl_takes<decltype(&::{symbol})>::check<{types}>::value, "");
 """
 
 
-class DeclarationCheck(msgspec.Struct, frozen=True):
-    """A unit to compile. `shared`: it depends on nothing but the declaration."""
-
-    unit: str
-    shared: bool
-
-
-def declaration_check(recipe: Recipe) -> DeclarationCheck | None:
-    """Return the unit that compares the function with the declared arguments; None for one whose
+def declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
+    """Return the unit that compares the function with the declared arguments, and whether it
+    depends on nothing but the declaration; None for one whose
     source the host compiler cannot read, and which is not in C's own types."""
     written = _declaration(recipe)
     if written is None and recipe.pipeline.launcher.cuda:
@@ -128,7 +120,7 @@ def declaration_check(recipe: Recipe) -> DeclarationCheck | None:
         symbol=recipe.symbol,
         types=", ".join(_wanted(recipe)),
     )
-    return DeclarationCheck(unit, written is not None)
+    return unit, written is not None
 
 
 def check_command(source_command: tuple[str, ...], *, shared: bool) -> tuple[str, ...]:
@@ -171,10 +163,10 @@ def problem(recipe: Recipe, log: str) -> str | None:
     )
 
 
-def write(directory: str, check: DeclarationCheck) -> None:
+def write(directory: str, unit: str) -> None:
     """Write the unit to where its command reads it."""
     with open(os.path.join(directory, CHECK), "w", encoding="utf-8") as file:
-        file.write(check.unit)
+        file.write(unit)
 
 
 def _declaration(recipe: Recipe) -> str | None:

@@ -175,14 +175,6 @@ class Recipe(Struct, frozen=True):
         return self.link.objects if self.link is not None else ()
 
 
-class RefusedFlag(Struct, frozen=True):
-    """A flag that a pipeline's compiler does not know: its index among the flags, and a hint."""
-
-    index: int
-    flag: str
-    hint: str
-
-
 class Findings(Struct):
     """What a pipeline's checks have found so far in what its steps made."""
 
@@ -450,6 +442,7 @@ class Pipeline(ABC):
         """Raise `InputError` for architectures that the tools cannot put into one library."""
         toolchain.check_archs(archs, place)
 
-    def refused_flags(self, flags: Iterable[str]) -> Iterator[RefusedFlag]:
-        """Return the flags that the compiler would refuse only once it runs."""
+    def refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+        """Yield the flags that the compiler would refuse only once it runs: the index of each among
+        the flags, the flag, and a hint."""
         return iter(())

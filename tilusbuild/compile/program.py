@@ -232,11 +232,12 @@ class Compile(Struct):
         check = declared.declaration_check(self.recipe)
         if check is None:
             return
+        unit, shared = check
 
         def ask() -> bytes:
-            declared.write(self.work, check)
+            declared.write(self.work, unit)
             command = self.recipe.pipeline.source_command(self.recipe)
-            argv = declared.check_command(command, shared=check.shared)
+            argv = declared.check_command(command, shared=shared)
             try:
                 finished = self.execute(Step("declaration", argv, declared.CHECK))
             except OSError as error:
@@ -244,8 +245,8 @@ class Compile(Struct):
             # Without what differs between schedules that share the answer.
             return "\n".join(declared.findings(finished.output.decode("utf-8", "replace"))).encode()
 
-        key = StepStore.key(check.unit, (declared.CHECK,), self.tools.cc_fingerprint)
-        found = self.launchers.get(key, ask) if check.shared else ask()
+        key = StepStore.key(unit, (declared.CHECK,), self.tools.cc_fingerprint)
+        found = self.launchers.get(key, ask) if shared else ask()
         if error := declared.problem(self.recipe, found.decode()):
             self.logs.append(error + "\n")
             raise StepError(Cause.SOURCE, error)

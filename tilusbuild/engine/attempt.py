@@ -19,18 +19,21 @@ from enum import Enum
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.engine.interfaces import Compiler, Job, Store, StoredProgram
+from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError, start_thread
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Cause, Compiled, Status
+
+if TYPE_CHECKING:
+    from tilusbuild.cache.entries import Entry
 
 _TRIES = 2
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
@@ -47,7 +50,12 @@ class ProgramAnswer(Struct, frozen=True):
 
 
 class NoAnswer(Enum):
-    """Why an attempt came to none."""
+    """Why an attempt came to none, or has none yet."""
+
+    STARTED = "started"
+    """A compiler is about to run."""
+    ENDED = "ended"
+    """The compiler has ended, and its output is published now."""
 
     LOCKED = "locked"
     """Another builder has the program's lock."""
@@ -59,23 +67,11 @@ AttemptResult: TypeAlias = ProgramAnswer | NoAnswer | BaseException
 """An error says that something other than the program is wrong: the disk, the machine, our code."""
 
 
-class CompileStarted(Struct, frozen=True):
-    """Message of a worker: a compiler is about to run."""
+class WorkerSaid(Struct, frozen=True):
+    """Message of a worker: how far its attempt is; or what came of it, and it is idle again."""
 
     ticket: Ticket
-
-
-class CompileEnded(Struct, frozen=True):
-    """Message of a worker: the compiler has ended, and its output is published now."""
-
-    ticket: Ticket
-
-
-class AttemptEnded(Struct, frozen=True):
-    """Message of a worker: it is idle again."""
-
-    ticket: Ticket
-    result: AttemptResult
+    what: AttemptResult
 
 
 class Workers:
@@ -128,7 +124,7 @@ class Workers:
                 result = self._attempt(ticket)
             except BaseException as error:  # without memory, say: who waits for the answer gets one
                 result = error
-            self._inbox.put(AttemptEnded(ticket, result))
+            self._inbox.put(WorkerSaid(ticket, result))
 
     def _attempt(self, ticket: Ticket) -> AttemptResult:
         with self._timeline.attempt(ticket.job, ticket.estimate.peak_rss) as record:
@@ -136,8 +132,8 @@ class Workers:
                 ticket.attempted or ticket.job,
                 self._store,
                 self._compiler,
-                started=partial(self._inbox.put, CompileStarted(ticket)),
-                ended=partial(self._inbox.put, CompileEnded(ticket)),
+                started=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.STARTED)),
+                ended=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.ENDED)),
                 stopped=self._stopped,
                 timeline=self._timeline,
             )
@@ -146,7 +142,7 @@ class Workers:
         return result
 
 
-def found(entry: StoredProgram) -> ProgramAnswer:
+def found(entry: Entry) -> ProgramAnswer:
     """Return the answer that an entry of the store is."""
     return ProgramAnswer(
         Compiled(entry.status, reason=str(entry.meta.get("reason") or "")), cached=True

@@ -25,13 +25,11 @@ from msgspec.structs import replace
 from tilusbuild._version import __version__
 from tilusbuild.engine import events, results
 from tilusbuild.engine.attempt import (
-    AttemptEnded,
     AttemptResult,
-    CompileEnded,
-    CompileStarted,
     NoAnswer,
     ProgramAnswer,
     Workers,
+    WorkerSaid,
     found,
 )
 from tilusbuild.engine.events import Reporter, Result
@@ -43,7 +41,6 @@ from tilusbuild.engine.inbox import (
     Remote,
     RemoteAnswered,
     RemoteWithdrawn,
-    WakeUp,
     WantProgram,
 )
 from tilusbuild.engine.interfaces import Compiler, Job, Store
@@ -125,7 +122,7 @@ class BuildLoop:
         self.held = HeldTickets()
         """Those of `tickets` that are READY but for programs that they need."""
         self.running = RunningTickets(
-            config, self.history, self.timeline, partial(queue.inbox.put, WakeUp())
+            config, self.history, self.timeline, partial(queue.inbox.put, None)
         )
         self.results = results.Results(store)
 
@@ -320,7 +317,7 @@ class BuildLoop:
                     self._ready_after_all(late)
                 self._dispatch()
                 if not self._waits():
-                    return WakeUp()
+                    return None
 
     def _take(self, message: Any) -> None:
         match message:
@@ -336,10 +333,10 @@ class BuildLoop:
                 self._plan(self.planned)
             case WantProgram(job, instead):
                 self._want(job, instead)
-            case CompileStarted(ticket):
+            case WorkerSaid(ticket, NoAnswer.STARTED):
                 self.results.attempts += 1
                 self.reporter.emit(results.started_event(ticket))
-            case CompileEnded(ticket):
+            case WorkerSaid(ticket, NoAnswer.ENDED):
                 if ticket.state is not BuildState.UNWANTED:
                     ticket.move(BuildState.PUBLISHING)
                 self.running.give_tokens_back()
@@ -347,11 +344,9 @@ class BuildLoop:
                 self._remote_answered(self.asked.take(program), answer)
             case events.Event():
                 self.reporter.emit(message)
-            case AttemptEnded(ticket, result):
+            case WorkerSaid(ticket, result):
                 self.running.ended(ticket)
                 self._ended(ticket, result)
-            case WakeUp():
-                pass
         self.running.cancel_unwanted(self.compiler)
         self.reporter.tick()
         self.timeline.sample()
@@ -378,7 +373,7 @@ class BuildLoop:
                 self._wait_for_lock(ticket)
             case NoAnswer.ABORTED:
                 self._skip(ticket)
-            case _:
+            case BaseException():
                 self._skip(ticket)
                 self._fail(result)
 

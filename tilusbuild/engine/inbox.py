@@ -40,10 +40,6 @@ class WantProgram(Struct, frozen=True):
     instead: str | None
 
 
-class WakeUp(Struct, frozen=True):
-    """Nothing new, but look again: the loop may end now, or there is a token for a compile."""
-
-
 class RemoteAnswered(Struct, frozen=True):
     """Message of a remote: a program is in the store now; without an answer, compile it here."""
 
@@ -69,7 +65,8 @@ class Queue:
     def __init__(self, jobs: Iterable[Job] | None = None) -> None:
         """With `jobs`, which are asked for when the build has begun, it is closed."""
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        """Brings the messages above; workers and signals put their own."""
+        """Brings the messages above; workers and signals put their own. None is nothing new, but
+        look again: the loop may end now, or there is a token for a compile."""
         self._guard = threading.Lock()
         self._open = jobs is None
         self._ended = False
@@ -88,7 +85,7 @@ class Queue:
 
     def close(self) -> None:
         """End when all is done."""
-        self._send(WakeUp(), keep_open=False)
+        self._send(None, keep_open=False)
 
     def stop(self, signal: int) -> None:
         """Kill what runs and end, as for this signal."""
@@ -141,7 +138,8 @@ class Remote:
 
     def ask(self, jobs: Sequence[Job], listen: Callable[[Any], None], /) -> Collection[str]:
         """Begin to ask for programs, if there are any; return the hashes of those that `listen`
-        will get a `RemoteAnswered` for. It gets events and wake-ups, too."""
+        will get a `RemoteAnswered` for. It gets events, too, and None to have the loop look
+        again."""
         return ()
 
     def built(self, job: Job, compiled: Compiled, /) -> None:

@@ -11,19 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tilusbuild.status import Compiled, Status
+from tilusbuild.status import Compiled
 
-
-class RenderedJob(Protocol):
-    """A rendered program, alive only while it compiles: the texts that its hash is made of, and
-    whatever else its compiler wants."""
-
-    @property
-    def program_txt(self) -> str: ...
-    @property
-    def options_txt(self) -> str: ...
+if TYPE_CHECKING:
+    from tilusbuild.cache.entries import Entry
 
 
 class Job(Protocol):
@@ -82,8 +75,10 @@ class Job(Protocol):
         the others wait. "" for a job that shares nothing."""
         ...
 
-    def render(self) -> RenderedJob:
-        """Render the program. Raises `TilusbuildError` when an input is missing by now."""
+    def render(self) -> Any:
+        """Render the program: its `program_txt` and `options_txt`, of which its hash is made, and
+        what else its compiler wants; alive only while it compiles. Raises `TilusbuildError` when an
+        input is missing by now."""
         ...
 
     def changed_input(self) -> str | None:
@@ -117,15 +112,6 @@ class Compiler(Protocol):
         ...
 
 
-class StoredProgram(Protocol):
-    """What the store has under a hash. `meta` has a "reason" when the status is not "built"."""
-
-    @property
-    def status(self) -> Status: ...
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
-
-
 class ProgramStage(Protocol):
     """A private directory in the store that becomes an entry at once, or never."""
 
@@ -144,8 +130,9 @@ class ProgramStage(Protocol):
 class Store(Protocol):
     """Programs by their hash. A lookup takes no lock and writes nothing."""
 
-    def lookup(self, program: str, /) -> StoredProgram | None:
-        """Return the entry of a program; None when there is none that is whole."""
+    def lookup(self, program: str, /) -> Entry | None:
+        """Return the entry of a program; None when there is none that is whole. Its `meta` has a
+        "reason" when the status is not "built"."""
         ...
 
     def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:

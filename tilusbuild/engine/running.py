@@ -4,7 +4,7 @@ Room is counted in places for compilers: what has ended and is being published w
 and takes none. Then a program needs memory for what it is expected to take, a token of
 the jobserver, and, in a unit of which no program has been compiled, that no other one of it is
 being compiled: what they share is made once. An `Admission` asks the machine: `MemoryLimit` so that
-a build never meets the OOM killer, `LoadLimit` for `--load-average`. A `TokenSource`, as make's
+a build never meets the OOM killer, `load_limit` for `--load-average`. A `TokenSource`, as make's
 jobserver, shares the right to compile with other processes. All are used by the build's thread.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -48,13 +48,9 @@ retry are reported as they are: retries run one at a time, and hundreds of crash
 A program that was killed for memory is always retried."""
 
 
-class Admission(Protocol):
-    """Decides whether one more compile may start."""
-
-    def admits(self, need: int | None, running: list[int], /) -> bool:
-        """`need` and `running` are predicted peaks in bytes (0 or None: unknown). Not asked when
-        nothing runs: one compile may always."""
-        ...
+Admission: TypeAlias = Callable[[int | None, list[int]], bool]
+"""Decides whether one more compile may start, of its predicted peak in bytes and those of what runs
+(0 or None: unknown). Not asked when nothing runs: one compile may always."""
 
 
 class MemoryLimit:
@@ -75,7 +71,8 @@ class MemoryLimit:
         self._free_now = 0.0
         self._checked = float("-inf")
 
-    def admits(self, need: int | None, running: list[int], /) -> bool:
+    def admits(self, need: int | None, running: list[int]) -> bool:
+        """As an `Admission`."""
         if self._at_start is None:
             return True
         wanted = _reckoned(need)
@@ -95,23 +92,21 @@ def _reckoned(need: int | None) -> float:
     return need * _MARGIN if need else UNKNOWN_PEAK
 
 
-class LoadLimit:
-    """Refuses at a load average of `limit` or more."""
+def load_limit(
+    limit: float, average: Callable[[], tuple[float, float, float]] = os.getloadavg
+) -> Admission:
+    """Return what refuses at a load average of `limit` or more."""
 
-    def __init__(
-        self, limit: float, average: Callable[[], tuple[float, float, float]] = os.getloadavg
-    ) -> None:
-        self._limit = limit
-        self._average = average
-
-    def admits(self, need: int | None, running: list[int], /) -> bool:
+    def admits(need: int | None, running: list[int]) -> bool:
         try:
-            average = self._average()[0]
+            load = average()[0]
         except OSError:  # the system does not say
-            average = 0.0
+            load = 0.0
         # The average follows what happens with a delay of a minute, so compiles of ours count as a
         # load of one each, whatever it says yet: a build never starts more than its limit at once.
-        return max(average, len(running)) < self._limit
+        return max(load, len(running)) < limit
+
+    return admits
 
 
 class TokenSource(Protocol):
@@ -297,7 +292,7 @@ class RunningTickets:
         # Memory first: a token that is taken for nothing is kept from others until something ends.
         short_of = None
         need = ticket.estimate.peak_rss
-        if not all(each.admits(need, peaks) for each in self._admissions):
+        if not all(each(need, peaks) for each in self._admissions):
             short_of = MEMORY
         elif not self._has_tokens(len(compiling) + 1):
             short_of = TOKEN

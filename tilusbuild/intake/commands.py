@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from tilusbuild.arch import UnknownArchError, parse_arch
+from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import (
     ASSUMED_ARCH,
@@ -343,7 +343,7 @@ def _take_archs(draft: Draft, found: Arguments) -> None:
     for arch in found.archs:
         try:
             parse_arch(arch)
-        except UnknownArchError as error:
+        except ArchError as error:
             draft.note(f"left out: {error}")
             continue
         if arch not in draft.archs:

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tilusbuild.arch import UnknownArchError, parse_arch
+from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
@@ -270,7 +270,7 @@ def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
         word = "cpu"
     try:
         name = parse_arch(word).name
-    except UnknownArchError as error:
+    except ArchError as error:
         raise input_error(f'target: "{word}" is not an architecture', hint=error.hint) from None
     return name, {"arch": name}
 

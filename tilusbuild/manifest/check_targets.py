@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilusbuild.arch import PtxNeedsBaseError, UnknownArchError, gencode, parse_arch
+from tilusbuild.arch import ArchError, gencode, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest import pure_flags
@@ -66,7 +66,7 @@ def _archs(checks: Checks, name: str, target: TargetSection) -> None:
             place = partial(checks.document.value, "target", name, "arch")
         try:
             found.append(parse_arch(arch))
-        except UnknownArchError as error:
+        except ArchError as error:
             known = False
             checks.error(str(error), place, error.hint)
             continue
@@ -82,7 +82,7 @@ def _archs(checks: Checks, name: str, target: TargetSection) -> None:
             return
         try:
             gencode(found, ptx=True)
-        except PtxNeedsBaseError as error:
+        except ArchError as error:
             checks.error(str(error), ptx, error.hint)
 
 

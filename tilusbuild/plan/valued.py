@@ -124,8 +124,8 @@ class Valued:
         found = [Diagnostic(message, place, hint) for _, message, hint in problems]
         compiler = self._pipeline.compiler
         found += [
-            Diagnostic(f'{compiler} does not know "{refused.flag}"', place, refused.hint)
-            for refused in self._pipeline.refused_flags(flags)
+            Diagnostic(f'{compiler} does not know "{flag}"', place, hint)
+            for _, flag, hint in self._pipeline.refused_flags(flags)
         ]
         if found:
             raise InputError(*found)

@@ -11,20 +11,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import TypeAlias
 
 _UNLIMITED = 1 << 60
 """Bytes: version 1 writes such a large number for no limit."""
 _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A control group of this process, or one around it."""
-
-    directory: str
-    unified: bool
-    """Whether it is of version 2, whose files have other names."""
+Group: TypeAlias = tuple[str, bool]
+"""The directory of a control group of this process, or of one around it; and whether it is of
+version 2, whose files have other names."""
 
 
 class Machine:
@@ -38,7 +34,7 @@ class Machine:
         self._memory_groups = memory
         self._cpu_groups = cpu
         self._pressure += [
-            os.path.join(group.directory, "memory.pressure") for group in memory if group.unified
+            os.path.join(directory, "memory.pressure") for directory, unified in memory if unified
         ]
 
     def cores(self) -> int:
@@ -86,7 +82,7 @@ class Machine:
             if inside.startswith(".."):
                 parts = []
             for depth in range(len(parts), -1, -1):
-                yield Group(os.path.join(self._under(point), *parts[:depth]), unified)
+                yield os.path.join(self._under(point), *parts[:depth]), unified
 
 
 def usable_cores() -> int:
@@ -123,10 +119,11 @@ def _plain(text: str) -> str:
 
 def _quota(group: Group) -> float | None:
     """Return the processors that a group's quota grants, or None for no limit."""
-    if group.unified:
-        words = _text(group.directory, "cpu.max").split()
+    directory, unified = group
+    if unified:
+        words = _text(directory, "cpu.max").split()
     else:
-        words = [_text(group.directory, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        words = [_text(directory, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     try:
         quota, period = (int(word) for word in words)
         return None if quota < 0 else max(1, quota) / period
@@ -137,18 +134,19 @@ def _quota(group: Group) -> float | None:
 def _room(group: Group) -> int | None:
     """Return the bytes until a group's limit, or None if it has none."""
     # Above `memory.high` a group is not killed but throttled until it crawls: that is a limit too.
-    if group.unified:
-        limits = [_number(group.directory, name) for name in ("memory.max", "memory.high")]
-        used = _number(group.directory, "memory.current")
+    directory, unified = group
+    if unified:
+        limits = [_number(directory, name) for name in ("memory.max", "memory.high")]
+        used = _number(directory, "memory.current")
         droppable = "inactive_file"
     else:
-        limits = [_number(group.directory, "memory.limit_in_bytes")]
-        used = _number(group.directory, "memory.usage_in_bytes")
+        limits = [_number(directory, "memory.limit_in_bytes")]
+        used = _number(directory, "memory.usage_in_bytes")
         droppable = "total_inactive_file"
     limits_set = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
     if not limits_set or used is None:
         return None
-    cache = _field(os.path.join(group.directory, "memory.stat"), droppable, 1) or 0
+    cache = _field(os.path.join(directory, "memory.stat"), droppable, 1) or 0
     return min(limits_set) - used + cache
 
 

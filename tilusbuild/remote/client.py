@@ -20,7 +20,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, listed, lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
-from tilusbuild.engine.inbox import RemoteAnswered, RemoteWithdrawn, WakeUp
+from tilusbuild.engine.inbox import RemoteAnswered, RemoteWithdrawn
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import Backend, BrokenError, Guard, open_backend
@@ -359,7 +359,7 @@ class Uploads:
                 self._waiting -= 1
                 done = not self._waiting
             if done:
-                self._listen(WakeUp())
+                self._listen(None)
 
 
 class Sender:

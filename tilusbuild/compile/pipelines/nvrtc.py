@@ -27,7 +27,6 @@ from tilusbuild.compile.model import (
     SOURCE,
     TIMES_OF_HEADERS,
     Recipe,
-    RefusedFlag,
     ScriptParts,
     Step,
     Tools,
@@ -88,7 +87,7 @@ _HINTS = {
 _TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatbin", "-Xnvlink"})
 
 
-def refused_flags(flags: Iterable[str]) -> Iterator[RefusedFlag]:
+def refused_flags(flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
     """Yield the flags that NVRTC does not know. It would refuse them program by program."""
     words = iter(enumerate(flags))
     for index, flag in words:
@@ -98,7 +97,7 @@ def refused_flags(flags: Iterable[str]) -> Iterator[RefusedFlag]:
                 next(words, None)
         elif flag not in BARE and not _HOST_LEVEL.fullmatch(flag):
             hint = _HINTS.get(name, "leave it out, or compile this project with nvcc")
-            yield RefusedFlag(index, flag, hint)
+            yield index, flag, hint
             if name in _TAKES_NEXT and not equals:
                 next(words, None)
 
@@ -300,7 +299,7 @@ class KernelNvrtc(KernelPipeline):
         if found:
             raise InputError(*found)
 
-    def refused_flags(self, flags: Iterable[str]) -> Iterator[RefusedFlag]:
+    def refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
         return refused_flags(flags)
 
     def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
