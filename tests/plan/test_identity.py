@@ -68,7 +68,7 @@ def test_a_value_tells_its_type(first: object, second: object) -> None:
 
 
 def reasons(before: str, after: str) -> list[str]:
-    return [str(reason) for reason in differences(before, after)]
+    return list(differences(before, after))
 
 
 def test_a_changed_header_is_named() -> None:

@@ -8,13 +8,14 @@ with the same constants and schedule, in the same script and for the same target
 from __future__ import annotations
 
 import os
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.index import read_index
+from tilusbuild.cache.layout import OPTIONS_TXT, PROGRAM_TXT
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.identity import sections
@@ -26,30 +27,6 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
 _MATCHED_BY = ("params", "schedule")
-
-
-class Reason(Struct, frozen=True):
-    """One difference. `before` is None for what was added, `after` for what was removed."""
-
-    what: str
-    name: str
-    before: str | None
-    after: str | None
-
-    def __str__(self) -> str:
-        title = f"{self.what} {self.name}".strip()
-        if self.what == "source":
-            return "the rendered source changed"
-        if self.before is None:
-            return f"{title} is new" + (f": {self.after}" if self._shows else "")
-        if self.after is None:
-            return f"{title} was removed"
-        return f"{title} changed" + (f": {self.before} → {self.after}" if self._shows else "")
-
-    @property
-    def _shows(self) -> bool:
-        """Whether the values say something to a person; digests do not."""
-        return self.what != "header"
 
 
 _NAMES = {
@@ -66,8 +43,8 @@ _NAMES = {
 }
 
 
-def differences(before: str, after: str) -> tuple[Reason, ...]:
-    """Return the differences between two texts of the same kind, in their order."""
+def differences(before: str, after: str) -> tuple[str, ...]:
+    """Return the differences between two texts of the same kind, in words and in their order."""
     old, new = sections(before), sections(after)
     return tuple(
         _reason(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
@@ -77,17 +54,25 @@ def differences(before: str, after: str) -> tuple[Reason, ...]:
     )
 
 
-def _reason(title: str, key: str, before: str | None, after: str | None) -> Reason:
+def _reason(title: str, key: str, before: str | None, after: str | None) -> str:
+    """Say one difference; `before` is None for what was added, `after` for what was removed."""
     if title == "" and key == "source":
-        return Reason("source", "", before, after)
+        return "the rendered source changed"
     if title == "commands" and before is not None and after is not None:
         old, new = before.split(), after.split()
         removed = " ".join(word for word in old if word not in new)
         added = " ".join(word for word in new if word not in old)
-        if not removed and not added:
-            return Reason("command", key, "(another order)", after)
-        return Reason("command", key, removed or "nothing", added or "nothing")
-    return Reason(_NAMES.get(title, title), key, before, after)
+        if removed or added:
+            before, after = removed or "nothing", added or "nothing"
+        else:
+            before = "(another order)"
+    name = f"{_NAMES.get(title, title)} {key}".strip()
+    shows = title != "headers"  # digests say nothing to a person
+    if before is None:
+        return f"{name} is new" + (f": {after}" if shows else "")
+    if after is None:
+        return f"{name} was removed"
+    return f"{name} changed" + (f": {before} → {after}" if shows else "")
 
 
 def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
@@ -96,41 +81,37 @@ def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(item for title in _MATCHED_BY for item in found.get(title, {}).items()))
 
 
-class LastBuild:
-    """The programs of one script and target in the last build of a project."""
+Programs: TypeAlias = Mapping[tuple[tuple[str, str], ...], str]
+"""Hashes of programs by what they are matched by."""
 
-    def __init__(self, cache: Tree, manifest: str, directory: str, target: str) -> None:
-        self._cache = cache
-        self._programs: dict[tuple[tuple[str, str], ...], str] = {}
+
+def last_programs(cache: Tree, manifest: str, directory: str, target: str) -> Programs:
+    """Return the programs of one script and target in the last build of a project."""
+    found: dict[tuple[tuple[str, str], ...], str] = {}
+    try:
+        project = read_index(cache).get(manifest)
+    except CorruptFileError:
+        project = None
+    for name, digest in project.scripts if project else ():
+        if name != directory:
+            continue
         try:
-            project = read_index(cache).get(manifest)
-        except CorruptFileError:
-            project = None
-        for name, digest in project.scripts if project else ():
-            if name == directory:
-                self._read(digest, directory, target)
-
-    def find(self, program_txt: str) -> str | None:
-        """Return the hash of the program that had these constants and this schedule."""
-        return self._programs.get(identity(program_txt))
-
-    def texts(self, program: str) -> tuple[str, str] | None:
-        """program.txt and options.txt of an entry; None when they are not there."""
-        directory = self._cache.program_path(program)
-        read = [_read(os.path.join(directory, name)) for name in ("program.txt", "options.txt")]
-        return (read[0], read[1]) if read[0] is not None and read[1] is not None else None
-
-    def _read(self, digest: str, directory: str, target: str) -> None:
-        try:
-            script = read_script(self._cache.script_path(directory, digest), digest)
+            script = read_script(cache.script_path(directory, digest), digest)
         except (FileNotFoundError, CorruptFileError):
-            return
-        if script.head.get("target") != target:
-            return
-        for program in script.programs:
-            texts = self.texts(program)
-            if texts is not None:
-                self._programs[identity(texts[0])] = program
+            continue
+        for program in script.programs if script.head.get("target") == target else ():
+            if (texts := _texts(cache, program)) is not None:
+                found[identity(texts[0])] = program
+    return found
+
+
+def _texts(cache: Tree, program: str) -> tuple[str, str] | None:
+    """program.txt and options.txt of an entry; None when they are not there."""
+    directory = cache.program_path(program)
+    program_txt, options_txt = (
+        _read(os.path.join(directory, name)) for name in (PROGRAM_TXT, OPTIONS_TXT)
+    )
+    return None if program_txt is None or options_txt is None else (program_txt, options_txt)
 
 
 def _read(path: str) -> str | None:
@@ -161,7 +142,7 @@ def explain(
     program: str,
     texts: tuple[str, str],
     cache: Tree,
-    last: LastBuild,
+    last: Programs,
     origin: str | None = None,
 ) -> ExplanationLine:
     """Explain one program from its texts and what the cache holds; `origin` says where it is
@@ -170,19 +151,21 @@ def explain(
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         made = () if origin is None else (origin,)
         return ExplanationLine(label, program, entry.status, (*reason, *made))
-    reasons = _why_missing(program, texts, last)
+    reasons = _why_missing(program, texts, cache, last)
     return ExplanationLine(label, program, Status.MISSING, reasons)
 
 
-def _why_missing(program: str, texts: tuple[str, str], last: LastBuild) -> tuple[str, ...]:
-    before = last.find(texts[0])
+def _why_missing(
+    program: str, texts: tuple[str, str], cache: Tree, last: Programs
+) -> tuple[str, ...]:
+    before = last.get(identity(texts[0]))
     if before is None:
         return ("the last build had no such program",)
     if before == program:
         return ("its entry is missing or damaged",)
-    if (old := last.texts(before)) is None:
+    if (old := _texts(cache, before)) is None:
         return ("the last build's entry is missing",)
-    return tuple(str(each) for i in (0, 1) for each in differences(old[i], texts[i]))
+    return tuple(each for i in (0, 1) for each in differences(old[i], texts[i]))
 
 
 def explain_plan(
@@ -190,13 +173,13 @@ def explain_plan(
 ) -> list[ExplanationLine]:
     """Explain the programs of a plan. With a `remote`, also where each is from; `elsewhere`: also
     why one that is to be compiled is not compiled on other machines."""
-    last: dict[tuple[str, str], LastBuild] = {}
+    last: dict[tuple[str, str], Programs] = {}
     origins = Origins(cache)
     found = []
     for job in jobs(plan):
         key = (job.planned.directory, job.planned.target.name)
         if key not in last:
-            last[key] = LastBuild(cache, manifest, *key)
+            last[key] = last_programs(cache, manifest, *key)
         work = job.render()
         texts = (work.program_txt, work.options_txt)
         origin = origins.of(job.hash)

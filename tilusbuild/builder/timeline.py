@@ -18,8 +18,10 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import msgspec
 
 from tilusbuild._version import __version__
 from tilusbuild.engine.timeline import (
@@ -158,13 +160,8 @@ def kept(project: Project, config: BuildConfig) -> Iterator[None]:
     finally:
         if len(timeline.attempts) > known and os.path.isdir(project.cache.state_path):
             found = built(timeline, config.jobs or 1, since)
-            body = json.dumps(found, default=_by_name).encode()
-            _ENVELOPE.write(_path(project.cache.state_path), body)
-
-
-def _by_name(value: BuildTimeline | AttemptRecord | Span | MemorySample) -> dict[str, Any]:
-    # `dataclasses.asdict` would copy deeply: most of what a timeline costs.
-    return {name: getattr(value, name) for name in type(value).__struct_fields__}
+            with suppress(UnicodeEncodeError):  # a path that is no text
+                _ENVELOPE.write(_path(project.cache.state_path), msgspec.json.encode(found))
 
 
 def last(state_path: str) -> BuildTimeline | None:
@@ -174,22 +171,9 @@ def last(state_path: str) -> BuildTimeline | None:
     if body is None:
         return None
     try:
-        return _read(json.loads(body))
-    except (KeyError, TypeError, ValueError):
+        return msgspec.json.decode(body, type=BuildTimeline)
+    except msgspec.MsgspecError:
         return None
-
-
-def _read(found: dict[str, Any]) -> BuildTimeline:
-    attempts = (
-        AttemptRecord(**{**each, "steps": _spans(each["steps"])}) for each in found["attempts"]
-    )
-    lists = {name: tuple(_spans(found[name])) for name in ("phases", "waits")}
-    used = tuple(MemorySample(**each) for each in found["used"])
-    return BuildTimeline(**{**found, **lists, "attempts": tuple(attempts), "used": used})
-
-
-def _spans(found: list[dict[str, Any]]) -> list[Span]:
-    return [Span(**each) for each in found]
 
 
 def _path(state_path: str) -> str:

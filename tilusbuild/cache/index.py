@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from tilusbuild.cache import layout
@@ -183,30 +184,18 @@ def instance_of(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:
 
 
 def _sealed(projects: Mapping[str, BuiltProject]) -> bytes:
-    return seal(
-        {
-            "schema": SCHEMA,
-            "projects": {
-                path: {"name": project.name, "scripts": [list(s) for s in project.scripts]}
-                for path, project in projects.items()
-            },
-        }
-    )
+    return seal({"schema": SCHEMA, "projects": msgspec.to_builtins(projects)})
 
 
 def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
-    if value.get("schema") != SCHEMA or not isinstance(value.get("projects"), dict):
+    if value.get("schema") != SCHEMA:
         raise CorruptFileError(f"a schema that this version does not read: {value.get('schema')!r}")
-    found = {}
-    for path, project in value["projects"].items():
-        try:
-            scripts = tuple(
-                (str(directory), str(digest)) for directory, digest in project["scripts"]
-            )
-            found[path] = BuiltProject(str(project["name"]), scripts)
-        except (TypeError, KeyError, ValueError):
-            raise CorruptFileError(f"its entry for {path!r} is malformed") from None
-        if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in scripts):
+    try:
+        found = msgspec.convert(value.get("projects"), dict[str, BuiltProject])
+    except msgspec.ValidationError as error:
+        raise CorruptFileError(f"it is malformed: {error}") from None
+    for path, project in found.items():
+        if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in project.scripts):
             raise CorruptFileError(f"its entry for {path!r} is malformed")
     return found
 

@@ -13,13 +13,13 @@ gives ptxas the whole.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct, field
 
 from tilusbuild.compile.kernel_names import VARIABLE, number_of
@@ -57,25 +57,17 @@ class UnitSteps(Struct):
 
     def get(self, recipe: Recipe, step: Step, make: Callable[[], Shared]) -> Shared:
         """Return what a step makes, made by `make` if it is not kept. Raises what `make` does."""
-        parts = ("unit 2", *step.argv, recipe.source, recipe.includes.digest or "", self.tools)
+        parts = ("unit 3", *step.argv, recipe.source, recipe.includes.digest or "", self.tools)
         parts += tuple(text for header in sorted(recipe.headers.items()) for text in header)
         key = sha256_text("\0".join(parts))
         self.used.add(key)
-        data = self.store.get(key, lambda: _packed(make()))
-        head, _, output = data.partition(b"\n")
-        known = json.loads(head)
-        kernels = [(str(name), int(start), int(end)) for name, start, end in known["kernels"]]
-        return Shared(output if known["made"] else None, known["log"], kernels)
+        data = self.store.get(key, lambda: msgspec.msgpack.encode(make()))
+        return msgspec.msgpack.decode(data, type=Shared)
 
     def drop(self) -> None:
         """Forget what the program was given, so that the next compile makes it again."""
         for key in self.used:
             self.store.drop(key)
-
-
-def _packed(made: Shared) -> bytes:
-    head = {"made": made.output is not None, "log": made.log, "kernels": made.kernels}
-    return json.dumps(head).encode() + b"\n" + (made.output or b"")
 
 
 def unit_store(directory: str) -> StepStore:

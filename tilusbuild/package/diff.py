@@ -183,7 +183,7 @@ def _reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str,
             _text(os.path.join(where.root, layout.PROGRAMS, program, name))
             for where, program in ((a, one), (b, other))
         )
-        found += map(str, differences(old, new))
+        found += differences(old, new)
     return tuple(found)
 
 
