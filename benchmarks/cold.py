@@ -159,7 +159,7 @@ def main() -> None:
             ),
             ("ninja, nvcc --shared -arch=sm_90a", [*shared, "-arch=sm_90a"], "so"),
         ]
-        for name, flags, suffix in kinds:
+        for name, flags, suffix in kinds[: 1 if asked.small else None]:
             where = peer(directory / name.replace(" ", "_"), texts, flags, suffix)
             arms.append(
                 Arm(

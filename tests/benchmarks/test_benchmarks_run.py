@@ -1,4 +1,5 @@
-"""Every benchmark runs to its end on tiny sizes, with its checks that the work was done."""
+"""Benchmarks run to their end on tiny sizes, with their checks that the work was done; `nvrtc`,
+`sandbox`, `library` and `watch` by `make bench` alone."""
 
 from __future__ import annotations
 
@@ -15,7 +16,6 @@ import pytest
 
 from support.casd import needs_casd
 from support.project import needs_cxx
-from tilusbuild.process import landlock
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -54,21 +54,9 @@ def test_noop() -> None:
 @pytest.mark.slow
 @pytest.mark.nvcc
 @needs_ninja
-def test_nvrtc() -> None:
-    if missing("nvidia") or missing("nvidia.cu13"):
-        pytest.skip("needs the extra `nvrtc`")
-    (result,) = small("nvrtc.py")
-    assert list(result["arms"]) == ["tilusbuild, nvrtc", "tilusbuild, nvcc", "ninja, nvcc -cubin"]
-
-
-@pytest.mark.slow
-@pytest.mark.nvcc
-@needs_ninja
 @pytest.mark.skipif(missing("nvidia") or missing("nvidia.cu13"), reason="needs the extra `nvrtc`")
-@pytest.mark.parametrize("name", ["headers", "sandbox", "shared_front_end"])
+@pytest.mark.parametrize("name", ["headers", "shared_front_end"])
 def test_what_compiles_for_gpus(name: str) -> None:
-    if name == "sandbox" and not landlock.version():
-        pytest.skip("needs Landlock")
     for result in small(f"{name}.py"):
         assert len(result.get("arms") or result["ways"]) >= 2
 
@@ -113,7 +101,7 @@ def test_cold() -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("no nvcc on PATH")
     compared, places, overhead = small("cold.py")
-    assert len(compared["arms"]) == 4
+    assert len(compared["arms"]) == 2
     assert 0 < places["tilusbuild"]["used"] <= 1
     assert overhead["programs"] == 40
 

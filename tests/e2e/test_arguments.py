@@ -97,31 +97,6 @@ def test_the_plain_function_takes_strides_and_null(built: Project) -> None:
     assert launch(null, null, null, pointers[1], 2, 3, long(1), 2, long(3), null) == -1
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"void*"', '"void*[n]"', 'an opaque pointer is "void*"'),
-        ('"void*"', '{ type = "void*", out = true }', "a scalar cannot be out"),
-        ('"void*"', '{ type = "void*", optional = true }', "void* may be None always"),
-        ("optional = true", "optional = true, out = true", "an output cannot be optional"),
-        ('"f32*[m]", o', '"f32*[m, k]", o', 'dimension "k" is neither an argument'),
-        (
-            '\nn = "i32"\n',
-            '\nn = "i32"\nk = "i32"\nz = { type = "f32*[k]", optional = true }\n',
-            'dimension "k" is read off no tensor that is always there',
-        ),
-        ('["to", 1]', '["to"]', "1 strides for 2 dimensions"),
-        ('["to", 1]', '["row", 1]', 'stride "row" is read off more than one place'),
-        ('["to", 1]', '["two", 1]', 'stride "two" is not an i32 or i64 argument'),
-        ('keys = ["m"]', 'keys = ["row"]', '"row" is a stride'),
-    ],
-)
-def test_what_cannot_be_is_said(new_project: NewProject, old: str, new: str, said: str) -> None:
-    project = new_project(MANIFEST, {"scale.cpp.j2": SOURCE})
-    project.edit("tilus.toml", old, new)
-    assert said in project.run("plan", status=2).err
-
-
 @pytest.mark.nvcc
 def test_a_kernel_has_them_too(new_project: NewProject, tmp_path: Path) -> None:
     text = MANIFEST.replace('"cpu"', '"sm_80"').replace(

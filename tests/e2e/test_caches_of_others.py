@@ -11,7 +11,6 @@ from support.command_line import run
 from support.project import Project
 from support.trees import snapshot
 
-LAYOUT = ("--layout", "tilus")
 TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"
 
 
@@ -79,15 +78,3 @@ def test_a_project_that_is_not_known_cannot_be_forgotten(built: Project) -> None
     assert "removed 0" not in ran.out
     built.run("cache", "gc", "--forget", "tilus.toml")
     assert list((built.cache / "programs").iterdir()) == []
-
-
-def test_an_export_with_a_persons_file_is_not_replaced(built: Project) -> None:
-    built.run("cache", "export", "view", "--layout", "tilus")
-    (built.directory / "view" / "scripts" / "notes").write_text("mine")
-    ran = built.run("cache", "export", "view", "--layout", "hidet", status=2)
-    assert "view holds something else: scripts/notes" in ran.err
-    os.unlink(built.directory / "view" / "scripts" / "notes")
-    (built.directory / "link").symlink_to("view")
-    built.run("cache", "export", "link", "--layout", "hidet")
-    assert (built.directory / "link").is_symlink()
-    assert sorted(os.listdir(built.directory / "view")) == [".tilusbuild-view", "ops"]

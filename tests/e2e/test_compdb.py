@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from support import scale
 from support.nvcc_journal import FakeCuda
@@ -62,31 +59,6 @@ def test_all_schedules_into_a_file(project: Project):
     assert summary == {"event": "summary", "commands": 2, "missing": 0}
     nowhere = project.run("compdb", "-o", "none/file", status=2)
     assert nowhere.err == "error: none/file: No such file or directory\n"
-
-
-@pytest.mark.nvcc
-def test_a_clangd_from_before_the_architecture_parses_what_is_written_for_it(
-    new_project: NewProject,
-):
-    clangd = shutil.which("clangd") or shutil.which("clangd-14")
-    if clangd is None:
-        pytest.skip("needs clangd")
-    text = scale.manifest(scale.script(target="gpu", schedules=1)).replace("sm_80", "sm_90a")
-    template = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n" + scale.TEMPLATE
-    project = new_project(text, {"kernels/scale.cu.j2": template})
-    project.build()
-    project.run("compdb", "--clang", "-o", "compile_commands.json")
-    (entry,) = json.loads((project.directory / "compile_commands.json").read_text())
-    done = subprocess.run(
-        [clangd, f"--check={entry['file']}", f"--compile-commands-dir={project.directory}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    errors = [line for line in done.stderr.splitlines() if line.startswith("E[")]
-    # It tries each refactoring on each token: where there is none, that is no error of the source.
-    assert [line for line in errors if "tweak:" not in line] == []
-    assert "Building AST" in done.stderr
 
 
 def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project: NewProject, fake_cuda: FakeCuda):

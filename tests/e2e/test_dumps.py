@@ -54,12 +54,6 @@ def test_what_failed_is_dumped_as_far_as_it_went(dumped):
     assert "oops" in (bad / "module/ir/host.ii").read_text()
 
 
-def test_a_dump_is_made_once(dumped):
-    before = {path: path.stat().st_ino for path in dumped.cache.rglob("ir/*")}
-    dumped.build("--dump-ir", "-v")
-    assert {path: path.stat().st_ino for path in dumped.cache.rglob("ir/*")} == before
-
-
 def test_show(dumped):
     assert "constexpr int unroll = 1;" in dumped.run("cache", "show", "scale/0", "--source").out
     assert "oops" in dumped.run("cache", "show", "scale/1", "--log").out
@@ -101,12 +95,11 @@ def test_of_a_gpu(new_project: NewProject):
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("flags", [[], ["-lineinfo"]])
 def test_sass_is_dumped_for_the_architectures_of_the_target_and_no_other(
-    new_project: NewProject, flags: list[str]
+    new_project: NewProject,
 ) -> None:
     manifest = scale.manifest(
-        scale.script(target="gpu", schedules=1), build=f"flags = {flags}".replace("'", '"')
+        scale.script(target="gpu", schedules=1), build='flags = ["-lineinfo"]'
     ).replace('arch = "sm_80"', 'arch = "sm_90a"')
     project = new_project(manifest, {"kernels/scale.cu.j2": scale.TEMPLATE})
     project.build("--dump-ir")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from support import scale
@@ -52,15 +49,6 @@ def test_run_checks_the_numbers(new_project: NewProject):
     assert project.run("run", "scale", "--json", status=1).summary["wrong"] == 1
 
     assert 'did you mean "scale"?' in project.run("run", "scal", status=2).err
-
-
-def test_the_module_and_the_program_are_the_same(project: Project):
-    program = os.path.join(os.path.dirname(sys.executable), "tilusbuild")
-    versions = [
-        subprocess.run([*words, "--version"], capture_output=True, check=True).stdout
-        for words in ([program], [sys.executable, "-m", "tilusbuild"])
-    ]
-    assert versions[0] == versions[1]
 
 
 def test_looking_around(project: Project):

@@ -110,18 +110,3 @@ def test_it_lies_beside_the_source(new_project: NewProject, compiler: str) -> No
     else:
         error = project.run("build", "--device-compiler", compiler, status=1).err
         assert "NVRTC takes #include <config.inc> for" in error
-
-
-@pytest.mark.parametrize(
-    ("new", "said"),
-    [
-        ('{ "source.cu" = "config.inc.j2" }', '"source.cu" cannot name a generated header'),
-        ('{ "a/b.h" = "config.inc.j2" }', '"a/b.h" cannot name a generated header'),
-        ('{ "config.inc" = "config.j2" }', 'there is no template "config.j2"'),
-        ('{ "config.inc" = 3 }', "must be a template, not an integer"),
-    ],
-)
-def test_what_cannot_be_generated_is_said(new_project: NewProject, new: str, said: str) -> None:
-    project = new_project(MANIFEST, FILES)
-    project.edit("tilus.toml", '{ "config.inc" = "config.inc.j2" }', new)
-    assert said in project.run("plan", status=2).err

@@ -39,7 +39,6 @@ def in_journal(fake_cuda, behaviour):
     ("number", "status", "whom"),
     [
         (signal.SIGINT, 130, "group"),  # Ctrl-C
-        (signal.SIGINT, 130, "parent"),
         (signal.SIGTERM, 143, "parent"),
         (signal.SIGHUP, 129, "group"),  # the terminal is closed
     ],

@@ -19,7 +19,6 @@ from tilusbuild.expr import ExprError, parse
 from tilusbuild.manifest.loading import load
 from tilusbuild.render.messages import missing_header_help
 from tilusbuild.report.summary import summary_text
-from tilusbuild.signature import SignatureError, parse_argument
 
 
 @pytest.mark.parametrize(
@@ -104,14 +103,6 @@ def test_a_misspelt_header_and_one_that_is_nowhere(tmp_path: Path) -> None:
     assert "headers = " not in said("cublasLt.h")
     assert "include-dirs" in said("cublasLt.h")
     assert 'headers = ["deep/tiles.cuh"]' in said("deep/tiles.cuh")
-
-
-def test_void_is_no_element_type() -> None:
-    with pytest.raises(SignatureError) as caught:
-        parse_argument("p", "void*[n]")
-    assert "u8*[n]" in str(caught.value.hint)
-    assert 'an opaque pointer is "void*"' in str(caught.value.hint)
-    assert parse_argument("p", "void*").dims is None
 
 
 def test_a_template_is_not_told_to_be_extern_c() -> None:

@@ -64,24 +64,7 @@ def test_each_script_is_compiled_by_its_own_toolkit(
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 2)
 
 
-def test_a_program_that_names_no_toolchain_keeps_its_hash(
-    two: MakeTwo, new_project: NewProject, fake_cuda: FakeCuda
-) -> None:
-    project = two()
-    project.build("plain")
-    alone = new_project(
-        scale.manifest(scale.script("plain", target="gpu")),
-        {"kernels/plain.cu.j2": scale.TEMPLATE},
-        "alone",
-        **fake_cuda.environment,
-    )
-    alone.build()
-    assert alone.programs.keys() == project.programs.keys()
-
-
-@pytest.mark.parametrize(
-    "changed", ["include/cuda_fp16.h", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc"]
-)
+@pytest.mark.parametrize("changed", ["include/cuda_fp16.h", "bin/ptxas"])
 def test_a_change_of_one_toolkit_compiles_its_own_programs_only(
     two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda, changed: str
 ) -> None:
@@ -99,11 +82,10 @@ def test_a_change_of_one_toolkit_compiles_its_own_programs_only(
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 4)
 
 
-@pytest.mark.parametrize("verdict", ["", "// fake: fail\n"])
 def test_what_one_toolkit_said_is_believed_while_another_changes(
-    two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda, verdict: str
+    two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda
 ) -> None:
-    project = two(template=f"// fake: slow 0.4\n{verdict}")
+    project = two(template="// fake: slow 0.4\n")
     process = project.start("build", "-j1", "-k", "0")
     wait_until(lambda: len(fake_cuda.journal) > 0)
     with (Path(other_cuda.nvcc).parents[1] / "bin/nvcc.profile").open("a") as file:
@@ -113,7 +95,7 @@ def test_what_one_toolkit_said_is_believed_while_another_changes(
     assert "other/bin/nvcc.profile changed while it was used; build again" in said
     texts = [(path / "options.txt").read_text() for path in project.programs.values()]
     assert ["\nnvcc 13.0.88 " in each for each in texts] == [True, True]
-    summary = project.build("-k", "0", status=1 if verdict else 0)
+    summary = project.build("-k", "0", status=0)
     assert summary["attempts"] == 2
 
 
@@ -135,12 +117,6 @@ def test_a_toolkit_that_is_not_there_is_a_mistake_at_its_line(two: MakeTwo) -> N
     assert 'error: no nvcc found for toolchain.named.other.nvcc = "==12.8.*"' in said
     assert "version 13.0.88 does not meet ==12.8.*" in said
     assert "pip install --target DIR 'nvidia-cuda-nvcc==12.8.*'" in said
-
-
-def test_a_toolchain_that_is_not_declared_is_a_mistake_with_those_that_are(two: MakeTwo) -> None:
-    said = two('toolchain = "newer"').run("build", status=2).err
-    assert 'unknown toolchain "newer"' in said
-    assert "known: other" in said
 
 
 def test_a_target_names_a_toolchain_for_scripts_that_name_none(

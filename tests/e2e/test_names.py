@@ -92,10 +92,3 @@ def test_run_numbers_as_build_does(built) -> None:
     assert by_number.startswith("scale[kind=c]/1 cpu: unroll=2")
     refused = project.run("run", "scale[kind=c]/2 cpu", "--size", "n=8", status=2)
     assert "they go from 0 to 1" in refused.err
-
-
-def test_a_word_that_is_no_name_is_said_to_be_none(built) -> None:
-    project, _ = built
-    for words in (("cache", "ls"), ("cache", "show"), ("build",)):
-        refused = project.run(*words, "n=8,n=9", status=2)
-        assert "a name is SCRIPT" in refused.err

@@ -237,51 +237,6 @@ def test_watch_links_after_each_save(backend: Project):
     assert backend.compiled() == 0
 
 
-def test_random_edits_rebuild_what_they_reach_and_nothing_else(
-    new_project: NewProject, tmp_path: Path
-):
-    """An object is compiled when the texts that it reaches are new, and the library is linked when
-    the set of its objects is; so an oracle that only compares texts knows how many compile."""
-    needs_cxx()
-    rng = random.Random(16)
-    names = [f"s{n}" for n in range(5)]
-    texts = {f"src/h{n}.h": f"#define H{n} {n}\n" for n in range(3)}
-    for n, name in enumerate(names):
-        include = f'#include "h{rng.randrange(3)}.h"\n'
-        texts[f"src/{name}.cpp"] = f"{include}int {name}() {{ return {n}; }}\n"
-    text = head() + '[library.l]\nsources = ["src/*.cpp"]\n'
-    project = new_project(text, texts)
-    seen: set[object] = set()
-    links: set[object] = set()
-    for step in range(8):
-        sources = {
-            (path, text, texts["src/" + text.split('"')[1]])
-            for path, text in texts.items()
-            if path.endswith(".cpp")
-        }
-        new = sources - seen
-        seen |= sources
-        linked = frozenset(sources) not in links
-        links.add(frozenset(sources))
-        assert project.compiled() == len(new) + linked, (step, sorted(texts))
-        path = rng.choice(sorted(texts))
-        match rng.randrange(4):
-            case 0 if path.endswith(".cpp") and len(sources) > 2:
-                del texts[path]
-                (project.directory / path).unlink()
-            case 1:
-                texts[f"src/n{step}.cpp"] = f'#include "h0.h"\nint n{step};\n'
-            case 2:
-                pass
-            case _:
-                texts[path] += f"// {rng.randrange(2)}\n"
-        project.write_all(texts)
-    project.build()
-    elsewhere = project.copy(tmp_path / "clean", cache=False)
-    elsewhere.build()
-    assert elsewhere.libraries.items() <= project.libraries.items()
-
-
 CUDA = {
     "src/a.cu": "#include <cuda_runtime.h>\nnamespace { __device__ int hidden = 1; }\n"
     "extern __device__ int other(int);\n"
@@ -322,17 +277,6 @@ def test_device_code_is_linked_where_it_is_asked_for(
     assert (tmp_path / "made.so").read_bytes() == made.read_bytes()
     project.edit("src/host.cpp", "int v;", "int v = 0;")
     assert project.compiled() == 2
-
-
-@pytest.mark.nvcc
-def test_a_shared_runtime_is_not_in_the_library(new_project: NewProject):
-    text = head("gpu", "sm_80") + (
-        '[library.l]\nsources = ["src/*.cpp"]\noutput = "l.so"\ncudart = "none"\n'
-        'undefined = true\nlink-libs = ["m"]\n'
-    )
-    project = new_project(text, CUDA)
-    project.build()
-    assert (project.directory / "l.so").stat().st_size < 40_000
 
 
 @pytest.mark.nvcc

@@ -107,25 +107,18 @@ def assert_mended(project: Project, what: object) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_parts_deleted(built: Project, seed: int) -> None:
     choose = random.Random(seed)
-    names = choose.sample(parts(built.cache), choose.choice((1, 1, 2, 5, 20)))
+    names = choose.sample(parts(built.cache), choose.choice((1, 2, 5, 20)))
     for name in names:
         delete(built.cache, name)
     assert_mended(built, names)
 
 
-@pytest.mark.parametrize("name", ["index.json", "include", "scripts", "programs", "state", ""])
+@pytest.mark.parametrize("name", ["index.json", "include", "state", ""])
 def test_a_whole_directory_deleted(built: Project, name: str) -> None:
     delete(built.cache, name)
+    if name in ("include", "index.json"):
+        assert built.compiled() == 0
     assert_mended(built, name)
-
-
-@pytest.mark.parametrize(
-    "kind", ["meta.json", "program.txt", "source.cu", "compile.sh", "MANIFEST"]
-)
-def test_one_file_deleted(built: Project, kind: str) -> None:
-    path = next(iter(sorted(built.cache.rglob(kind))))
-    path.unlink()
-    assert_mended(built, path)
 
 
 @pytest.mark.parametrize("kind", READ_BY_A_LOAD)
@@ -164,12 +157,6 @@ def test_who_finds_that_a_part_of_a_program_was_cut(built: Project) -> None:
     assert_mended(built, program)
 
 
-def test_headers_come_back_without_a_compile(built: Project) -> None:
-    shutil.rmtree(built.cache / "include")
-    assert built.compiled() == 0
-    assert_mended(built, "include")
-
-
 def test_an_index_that_was_deleted_costs_no_program(built: Project) -> None:
     (built.cache / "index.json").unlink()
     assert "nothing was removed" in built.run("cache", "gc", status=None).err
@@ -178,11 +165,8 @@ def test_an_index_that_was_deleted_costs_no_program(built: Project) -> None:
     assert_mended(built, "gc")
 
 
-@pytest.mark.parametrize("place", ["records", "manifests"])
-def test_what_a_killed_build_left_in_the_home_goes_with_the_next(
-    built: Project, place: str
-) -> None:
-    litter = Path(os.environ["HOME"], ".cache/tilusbuild", place, ".tmp-left")
+def test_what_a_killed_build_left_in_the_home_goes_with_the_next(built: Project) -> None:
+    litter = Path(os.environ["HOME"], ".cache/tilusbuild/records/.tmp-left")
     litter.parent.mkdir(parents=True, exist_ok=True)
     litter.write_text("part")
     os.utime(built.directory / "tilus.toml")

@@ -47,8 +47,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_opens_without_a_complaint_and_asks_nobody(
     window: Browser, report: Path, page: str, width: int, scheme: str

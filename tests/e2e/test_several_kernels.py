@@ -100,42 +100,6 @@ def test_all_kernels_of_a_schedule_go_through_one_front_end(new_project: NewProj
     assert {each["script"]: each["status"] for each in ended} == {"poly.backward": "pruned"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (
-            'dx = { type = "f32*[n]"',
-            'dx = { type = "f32*[k]"',
-            'tilus.toml:18:55: error: dimension "k" is neither an argument nor a constant',
-        ),
-        (
-            'smem = "4 * block"',
-            'smem = "4 * blok"',
-            'tilus.toml:19:70: error: unknown name "blok"',
-        ),
-        (
-            'kernel = "poly_backward"',
-            "space = { x = [1] }",
-            'tilus.toml:17:1: error: unknown key "space" in [script.poly.kernels.backward]',
-        ),
-        (
-            "space = { block = [64, 128] }",
-            'kernel = "poly"',
-            'tilus.toml:12:14: error: both "kernel" and "kernels" are set',
-        ),
-        ('template = "poly.cu.j2"', 'template = "pol.cu.j2"', "tilus.toml:10:12: error: there is"),
-    ],
-)
-def test_a_mistake_is_shown_where_it_is_written(
-    new_project: NewProject, old: str, new: str, said: str
-) -> None:
-    project = on_cpu(new_project)
-    project.edit("tilus.toml", old, new)
-    error = project.run("plan", status=2).err
-    assert said in error
-    assert error.count("error:") == 1, error
-
-
 def test_a_kernel_that_the_template_has_not_is_its_own_failure(
     new_project: NewProject, tmp_path: Path
 ) -> None:

@@ -90,18 +90,6 @@ def test_a_script_whose_schedules_build_elsewhere_does_not_fail_here(
     assert (summary["attempts"], summary["failed"], summary["cached"]) == (0, 1, 1)
 
 
-def test_a_default_that_does_not_compile_fails_its_shard_and_no_other(
-    new_project: NewProject,
-) -> None:
-    template = scale.TEMPLATE.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
-    text = scale.manifest(scale.script(more="default = { unroll = 1 }"))
-    project = new_project(text, {"kernels/scale.cu.j2": template})
-    shards = built_apart(project, 2, status=None)
-    assert sorted(shard.summary["exit_status"] for shard in shards) == [0, 1]
-    (verdict,) = next(s.summary["scripts"] for s in shards if s.summary["exit_status"])
-    assert verdict["reason"] == "its default schedule does not compile"
-
-
 def test_shards_of_different_sources_are_not_mixed(project: Project) -> None:
     first, second = built_apart(project, 2)
     second.edit("kernels/scale.cu.j2", "a * x", "a + x")

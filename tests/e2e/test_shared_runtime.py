@@ -70,11 +70,3 @@ def test_a_shared_runtime(new_project: NewProject, tmp_path: Path) -> None:
     # No toolkit is on the loader's path, so what opens it finds the runtime by itself.
     command = [sys.executable, "-c", f"{FIND}open_launcher(sys.argv[1])"]
     subprocess.run([*command, made["shared"] / "module/lib.so"], check=True)
-
-
-def test_what_has_no_host_code_has_no_runtime(new_project: NewProject) -> None:
-    text = MANIFEST.replace('entry = "scale"\ncudart', 'kernel = "scale"\ncudart')
-    project = new_project(text, {"scale.cu": SOURCE})
-    found = project.run("plan", status=2).err
-    assert '"cudart" is for scripts with an entry' in found
-    assert "tilus.toml:20:" in found

@@ -181,30 +181,6 @@ def test_another_struct_does_not_compile(
     assert said in project.run("build", status=1).err
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ('"struct Params"', '"struct Params" is not a struct type'),
-        ('"struct P { }"', '"" is not a member of a struct'),
-        ('"struct P { float x }"', '"float x" is not a member of a struct'),
-        ('"struct P { f32 x; f32 x }"', 'two members are called "x"'),
-        (
-            '"struct P { f32 x[2][3]; }"',
-            "an array of arrays, and a struct, is one array of its size",
-        ),
-        ('"struct P { f32* x; }"', "any pointer is void*"),
-        ('"struct P { f32 x[0] }"', '"f32 x[0]" has no elements'),
-        ('"struct P { u8 x[40000] }"', "a struct of 40000 bytes; a kernel takes 32764 at most"),
-        ('{ type = "struct P { f32 x }", out = true }', "a struct is passed by value"),
-        ('{ type = "struct P { f32 x }", align = 16 }', "a struct is passed by value"),
-    ],
-)
-def test_what_is_no_struct_is_said(new_project: NewProject, written: str, said: str) -> None:
-    project = new_project(MANIFEST, {"take.cpp.j2": SOURCE})
-    project.edit("tilus.toml", f'p = "{PARAMS}"', f"p = {written}")
-    assert said in project.run("plan", status=2).err
-
-
 @pytest.mark.nvcc
 def test_a_kernel_takes_structs(new_project: NewProject) -> None:
     manifest = MANIFEST.replace('arch = "cpu"', 'arch = "sm_90a"').replace("take.cpp", "take.cu")

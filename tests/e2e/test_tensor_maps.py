@@ -16,7 +16,6 @@ from support import tiles
 from support.project import NewProject
 
 COMPILE = Path(__file__).parents[1] / "compile"
-BOX = 'box = ["block_m", "block_n"], swizzle = "row", l2'
 X = {"dtype": "bf16", "shape": [100, 200], "data": 1 << 20}
 
 
@@ -105,25 +104,3 @@ def test_what_does_not_fit_is_not_built(
     project.edit("tilus.toml", old, new)
     project.edit("tilus.toml", "block_m = [32, 64]", "block_m = [32]")
     assert said in project.run("build", status=1).err
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('tensor-map = "x"', 'tensor-map = "m"', '"m" is not a tensor that is always there'),
-        ('tensor-map = "x"', 'tensor-map = "x", out = true', "nothing of a tensor"),
-        (
-            BOX,
-            "l2",
-            "a tensor map has a box",
-        ),
-        (BOX, "box = [8], l2", "1 sizes"),
-        (BOX, 'box = ["m", 8], l2', '"m"'),
-        ('tensor-map = "x", box', 'type = "i32", box', '"box" is for tensor maps'),
-        ('x = { type = "bf16*[m, n]"', 'x = { type = "bf16*[]"', '"x" has 0 dimensions'),
-    ],
-)
-def test_what_cannot_be_is_said(new_project: NewProject, old: str, new: str, said: str) -> None:
-    project = new_project(tiles.MANIFEST, tiles.FILES)
-    project.edit("tilus.toml", old, new)
-    assert said in project.run("plan", status=2).err

@@ -33,11 +33,9 @@ def gone(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "how", "verdict"),
     [
-        ("bin/ptxas", replaced, ""),
         ("bin/ptxas", gone, "// fake: fail\n"),
         ("bin/nvcc.profile", overwritten, ""),
-        ("include/cuda_fp16.h", replaced, "// fake: fail\n"),
-        ("include/cuda_fp16.h", gone, ""),
+        ("include/cuda_fp16.h", replaced, ""),
         ("nvvm/libdevice/libdevice.10.bc", overwritten, "// fake: fail\n"),
     ],
 )
@@ -49,7 +47,7 @@ def test_a_compile_that_ran_while_a_tool_changed_is_not_recorded(
     verdict: str,
 ) -> None:
     made = new_project(
-        scale.manifest(scale.script(target="gpu", schedules=6)),
+        scale.manifest(scale.script(target="gpu", schedules=2)),
         {"kernels/scale.cu.j2": f"// fake: slow 0.4\n{verdict}" + scale.TEMPLATE},
         **fake_cuda.environment,
     )
@@ -66,7 +64,7 @@ def test_a_compile_that_ran_while_a_tool_changed_is_not_recorded(
         path.with_name("away").rename(path)
     status = 1 if verdict else 0
     summary = made.build(status=status)
-    assert (summary["cached"], summary["attempts"]) == (0, 6)
+    assert (summary["cached"], summary["attempts"]) == (0, 2)
 
 
 def test_an_equal_tool_that_takes_a_tools_place_is_noticed_and_rebuilds_nothing(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 
 import pytest
 
@@ -65,15 +64,6 @@ def test_tilus(built):
     ]
     rows = (script / "schedule.txt").read_text().splitlines()
     assert [row.split() for row in rows[2:]] == [["0", "1"], ["1", "3"]]
-
-
-def test_a_program_of_the_view_compiles_to_the_same_bytes(built):
-    built.run("cache", "export", "--layout", "tilus", "view")
-    (script,) = (built.directory / "view").glob("scripts/scale/*")
-    home = script / "programs" / "0" / "module"
-    made = built.directory / "again.so"
-    subprocess.run(["bash", home / "compile.sh", made], check=True, capture_output=True)
-    assert made.read_bytes() == (home / "lib.so").read_bytes()
 
 
 def test_tilelang(built):

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from support.covering import covering
 from support.cuda_on_cpu.emulator import Kernel, Launched
 from support.paths import ROOT
 from tilusbuild.expr import Value, parse
@@ -96,18 +95,6 @@ class Example:
             for schedule in space
             if wanted.items() <= {**params, **schedule.values}.items()
         ]
-
-    def covering(self, script: str, target: str, **wanted: Value) -> list[Program]:
-        """Of `programs`, some that stand for all: see `support.covering`."""
-        programs = self.programs(script, target, **wanted)
-        derived = self.manifest.scripts[script].derived
-        return covering(
-            programs,
-            [
-                {name: value for name, value in program.values.items() if name not in derived}
-                for program in programs
-            ],
-        )
 
     def default(self, script: str, target: str, **wanted: Value) -> Program:
         """The default schedule of the first instance whose constants are `wanted`."""

@@ -1,12 +1,9 @@
-"""examples/attention: the kernel emulated, against NumPy; one program by nvcc."""
+"""examples/attention: the kernel emulated, against NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from support.paths import ROOT
-from support.project import Project
 
 
 def arguments(heads, kv_heads, length, d):
@@ -28,10 +25,3 @@ def test_decode(attention, emulate, launch, head_dim, warps, rows):
         result = launch(program, kernel, given, heads=heads).tensors[3]
         expected = attention.reference.decode(*given[:4], given[7])
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_a_program_compiles(tmp_path):
-    project = Project(ROOT / "examples/attention", {"TILUSBUILD_CACHE_DIR": str(tmp_path)})
-    assert project.compiled("decode[head_dim=64] ampere", "--level", "0") == 1

@@ -1,12 +1,14 @@
 """nvcc compiles the examples without a word: no warning, and no spills in a default schedule."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
 
 import pytest
 
-from support.cuda_on_cpu import cute
+from support.paths import ROOT
+from support.project import Project
 
 DEFAULTS = [
     ("quickstart", "saxpy", "sm_80"),
@@ -33,26 +35,39 @@ def compile_program(program, directory, *flags):
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("example", "script", "target"), DEFAULTS)
-def test_defaults_compile_clean(request, tmp_path, example, script, target):
-    program = request.getfixturevalue(example).default(script, target)
-    assert compile_program(program, tmp_path) == ""
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-@pytest.mark.parametrize(("example", "script", "target"), DEFAULTS)
-def test_the_last_schedule_compiles_without_warnings(request, tmp_path, example, script, target):
-    """The one most unlike the default. What every pair of values computes is emulated."""
-    program = request.getfixturevalue(example).covering(script, target)[-1]
-    said = compile_program(program, tmp_path)
-    assert [line for line in said.splitlines() if "warning #" in line] == []
+def test_the_default_compiles_clean_and_the_last_schedule_without_warnings(
+    request, tmp_path, example, script, target
+):
+    found = request.getfixturevalue(example)
+    assert compile_program(found.default(script, target), tmp_path) == ""
+    said = compile_program(found.programs(script, target)[-1], tmp_path)
+    assert "warning #" not in said
 
 
 @pytest.mark.nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_the_cutlass_example_compiles_clean(cutlass, tmp_path, target):
-    headers = cute.cutlass_headers()
-    if headers is None:
+    spec = importlib.util.find_spec("cutlass_library")
+    if spec is None or spec.origin is None:
         pytest.skip("no CUTLASS headers: pip install nvidia-cutlass==4.2.0.0")
+    headers = os.path.join(os.path.dirname(spec.origin), "source", "include")
     assert compile_program(cutlass.default("linear", target), tmp_path, f"-I{headers}") == ""
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "selected", "symbol"),
+    [
+        ("attention", "decode[head_dim=64] ampere", "decode"),
+        ("hopper", "rms_norm hopper", "rms_norm"),
+        ("marlin", "gemm[dtype=f16]", "_ZN5w4a164gemmI6__half"),
+    ],
+)
+def test_a_program_is_built(tmp_path, example, selected, symbol):
+    """The build compares the kernel's parameters with the manifest's: a map, a pointer, numbers."""
+    project = Project(ROOT / "examples" / example, {"TILUSBUILD_CACHE_DIR": str(tmp_path)})
+    assert project.compiled(selected, "--level", "0") == 1
+    (meta,) = tmp_path.glob("programs/*/meta.json")
+    assert symbol in meta.read_text()

@@ -80,16 +80,6 @@ def test_tiles_cover_the_matrix_in_groups(gemm, emulate, launch):
     )
 
 
-@pytest.mark.slow
-def test_schedules_with_every_pair_of_values(gemm, emulate, launch):
-    """Those of ampere are among those of hopper, with the same source."""
-    sources = {program.source for program in gemm.programs("gemm", "hopper")}
-    assert sources >= {program.source for program in gemm.programs("gemm", "ampere")}
-    for program in gemm.covering("gemm", "hopper", dtype="f16"):
-        m, n, k = (program.values[f"block_{d}"] * 2 - 8 for d in "mnk")
-        check_launch(gemm, launch, program, emulate(program), m, n, k + 8, order="backward")
-
-
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("sizes", [(16, 64, 128), (37, 45, 51), (65, 33, 130)])
 def test_on_the_cpu(gemm, native, dtype, sizes):

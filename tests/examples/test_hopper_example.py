@@ -1,20 +1,11 @@
-"""examples/hopper: its host function against NumPy, and nvcc's kernel; tests/gpu calls it."""
+"""examples/hopper: its host function against NumPy; tests/gpu calls the kernel."""
 
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-from support.paths import ROOT
-from support.project import Project
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(ROOT / "examples/hopper", {"TILUSBUILD_CACHE_DIR": str(tmp_path)})
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 1000)])
@@ -40,10 +31,3 @@ def test_shared_memory_holds_the_slices_of_all_columns(hopper, columns):
         assert row_bytes * values["cluster"] >= columns
         assert grid == [values["cluster"], -(-33 // values["tile_rows"])]
         assert block == [32 * values["tile_rows"]]
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_a_program_compiles(project):
-    """The build compares the kernel's parameters with the manifest's: a map, a pointer, numbers."""
-    assert project.compiled("rms_norm hopper", "--level", "0") == 1

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from support.cuda_on_cpu.emulator import Kernel
 from support.paths import ROOT
-from support.project import Project
 
 EXAMPLE = ROOT / "examples/marlin"
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(EXAMPLE, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
 
 
 def generated() -> set[tuple[int, int, int, int, int]]:
@@ -61,11 +52,3 @@ gemm(const float *a, const int *b, const float *scales, float *c, int m, int n, 
     done = kernel.launch([2, 1, 1], [128, 1, 1], 0, [a, b, scales, c, *sizes])
     expected = a @ ((q - 8) * np.repeat(scales, 32, axis=0)).astype(np.float32)
     np.testing.assert_allclose(done.tensors[3], expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_a_program_compiles(project, tmp_path):
-    assert project.compiled("gemm[dtype=f16]", "--level", "0") == 1
-    (meta,) = (tmp_path / ".cache/programs").glob("*/meta.json")
-    assert "_ZN5w4a164gemmI6__half" in meta.read_text()

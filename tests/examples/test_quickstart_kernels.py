@@ -53,21 +53,6 @@ def test_rms_norm(quickstart, emulate, launch, schedule):
             np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_schedules_with_every_pair_of_values(quickstart, emulate, launch):
-    for program in quickstart.covering("saxpy", "sm_90a"):
-        arguments = saxpy_arguments(4100)
-        result = launch(program, emulate(program), arguments, n=4100).tensors[1]
-        expected = quickstart.reference.saxpy(*arguments[:3])
-        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-    for program in quickstart.covering("rms_norm", "sm_90a"):
-        arguments = rms_norm_arguments(9, 1400)
-        x, weight, y, _, _, eps = arguments
-        result = launch(program, emulate(program), arguments, m=9, n=1400).tensors[2]
-        expected = quickstart.reference.rms_norm(x, weight, y, eps)
-        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
-
-
 def pointer(array):
     return array.ctypes.data_as(ctypes.c_void_p)
 

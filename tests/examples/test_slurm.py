@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,27 +66,3 @@ def test_a_step_gets_the_job_and_the_compiler_does_not(project: Project, tmp_pat
     project.run("build", SLURM_JOB_ID="7", STEPS=str(steps))
     assert set(steps.read_text().split()) == {"7"}
     assert published(project.cache) == expected
-
-
-def cluster() -> None:
-    """Skip where no cluster takes jobs."""
-    if shutil.which("sbatch") is None:
-        pytest.skip("needs Slurm: there is no sbatch")
-    if subprocess.run(["sinfo"], capture_output=True, timeout=20).returncode:
-        pytest.skip("needs Slurm: no slurmctld answers")
-
-
-def test_on_a_cluster(project: Project) -> None:
-    cluster()
-    environment = {**os.environ, "TILUSBUILD": COMMAND}
-    for array in ("1-2", "0"):
-        words = ["sbatch", "--wait", f"--array={array}", str(SCRIPT)]
-        subprocess.run(words, cwd=project.directory, env=environment, check=True, timeout=300)
-    expected = whole(project)
-    assert published(project.cache) == expected
-    text = (project.directory / "tilus.toml").read_text()
-    srun = '\n[toolchain]\nlauncher = ["srun", "-n1", "-c1", "--overlap", "--quiet"]\n'
-    project.write("tilus.toml", text + srun)
-    steps = ["salloc", "--quiet", "-n2", COMMAND, "build", "-j2", "--cache-dir", "steps"]
-    subprocess.run(steps, cwd=project.directory, check=True, timeout=300, capture_output=True)
-    assert published(project.directory / "steps") == expected

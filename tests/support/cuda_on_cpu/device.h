@@ -307,9 +307,6 @@ namespace ptx {
 LDMATRIX(_shared_b16, false)
 LDMATRIX(_trans_shared_b16, true)
 #undef LDMATRIX
-// PTX takes the shape and the count in either order; CuTe has the other one.
-inline constexpr auto &ldmatrix_sync_aligned_x4_m8n8_shared_b16 = ldmatrix_sync_aligned_m8n8_x4_shared_b16;
-inline constexpr auto &ldmatrix_sync_aligned_x4_trans_m8n8_shared_b16 = ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16;
 
 #define MMA(type)                                                                                        \
   inline void mma_sync_aligned_m16n8k16_row_col_f32_##type##_##type##_f32(                               \
@@ -336,8 +333,6 @@ inline void cvt_rn_f16_f32(unsigned short &to, float from) { to = device::to_f16
   inline void name(unsigned to, const void *from, int bytes, int read) { device::copy_async(to, from, bytes, read); }
 COPY(cp_async_cg_shared_global)
 COPY(cp_async_ca_shared_global)
-COPY(cp_async_cg_shared_global_L2_128B)
-COPY(cp_async_ca_shared_global_L2_128B)
 #undef COPY
 inline void cp_async_commit_group() { device::commit_copies(); }
 inline void cp_async_wait_group(int newest) { device::wait_copies(newest); }

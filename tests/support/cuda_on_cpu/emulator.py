@@ -30,9 +30,8 @@ class Launched:
 
 
 class Kernel:
-    def __init__(self, source: str, kernel: str, directory: str, more: Sequence[str] = ()):
-        """Compiles `source`, with `more` flags; files go to `directory`, which is the kernel's
-        own."""
+    def __init__(self, source: str, kernel: str, directory: str):
+        """Compiles `source`; files go to `directory`, which is the kernel's own."""
         self._directory = directory
         self._program = os.path.join(directory, "kernel")
         text = os.path.join(directory, "kernel.cc")
@@ -40,7 +39,7 @@ class Kernel:
             file.write(translate(source, kernel))
         # The sanitizer finds vector accesses that are not aligned, which a GPU refuses.
         flags = ["-std=c++17", "-O1", "-w", "-fsanitize=alignment", "-fno-sanitize-recover=all"]
-        command = ["g++", *flags, *more, f"-I{HERE}", "-o", self._program, text]
+        command = ["g++", *flags, f"-I{HERE}", "-o", self._program, text]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise KernelError(done.stderr)

@@ -25,17 +25,14 @@ def translate(source: str, kernel: str) -> str:
     )
 
 
-def assembly(source: str, known: frozenset[str] | None = None) -> str:
-    """Calls instead of inline assembly. With `known`, other instructions fail when reached."""
+def assembly(source: str) -> str:
+    """Calls instead of inline assembly."""
     pieces, end = [], 0
     while match := ASSEMBLY.search(source, end):
         pieces.append(source[end : match.start()])
         sections, end = _sections(source, match.end())
         name, arguments = _call(sections)
-        if known is None or name in known:
-            pieces.append(f"ptx::{name}({', '.join(arguments)})")
-        else:
-            pieces.append(f'device::fail("{name}")')
+        pieces.append(f"ptx::{name}({', '.join(arguments)})")
     return "".join([*pieces, source[end:]])
 
 

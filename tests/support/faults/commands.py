@@ -18,9 +18,6 @@ from typing import Any
 PATIENCE = 30.0
 """Seconds after which a command hangs. No trial has work for more than a few."""
 _SETTLE_SECONDS = 5.0
-_WORKS = 96
-"""Commands of one worker."""
-_STREAMS = ("out", "err")
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,6 @@ class Server:
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._ended: dict[int, int] = {}
         self._count = 0
-        self._worker = 0
-        self._left = 0
-        self._warm = False
         self.interpreters = False
         """Commands are started as a person starts them, each by an interpreter of its own."""
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -91,38 +85,33 @@ class Server:
         environment: Mapping[str, str],
         *,
         join: bool = False,
-        limits: Mapping[str, int] | None = None,
-        group: str = "",
         stopped: bool = False,
     ) -> Running:
-        """Start a command. `join`: the faults of the page are for it; `group`: the file of a
-        control group that it joins; `stopped`: it waits for SIGCONT first."""
-        request = {
-            **self._command(words, cwd, environment),
-            "join": join,
-            "limits": {**(limits or {})},
-            "group": group,
-            "stopped": stopped,
-            "interpreter": self.interpreters,
-        }
-        self._ask(start=request)
-        pid = self._expect("started", 60)
-        return Running(pid, Path(request["out"]), Path(request["err"]))
+        """Start a command. `join`: the faults of the page are for it; `stopped`: it waits for
+        SIGCONT first."""
+        request = self._request(words, cwd, environment)
+        how = {"join": join, "stopped": stopped, "interpreter": self.interpreters}
+        self._ask(start={**request, **how})
+        return Running(self._expect("started", 60), Path(request["out"]), Path(request["err"]))
 
-    def run_calm(self, words: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Ended:
-        """Run a command to which nothing happens: by a worker, in a tenth of the time."""
-        if self.interpreters:
-            return self.run(words, cwd, environment)
-        request = self._command(words, cwd, environment)
-        if not self._warm:
-            self._ask(warm=request)
-        else:
-            self._ask_worker(request)
-        status, hung = self._calm_status()
-        if status is None or not self._left:
-            self._retire()
-        texts = [Path(request[kind]).read_bytes().decode(errors="replace") for kind in _STREAMS]
-        return Ended(-signal.SIGKILL if status is None else status, texts[0], texts[1], hung)
+    def warm(self, words: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Ended:
+        """Have the server itself run a command: what it forks later starts with code that is
+        quick."""
+        request = self._request(words, cwd, environment)
+        self._ask(warm=request)
+        status = self._expect("warmed", 120)
+        return Ended(status, _text(request["out"]), _text(request["err"]))
+
+    def _request(
+        self, words: Sequence[str], cwd: Path, environment: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return the request of a command, with files for what it says."""
+        self._count += 1
+        said = {kind: self._said / f"{kind}{self._count % 64}" for kind in ("out", "err")}
+        for path in said.values():
+            path.write_bytes(b"")
+        files = {kind: str(path) for kind, path in said.items()}
+        return {"words": [*words], "cwd": str(cwd), "env": {**environment}, **files}
 
     def wait(self, running: Running, seconds: float = PATIENCE) -> Ended:
         """Wait for a command, or kill its session after `seconds`."""
@@ -134,8 +123,7 @@ class Server:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             status = self._status(running.pid, 60)
-        texts = [path.read_bytes().decode(errors="replace") for path in (running.out, running.err)]
-        return Ended(status, texts[0], texts[1], hung)
+        return Ended(status, _text(running.out), _text(running.err), hung)
 
     def settle(self, seconds: float = _SETTLE_SECONDS) -> list[str]:
         """Wait for everything that commands left running; returns what did not end by itself."""
@@ -143,55 +131,7 @@ class Server:
         left: list[str] = self._expect("left", seconds + 60)
         return left
 
-    def _command(
-        self, words: Sequence[str], cwd: Path, environment: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """Return the request of a command, with files for what it says."""
-        self._count += 1
-        said = {kind: self._said / f"{kind}{self._count % 64}" for kind in _STREAMS}
-        for path in said.values():
-            path.write_bytes(b"")
-        files = {kind: str(path) for kind, path in said.items()}
-        return {"words": [*words], "cwd": str(cwd), "env": {**environment}, **files}
-
-    def warmed(self) -> None:
-        """From now on run calm commands in workers. Until then the server itself runs them, so that
-        what it forks later has run everything before, and starts with code that is quick."""
-        self._ask(freeze=True)
-        self._warm = True
-
-    def _ask_worker(self, request: dict[str, Any]) -> None:
-        if not self._worker:
-            self._ask(work=True)
-            self._worker, self._left = self._expect("started", 60), _WORKS
-        self._ask(calm=request)
-        self._left -= 1
-
-    def _calm_status(self) -> tuple[int | None, bool]:
-        """Return the exit status of a worker's command, None where it ended the worker; and
-        whether it hung."""
-        while True:
-            try:
-                answer = self._answers.get(timeout=PATIENCE)
-            except queue.Empty:
-                return None, True
-            if "calm" in answer:
-                return answer["calm"], False
-            self._ended[answer["ended"]] = answer["status"]
-            if answer["ended"] == self._worker:
-                return None, False
-
-    def _retire(self) -> None:
-        """End the worker, and whatever it left running."""
-        if self._worker:
-            with suppress(ProcessLookupError):
-                os.killpg(self._worker, signal.SIGKILL)
-            self._ask(retire=True)
-            self._status(self._worker, 60)
-            self._worker = 0
-
     def close(self) -> None:
-        self._retire()
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
@@ -221,3 +161,7 @@ class Server:
             answer = self._answers.get(timeout=seconds)
             self._ended[answer["ended"]] = answer["status"]
         return self._ended.pop(pid)
+
+
+def _text(path: str | Path) -> str:
+    return Path(path).read_bytes().decode(errors="replace")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from support.faults.group import NotTriedError
 from support.faults.world import World
@@ -25,16 +23,6 @@ def own_mounts() -> bool:
 def sh(*words: str) -> None:
     """Run a command that has to succeed."""
     subprocess.run(words, check=True, capture_output=True)
-
-
-@contextmanager
-def mounted(world: World, *words: str) -> Iterator[None]:
-    """Have a disk where the room was, by `mount WORDS`; raises where that is not allowed."""
-    mount(world, *words)
-    try:
-        yield
-    finally:
-        unmount(world)
 
 
 def mount(world: World, *words: str) -> None:

@@ -9,17 +9,14 @@ printed a traceback; the exit status is a documented one, and a failure says why
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from support.faults.commands import Ended
-from support.faults.measured import measured_problem, without_measured
 from support.faults.world import FIRST, Edition, Entries, Tree, World, below, entries, without_log
 from tilusbuild.state.temporary import TemporaryDirectory
 
@@ -35,14 +32,6 @@ _STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*\.lock")
 users share and nobody may remove while another waits for it."""
 _NOT_STARTED = "error while loading shared libraries"
 """What ld.so says, with status 127, when Python itself could not be loaded: none of us ran."""
-_FRAME = re.compile(r'^ *File "([^"]*)"', re.MULTILINE)
-_FIRST_FRAME = re.compile(r'Traceback \(most recent call last\):\n *File "<frozen ')
-_NO_FRAME = "<no Python frame>"
-_NO_RUNPY = "Could not import runpy module\n"
-"""What Python says when it has not come to `-m`; its library is what runpy imports."""
-_LIBRARY = sysconfig.get_path("stdlib") + os.sep
-_NO_SITE = "Fatal Python error: init_import_site:"
-"""What it says when it has not come so far; lines of `.pth` files are part of that."""
 _OF_PYTHON = (1, -signal.SIGINT)
 """How Python ends before it comes to code of ours; the second after a Ctrl-C."""
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
@@ -133,19 +122,10 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
 
 
 def has_not_begun(ended: Ended) -> bool:
-    """Return whether Python ended before it came to code of ours: all frames that it names are of
-    modules that are frozen into it, or of those that it needs to begin."""
-    err = ended.err
-    if ended.status not in _OF_PYTHON or ended.out:
-        return False
-    frames = _FRAME.findall(err)
-    of_python = ["<frozen "]
-    of_python += [_LIBRARY] if err.startswith(_NO_RUNPY) else []
-    of_python += [_LIBRARY, "<string>"] if err.startswith(_NO_SITE) else []
-    if "internal error:" in err or not all(frame.startswith(tuple(of_python)) for frame in frames):
-        return False
-    whole = len(_FIRST_FRAME.findall(err)) == err.count("Traceback")
-    return whole and (bool(frames) or _NO_FRAME in err)
+    """Return whether Python ended before it came to code of ours."""
+    ours = ended.out or "tilusbuild" in ended.err or "internal error:" in ended.err
+    its = any(frame in ended.err for frame in ("<frozen ", "<no Python frame>"))
+    return ended.status in _OF_PYTHON and its and not ours
 
 
 def _says_why(out: str) -> bool:
@@ -185,20 +165,22 @@ def _of_tree(
             yield Finding("torn", f"{name} is {_difference(world, name, files)}")
 
 
+def without_measured(script: Tree) -> Tree:
+    """A script's files without those that rest on what was measured, which have other bytes each
+    time."""
+    return {
+        path: data
+        for path, data in script.items()
+        if not path.startswith(("dispatch/", "latency/", "dispatch_table."))
+    }
+
+
 def _names_only(script: Tree) -> Tree:
     return {
         path: data
         for path, data in script.items()
         if path == "script.txt" or path.startswith(("programs/", "failed/"))
     }
-
-
-def _of_measured(world: World) -> Iterator[Finding]:
-    """What was measured is whole, the tables choose by it, and what is made of them follows."""
-    for name, files in entries(world.cache).items():
-        if name.startswith("scripts/") and (problem := measured_problem(files)):
-            yield Finding("stale", f"{name}: {problem}")
-    yield from _must_end(world, "after it", "dispatch", "check", "scale")
 
 
 def _difference(world: World, name: str, files: Tree) -> str:
@@ -214,7 +196,7 @@ def _difference(world: World, name: str, files: Tree) -> str:
 
 
 def _must_end(world: World, name: str, *words: str) -> Iterator[Finding]:
-    ended = world.run_calm(*words)
+    ended = world.run(*words)
     yield from of_command(ended, killed=False)
     if ended.status:
         said = (ended.out + ended.err)[-1500:]
@@ -248,7 +230,7 @@ def _of_ordinary_build(
     for finding in _of_tree(world, at_end, scenario=scenario):
         yield Finding("stale", f"{finding.what} in the end")
     if scenario.measures:
-        yield from _of_measured(world)
+        yield from _must_end(world, "after it", "dispatch", "check", "scale")
     yield from _of_files(world)
     yield from (Finding("left over", f"process {words}") for words in world.server.settle())
 
@@ -315,12 +297,12 @@ def judge_repaired(
     findings: list[Finding] = []
     steps = [scenario.words, ("cache", "gc")]
     for words in steps[::-1] if gc_first else steps:
-        ended = world.run_calm(*words)
+        ended = world.run(*words)
         findings += of_command(ended, killed=False)
         if ended.status and words == scenario.words:
             findings.append(Finding("stuck", f"{words} ends {ended.status}: {ended.err[-800:]}"))
     for words in (("cache", "verify"), ("cache", "verify", "--repair")):
-        ended = world.run_calm(*words)
+        ended = world.run(*words)
         findings += of_command(ended, killed=False)
         _take_away(world, damaged, ended.out)
     findings += _must_end(world, "repaired", *scenario.words)

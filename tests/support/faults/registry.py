@@ -8,12 +8,9 @@ from support.faults.groups import (
     clocks,
     compilers,
     damage,
-    disks,
-    limits,
     lives,
     power,
     traced,
-    vanishing,
 )
 
 _ALL: tuple[Group, ...] = (
@@ -23,13 +20,10 @@ _ALL: tuple[Group, ...] = (
     calls.KILLS,
     traced.TRACED,
     compilers.COMPILERS,
-    disks.DISKS,
     power.POWER,
     clocks.CLOCKS,
-    limits.LIMITS,
     lives.KEEPING,
     lives.REMOVING,
     damage.DAMAGE,
-    vanishing.VANISHING,
 )
 GROUPS = {group.name: group for group in _ALL}

@@ -5,19 +5,15 @@ A child runs `tilusbuild.cli.main` as `python -m tilusbuild` does, in a session 
 environment, directory and output files that it is given; what it leaves behind falls to the server,
 which is a subreaper (`--reap`), and so is found without searching.
 
-A fork shares its parent's memory until it touches it, and to touch what a command needs takes most
-of the time of a small one. So commands to which nothing happens are given to a *worker*, a fork
-that runs one after the other, and forgets in between what functions of tilusbuild remember.
+The code that a fork runs is slow until it has run: the specialized instructions, patterns and
+tables that a process makes for itself are its own. So the server first runs commands itself
+(`warm`), forgets what functions of tilusbuild remember of them, and forks from then on.
 
 The server reads a request a line (JSON) and writes an answer a line:
 
-    {"start": {"words", "cwd", "env", "out", …}}              {"started": PID}
+    {"start": {"words", "cwd", "env", "out", …}}                   {"started": PID}
                                                                    {"ended": PID, "status": N}
-    {"warm": {"words", "cwd", "env", "out", "err"}}                {"calm": STATUS}
-    {"freeze": true}
-    {"work": true}                                                 {"started": PID}, of a worker
-    {"calm": {"words", "cwd", "env", "out", "err"}}                {"calm": STATUS}
-    {"retire": true}                                               {"ended": PID, "status": N}
+    {"warm": {"words", "cwd", "env", "out", "err"}}                {"warmed": STATUS}
     {"settle": SECONDS}                                            {"left": ["command line", …]}
 
 It is a script of its own process: `Server` starts it and speaks to it."""
@@ -32,14 +28,13 @@ import importlib
 import json
 import os
 import pkgutil
-import resource
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -90,13 +85,8 @@ def _run(request: dict[str, Any]) -> int:
     os.setsid()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     _take(request)
-    if request["group"]:
-        with open(request["group"], "w") as file:
-            file.write(str(os.getpid()))
     if request["stopped"]:
         os.kill(os.getpid(), signal.SIGSTOP)
-    for name, limit in request["limits"].items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["interpreter"]:  # which joins by its environment
         os.execve(
@@ -136,51 +126,26 @@ def _become(request: dict[str, Any]) -> None:
         os._exit(status)
 
 
-def _work(requests: int) -> None:
-    """Be a worker until the requests end. Never returns."""
-    os.setsid()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with open(requests, encoding="utf-8") as lines:
-            for line in lines:
-                _answer(calm=_calm(json.loads(line)))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-def _calm(request: dict[str, Any]) -> int:
-    """Run a command in this process; return its exit status."""
+def _warm(request: dict[str, Any]) -> int:
+    """Run a command in this process, and forget it; return its exit status."""
     handlers = {number: signal.getsignal(number) for number in _HANDLED}
-    _forget()
     _take(request)
     try:
         return _main(request["words"])
     finally:
-        os.chdir("/")  # a disk that was mounted for a trial must not stay in use
+        os.chdir("/")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-@functools.cache
-def _caches() -> list[Callable[[], None]]:
-    """Return what forgets the results that functions of tilusbuild keep."""
-    return [
-        value.cache_clear
-        for name, module in list(sys.modules.items())
-        if name.startswith("tilusbuild.")
-        for value in vars(module).values()
-        if isinstance(value, functools._lru_cache_wrapper)
-    ]
-
-
-def _forget() -> None:
-    for clear in _caches():
-        clear()
+        tempfile.tempdir = None
+        for name, module in list(sys.modules.items()):
+            for value in vars(module).values() if name.startswith("tilusbuild.") else ():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+        gc.collect()
+        gc.freeze()
+        assert len(os.listdir("/proc/self/task")) == 1, "a fork would have no other thread"
 
 
 def _children(of: int) -> list[int]:
@@ -202,11 +167,11 @@ def _command(pid: int) -> str:
     return str(pid)
 
 
-def _settle(seconds: float, worker: int) -> list[str]:
-    """Wait for all but the worker, and kill those that do not end; returns their command lines."""
+def _settle(seconds: float) -> list[str]:
+    """Wait for all, and kill those that do not end; returns their command lines."""
     deadline = time.monotonic() + seconds
     left: list[str] = []
-    while children := [pid for pid in _children(os.getpid()) if pid != worker] + _children(worker):
+    while children := _children(os.getpid()):
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -231,69 +196,35 @@ def _answer(**answer: object) -> None:
     os.write(_OUT, (json.dumps(answer) + "\n").encode())
 
 
-class Serving:
-    """What a server has running."""
-
-    def __init__(self) -> None:
-        self._running: dict[int, int] = {}  # pidfd: pid
-        self._worker = 0
-        self._to_worker = -1
-
-    def until_the_end(self) -> None:
-        """Serve until the input ends."""
-        pending = b""
-        while True:
-            ready, _, _ = select.select([_IN, *self._running], [], [])
-            for handle in ready:
-                if handle != _IN:
-                    pid = self._running.pop(handle)
-                    os.close(handle)
-                    _answer(ended=pid, status=_status(pid))
-            if _IN not in ready:
-                continue
-            data = os.read(_IN, 1 << 16)
-            if not data:
-                return
-            *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                self._serve(json.loads(line))
-
-    def _serve(self, request: dict[str, Any]) -> None:
-        match request:
-            case {"settle": seconds}:
-                _answer(left=_settle(seconds, self._worker))
-            case {"start": command}:
-                self._started(self._fork(_become, command))
-            case {"work": _}:
-                requests, self._to_worker = os.pipe()
-                self._worker = self._fork(_work, requests)
-                os.close(requests)
-                self._started(self._worker)
-            case {"warm": command}:
-                _answer(calm=_calm(command))
-            case {"freeze": _}:
-                assert len(os.listdir("/proc/self/task")) == 1
-                _forget()
-                gc.collect()
-                gc.freeze()
-            case {"calm": command}:
-                with suppress(BrokenPipeError):  # that it has ended is told
-                    os.write(self._to_worker, (json.dumps(command) + "\n").encode())
-            case {"retire": _}:
-                os.close(self._to_worker)
-                self._worker = 0
-
-    def _fork(self, run: Callable[[Any], None], given: object) -> int:
-        pid = os.fork()
-        if not pid:
-            if self._worker:
-                os.close(self._to_worker)
-            run(given)
-        return pid
-
-    def _started(self, pid: int) -> None:
-        self._running[os.pidfd_open(pid)] = pid
-        _answer(started=pid)
+def _serve() -> None:
+    """Serve until the input ends."""
+    running: dict[int, int] = {}  # pidfd: pid
+    pending = b""
+    while True:
+        ready, _, _ = select.select([_IN, *running], [], [])
+        for handle in ready:
+            if handle != _IN:
+                pid = running.pop(handle)
+                os.close(handle)
+                _answer(ended=pid, status=_status(pid))
+        if _IN not in ready:
+            continue
+        data = os.read(_IN, 1 << 16)
+        if not data:
+            return
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            match json.loads(line):
+                case {"settle": seconds}:
+                    _answer(left=_settle(seconds))
+                case {"warm": command}:
+                    _answer(warmed=_warm(command))
+                case {"start": command}:
+                    pid = os.fork()
+                    if not pid:
+                        _become(command)
+                    running[os.pidfd_open(pid)] = pid
+                    _answer(started=pid)
 
 
 def main() -> None:
@@ -305,7 +236,7 @@ def main() -> None:
     if "--reap" in sys.argv:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _answer(ready=os.getpid())
-    Serving().until_the_end()
+    _serve()
 
 
 if __name__ == "__main__":

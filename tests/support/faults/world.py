@@ -139,9 +139,10 @@ class World:
         """What `package_words` leave in the output, by format."""
         self.calls: dict[str, list[str]] = {}
         """The calls of scenarios in which nothing fails, for `groups.calls`."""
+        self._warming = True
         self._make_bases()
         self._make_references()
-        self.server.warmed()
+        self._warming = False
 
     def close(self) -> None:
         self.server.close()
@@ -303,13 +304,10 @@ class World:
         variables = self.environment(join=join)
         return self.server.run(words, cwd or self.project, variables, join=join, **how)
 
-    def run_calm(self, *words: str, cwd: Path | None = None) -> Ended:
-        """Run a command to which nothing happens."""
-        return self.server.run_calm(words, cwd or self.project, self.environment())
-
     def must(self, *words: str, cwd: Path | None = None) -> Ended:
         """Run a command that has to succeed."""
-        ended = self.run_calm(*words, cwd=cwd)
+        run = self.server.warm if self._warming else self.server.run
+        ended = run(words, cwd or self.project, self.environment())
         assert ended.status == 0, (words, ended)
         return ended
 
@@ -320,7 +318,7 @@ class World:
 
     def build(self) -> tuple[Ended, dict[str, Any]]:
         """An ordinary build, and its summary."""
-        ended = self.run_calm("build", "--json", "-j2")
+        ended = self.run("build", "--json", "-j2")
         lines = ended.out.splitlines()
         summary = json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {}
         return ended, summary
