@@ -54,10 +54,13 @@ class Eye(Screen):
         self.said: list[Event] = []
         self.at_rest: list[Callable[[], None]] = []
         self.at_build: list[Callable[[], None]] = []
+        self.at_problem: list[Callable[[], None]] = []
 
     def emit(self, event: Event) -> None:
         super().emit(event)
         self.said.append(event)
+        if isinstance(event, events.Problem) and self.at_problem:
+            self.at_problem.pop(0)()
         if isinstance(event, events.Watching):
             if not self.at_rest:
                 raise _EnoughError
@@ -124,3 +127,14 @@ def test_a_save_while_a_plan_is_made_is_planned_at_once(
     assert [event.ok for event in eye.of(events.Watching)] == [True]
     summary = project.build(status=None)
     assert (summary["compiled"], summary["exit_status"]) == (0, 0)
+
+
+def test_a_save_while_the_first_mistake_is_printed_is_seen(project: Any, eye: Eye) -> None:
+    """No file was looked at before: that this one is another than was planned is known by when."""
+    right = (project.directory / "tilus.toml").read_text()
+    project.write("b.cpp", "int b;\n")
+    library = '[library.b]\nsources = ["b.cpp"]\nkind = "static"\noutput = "b.cpp"\n'
+    project.save("tilus.toml", right + library)
+    eye.at_problem = [lambda: project.save("tilus.toml", right)]
+    watched(project, WatchOptions(), eye, Hints())
+    assert [event.ok for event in eye.of(events.Watching)] == [True]

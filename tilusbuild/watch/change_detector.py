@@ -209,6 +209,8 @@ class ChangeDetector:
         if wider is not None:
             every[ANYTHING] = wider
         read = {path for each in dependencies.values() for path in each.paths}
+        if wider is not None and started is not None:
+            read |= wider.paths  # one that was saved since may mend what was wrong
         # What something happened to may be read by the next plan, and is checked before that.
         hinted = {path for path in self._hinted if _is_small(path)}
         paths = read | hinted | (wider.paths if wider is not None else frozenset())
