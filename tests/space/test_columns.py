@@ -183,7 +183,7 @@ def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.Monkey
 
     parameters = tuple(Parameter((name,), tuple((v,) for v in range(100))) for name in "ab")
     every = Space(SpaceSpec(parameters, derived=(("c", parse("a * b")),))).all()
-    monkeypatch.setattr("tilusbuild.space.schedules.Schedule", make)
+    monkeypatch.setattr("tilusbuild.space.model.Schedule", make)
     assert isinstance(every, Schedules)
     assert every[4321].values == {"a": 43, "b": 21, "c": 903}
     assert made == [4321]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.expr import Value, parse
-from tilusbuild.space import Parameter, SpaceSpec
+from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec
 
 
 def make_spec(
@@ -163,3 +163,12 @@ def gemm() -> Published:
 
 
 PUBLISHED = {f.__name__: f for f in (dedispersion, microhh, hotspot, gemm)}
+
+
+def place_of(space: Space, values: Mapping[str, Value]) -> int | None:
+    """The place of the point with these parameters; None if it is not valid."""
+    names = [name for parameter in space.spec.parameters for name in parameter.names]
+    try:
+        return space.complete({name: values[name] for name in names}).index
+    except SpaceError:
+        return None

@@ -9,20 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilusbuild.expr.tree import (
-    INT64_MIN,
-    Binary,
-    Call,
-    Compare,
-    Const,
-    ExprError,
-    Logic,
-    Member,
-    Name,
-    Node,
-    Select,
-    Unary,
-)
+from tilusbuild.expr import tree as t
+from tilusbuild.expr.tree import INT64_MIN, ExprError, Node
 
 MAX_TEXT = 1 << 16  # a chain repeats its middle, so nested chains could grow without bound
 INTEGER, REAL, BOOLEAN = "int", "float", "bool"
@@ -64,27 +52,27 @@ class CWriter:
 
     def _write(self, node: Node) -> tuple[str, str]:
         match node:
-            case Const():
+            case t.Const():
                 return self._constant(node)
-            case Name():
+            case t.Name():
                 return self._name(node)
-            case Unary():
+            case t.Unary():
                 return self._unary(node)
-            case Binary():
+            case t.Binary():
                 return self._binary(node)
-            case Compare():
+            case t.Compare():
                 return self._compare(node), BOOLEAN
-            case Member():
+            case t.Member():
                 return self._member(node), BOOLEAN
-            case Logic():
+            case t.Logic():
                 sign = " && " if node.op == "and" else " || "
                 return "(" + sign.join(self._condition(i) for i in node.items) + ")", BOOLEAN
-            case Select():
+            case t.Select():
                 return self._select(node)
-            case Call():
+            case t.Call():
                 return self._call(node)
 
-    def _constant(self, node: Const) -> tuple[str, str]:
+    def _constant(self, node: t.Const) -> tuple[str, str]:
         value = node.value
         if isinstance(value, bool):
             return ("1" if value else "0"), BOOLEAN
@@ -96,7 +84,7 @@ class CWriter:
             return "(-INT64_C(9223372036854775807) - 1)", INTEGER
         return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))", INTEGER
 
-    def _name(self, node: Name) -> tuple[str, str]:
+    def _name(self, node: t.Name) -> tuple[str, str]:
         kind = self._types.get(node.name, INTEGER)
         if node.name not in self._names or kind not in _TYPES:
             raise ExprError(f"{node.name} is not known where this runs as C", node.column)
@@ -116,7 +104,7 @@ class CWriter:
         text, kind = self.write(node)
         return text if kind == BOOLEAN else f"({text} != 0)"
 
-    def _unary(self, node: Unary) -> tuple[str, str]:
+    def _unary(self, node: t.Unary) -> tuple[str, str]:
         if node.op == "not":
             return f"(!{self._condition(node.operand)})", BOOLEAN
         if node.op == "~":
@@ -126,12 +114,12 @@ class CWriter:
             return f"({node.op}{text})", REAL
         return (f"tb_sub(0, {text})" if node.op == "-" else f"((int64_t){text})"), INTEGER
 
-    def _binary(self, node: Binary) -> tuple[str, str]:
+    def _binary(self, node: t.Binary) -> tuple[str, str]:
         op = node.op
         if op in "&|^":
             left, right = self._integer(node.left, op), self._integer(node.right, op)
             return f"((int64_t){left} {op} (int64_t){right})", INTEGER
-        if op == "<<" and isinstance(node.right, Const):
+        if op == "<<" and isinstance(node.right, t.Const):
             return f"tb_mul({self._integer(node.left, op)}, {1 << int(node.right.value)})", INTEGER
         if op == ">>":
             left, right = self._integer(node.left, op), self._integer(node.right, op)
@@ -157,18 +145,18 @@ class CWriter:
             )
         return f"({left_text} {op} {right_text})"
 
-    def _compare(self, node: Compare) -> str:
+    def _compare(self, node: t.Compare) -> str:
         pairs, left = [], node.first
         for op, right in node.rest:
             pairs.append(self._pair(left, op, right))
             left = right
         return pairs[0] if len(pairs) == 1 else "(" + " && ".join(pairs) + ")"
 
-    def _member(self, node: Member) -> str:
+    def _member(self, node: t.Member) -> str:
         equal = " || ".join(self._pair(node.item, "==", choice) for choice in node.choices)
         return f"(!({equal}))" if node.negated else f"({equal})"
 
-    def _select(self, node: Select) -> tuple[str, str]:
+    def _select(self, node: t.Select) -> tuple[str, str]:
         yes, yes_kind = self.write(node.yes)
         no, no_kind = self.write(node.no)
         if (yes_kind == REAL) != (no_kind == REAL):
@@ -180,7 +168,7 @@ class CWriter:
         kind = yes_kind if yes_kind == no_kind else INTEGER
         return f"({self._condition(node.test)} ? {yes} : {no})", kind
 
-    def _call(self, node: Call) -> tuple[str, str]:
+    def _call(self, node: t.Call) -> tuple[str, str]:
         name = node.function
         if name not in ("min", "max", "abs"):
             arguments = ", ".join(self._integer(a, name) for a in node.arguments)

@@ -116,17 +116,6 @@ class Expr:
             if name not in known:
                 raise self._unknown(name, dict.fromkeys(known))
 
-    def vector(self, columns: Mapping[str, Any]) -> Any:
-        """Return the values at many points: a numpy array of as many elements as the columns have.
-
-        `columns` maps each name to a numpy array or to one value for all points. The answers are
-        those of `evaluate`. Raises `ExprError` of the first point that has none.
-        """
-        from tilusbuild.expr.vector import evaluate_all
-
-        self.check_names(columns.keys())  # type: ignore[arg-type]
-        return evaluate_all(self, columns)
-
     def substitute(self, env: Mapping[str, Value]) -> Expr:
         """Return the expression with the names of `env` replaced by their values, and folded.
 

@@ -13,23 +13,8 @@ import re
 import warnings
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr.tree import (
-    FUNCTIONS,
-    INT64_MAX,
-    INT64_MIN,
-    Binary,
-    Call,
-    Compare,
-    Const,
-    ExprError,
-    Logic,
-    Member,
-    Name,
-    Node,
-    Select,
-    Unary,
-    children,
-)
+from tilusbuild.expr import tree as t
+from tilusbuild.expr.tree import FUNCTIONS, INT64_MAX, INT64_MIN, ExprError, Node, children
 from tilusbuild.runtime import semantics
 
 MAX_CHARACTERS = 2000
@@ -107,7 +92,7 @@ def parse_text(source: str, *, max_characters: int = MAX_CHARACTERS) -> Node:
 def parse_value(value: bool | int | float) -> Node:
     """Return the tree of a literal. Raises `ExprError` for a number that is not finite or too
     large."""
-    return Const(_checked_number(value, None))
+    return t.Const(_checked_number(value, None))
 
 
 def _python_tree(text: str, lead: int) -> ast.expr:
@@ -209,11 +194,13 @@ class _Reader:
                 return self._compare(node, column, depth)
             case ast.BoolOp():
                 items = tuple(self.read(item, depth + 1) for item in node.values)
-                return Logic("and" if isinstance(node.op, ast.And) else "or", items, column=column)
+                return t.Logic(
+                    "and" if isinstance(node.op, ast.And) else "or", items, column=column
+                )
             case ast.IfExp():
                 yes = self.read(node.body, depth + 1)
                 test = self.read(node.test, depth + 1)
-                return Select(test, yes, self.read(node.orelse, depth + 1), column=column)
+                return t.Select(test, yes, self.read(node.orelse, depth + 1), column=column)
             case ast.Call():
                 return self._call(node, column, depth)
             case _:
@@ -226,39 +213,39 @@ class _Reader:
             return self._name(node.id, column)
         return self._dotted(node, column)
 
-    def _literal(self, node: ast.Constant, column: int) -> Const:
+    def _literal(self, node: ast.Constant, column: int) -> t.Const:
         value = node.value
         if isinstance(value, bool | int | float):
-            return Const(_checked_number(value, column), column=column)
+            return t.Const(_checked_number(value, column), column=column)
         if isinstance(value, str):
-            return Const(value, column=column)
+            return t.Const(value, column=column)
         raise ExprError(f"{value!r:.40} is not a number, a string or a bool", column)
 
-    def _name(self, name: str, column: int) -> Name:
+    def _name(self, name: str, column: int) -> t.Name:
         if name in FUNCTIONS:
             raise ExprError(f'"{name}" is a function and needs arguments', column)
         if name in PREFIXES:
             raise ExprError(f'"{name}" has no value of its own: write {name}.<something>', column)
-        return Name(name, column=column)
+        return t.Name(name, column=column)
 
-    def _dotted(self, node: ast.Attribute, column: int) -> Name:
+    def _dotted(self, node: ast.Attribute, column: int) -> t.Name:
         if isinstance(node.value, ast.Name) and node.value.id in PREFIXES:
-            return Name(f"{node.value.id}.{node.attr}", column=column)
+            return t.Name(f"{node.value.id}.{node.attr}", column=column)
         raise ExprError("attributes are only those of arch and facts", column)
 
     def _unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
         op = UNARY_OPERATORS[type(node.op)]
         if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
             self._nodes += 1
-            return Const(INT64_MIN, column=column)
+            return t.Const(INT64_MIN, column=column)
         operand = self.read(node.operand, depth + 1)
-        if op in "+-" and isinstance(operand, Const) and type(operand.value) in (int, float):
+        if op in "+-" and isinstance(operand, t.Const) and type(operand.value) in (int, float):
             value = operand.value if op == "+" else semantics.UNARY["-"](operand.value)
             if value != -INT64_MIN:
-                return Const(value, column=column)
-        return Unary(op, operand, column=column)
+                return t.Const(value, column=column)
+        return t.Unary(op, operand, column=column)
 
-    def _binary(self, node: ast.BinOp, column: int, depth: int) -> Binary:
+    def _binary(self, node: ast.BinOp, column: int, depth: int) -> t.Binary:
         op = BINARY_OPERATORS.get(type(node.op))
         if op is None:
             raise ExprError(
@@ -267,7 +254,7 @@ class _Reader:
         left = self.read(node.left, depth + 1)
         right = self.read(node.right, depth + 1)
         if op in ("**", "<<") and not (
-            isinstance(right, Const)
+            isinstance(right, t.Const)
             and type(right.value) is int
             and 0 <= right.value <= MAX_EXPONENT
         ):
@@ -277,9 +264,9 @@ class _Reader:
                 right.column,
             )
         for side in (left, right):
-            if isinstance(side, Const) and isinstance(side.value, str):
+            if isinstance(side, t.Const) and isinstance(side.value, str):
                 raise ExprError(f'"{op}" needs numbers, not a string', side.column)
-        return Binary(op, left, right, column=column)
+        return t.Binary(op, left, right, column=column)
 
     def _compare(self, node: ast.Compare, column: int, depth: int) -> Node:
         if isinstance(node.ops[0], ast.In | ast.NotIn) and len(node.ops) == 1:
@@ -293,9 +280,9 @@ class _Reader:
                     raise ExprError('put "in" inside a chain of comparisons in parentheses', column)
                 raise ExprError('compare with "==" and "!=", not with "is"', column)
             rest.append((op, self.read(right, depth + 1)))
-        return Compare(first, tuple(rest), column=column)
+        return t.Compare(first, tuple(rest), column=column)
 
-    def _member(self, node: ast.Compare, column: int, depth: int) -> Member:
+    def _member(self, node: ast.Compare, column: int, depth: int) -> t.Member:
         right = node.comparators[0]
         if not isinstance(right, ast.Tuple | ast.List) or not right.elts:
             raise ExprError(
@@ -303,9 +290,9 @@ class _Reader:
             )
         item = self.read(node.left, depth + 1)
         choices = tuple(self.read(choice, depth + 1) for choice in right.elts)
-        return Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)
+        return t.Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)
 
-    def _call(self, node: ast.Call, column: int, depth: int) -> Call:
+    def _call(self, node: ast.Call, column: int, depth: int) -> t.Call:
         if not isinstance(node.func, ast.Name):
             raise ExprError("only the functions of the expression language can be called", column)
         name = node.func.id
@@ -319,7 +306,7 @@ class _Reader:
             count = f"{least} argument{'s' * (least > 1)}"
             need = count if most == least else f"at least {count}"
             raise ExprError(f'"{name}" takes {need}, not {len(node.args)}', column)
-        return Call(name, tuple(self.read(a, depth + 1) for a in node.args), column=column)
+        return t.Call(name, tuple(self.read(a, depth + 1) for a in node.args), column=column)
 
 
 def _bits(node: Node) -> int:
@@ -327,19 +314,19 @@ def _bits(node: Node) -> int:
     error."""
     below = [_bits(child) for child in children(node)]
     match node:
-        case Const(value=value):
+        case t.Const(value=value):
             bits = value.bit_length() if isinstance(value, int) else 0
-        case Name():
+        case t.Name():
             bits = 64
-        case Binary(op="*"):
+        case t.Binary(op="*"):
             bits = sum(below)
-        case Binary(op="**" | "<<", right=Const(value=int(exponent))):
+        case t.Binary(op="**" | "<<", right=t.Const(value=int(exponent))):
             bits = below[0] * max(exponent, 1) if node.op == "**" else below[0] + exponent
-        case Call(function="cdiv" | "align"):
+        case t.Call(function="cdiv" | "align"):
             bits = max(below) + 1
-        case Call(function="pow2"):
+        case t.Call(function="pow2"):
             bits = 63
-        case Logic() | Compare() | Member():
+        case t.Logic() | t.Compare() | t.Member():
             bits = 1
         case _:
             bits = max(below) + 1

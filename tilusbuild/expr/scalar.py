@@ -17,20 +17,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tilusbuild.expr import tree as t
 from tilusbuild.expr.tree import (
     INT64_MAX,
     INT64_MIN,
-    Binary,
-    Call,
-    Compare,
-    Const,
     ExprError,
-    Logic,
-    Member,
-    Name,
     Node,
-    Select,
-    Unary,
     Value,
     canonical,
     children,
@@ -49,34 +41,34 @@ def careful(node: Node) -> Careful:
     A name whose value is an `ExprError` raises it when, and only when, the name is needed.
     """
     match node:
-        case Const(value=value):
+        case t.Const(value=value):
             return lambda env: value
-        case Name():
+        case t.Name():
             return _name(node)
-        case Unary():
+        case t.Unary():
             apply, operand = semantics.UNARY[node.op], careful(node.operand)
             return _located(node, lambda env: apply(operand(env)))
-        case Binary():
+        case t.Binary():
             operation, left, right = (
                 semantics.BINARY[node.op],
                 careful(node.left),
                 careful(node.right),
             )
             return _located(node, lambda env: operation(left(env), right(env)))
-        case Compare():
+        case t.Compare():
             rest = [(semantics.COMPARE[op], careful(right)) for op, right in node.rest]
             return _located(node, semantics.chain(careful(node.first), rest))
-        case Member():
+        case t.Member():
             choices = [careful(choice) for choice in node.choices]
             return semantics.member(careful(node.item), choices, negated=node.negated)
-        case Logic():
+        case t.Logic():
             items = [careful(item) for item in node.items]
             return _located(node, semantics.logic(items, node.op == "or"))
-        case Select():
+        case t.Select():
             test, yes, no = careful(node.test), careful(node.yes), careful(node.no)
             truth = _located(node.test, lambda env: semantics.truth(test(env)))
             return lambda env: yes(env) if truth(env) else no(env)
-        case Call():
+        case t.Call():
             call, arguments = semantics.CALLS[node.function], [careful(a) for a in node.arguments]
             return _located(node, lambda env: call(*[argument(env) for argument in arguments]))
 
@@ -86,13 +78,13 @@ def _located(node: Node, function: Careful) -> Careful:
         try:
             return function(env)
         except NoValueError as error:
-            column = node.right.column if isinstance(node, Binary) else node.column
+            column = node.right.column if isinstance(node, t.Binary) else node.column
             raise ExprError(f"{error} in {canonical(node):.200}", column) from None
 
     return apply
 
 
-def _name(node: Name) -> Careful:
+def _name(node: t.Name) -> Careful:
     def value_of(env: Mapping[str, Any]) -> Value:
         value = env[node.name]
         if isinstance(value, int):
@@ -122,9 +114,9 @@ def quick(node: Node, names: Sequence[str]) -> Callable[..., Value] | None:
     that is not needed has none.
     """
     for part in walk(node):
-        if isinstance(part, Const) and not isinstance(part.value, int):
+        if isinstance(part, t.Const) and not isinstance(part.value, int):
             return None
-        if isinstance(part, Binary) and part.op == "/":
+        if isinstance(part, t.Binary) and part.op == "/":
             return None
     letters = {name: f"v{position}" for position, name in enumerate(names)}
     arguments = ast.arguments(
@@ -181,33 +173,33 @@ def _python(node: Node, letters: Mapping[str, str]) -> ast.expr:
         return _python(child, letters)
 
     match node:
-        case Const():
+        case t.Const():
             return ast.Constant(node.value)
-        case Name():
+        case t.Name():
             return ast.Name(letters[node.name], ast.Load())
-        case Unary():
+        case t.Unary():
             if node.op == "~":  # as a difference: ~True is deprecated in Python
                 return ast.BinOp(ast.Constant(-1), ast.Sub(), below(node.operand))
             return ast.UnaryOp(_SIGNS[node.op], below(node.operand))
-        case Binary():
+        case t.Binary():
             return ast.BinOp(below(node.left), _OPERATORS[node.op], below(node.right))
-        case Compare():
+        case t.Compare():
             operators = [_COMPARISONS[op] for op, _ in node.rest]
             return ast.Compare(below(node.first), operators, [below(r) for _, r in node.rest])
-        case Member():
+        case t.Member():
             choices = ast.Tuple([below(choice) for choice in node.choices], ast.Load())
             contains = ast.NotIn() if node.negated else ast.In()
             return ast.Compare(below(node.item), [contains], [choices])
-        case Logic():
+        case t.Logic():
             return _decision(node, letters)
-        case Select():
+        case t.Select():
             return ast.IfExp(below(node.test), below(node.yes), below(node.no))
-        case Call():
+        case t.Call():
             function = ast.Name(node.function, ast.Load())
             return ast.Call(function, [below(argument) for argument in node.arguments], [])
 
 
-def _decision(node: Logic, letters: Mapping[str, str]) -> ast.expr:
+def _decision(node: t.Logic, letters: Mapping[str, str]) -> ast.expr:
     items = [_condition(item, letters) for item in node.items]
     if len(items) == 1:  # Python's `and` has two sides at least
         return items[0]
@@ -225,63 +217,63 @@ def _condition(node: Node, letters: Mapping[str, str]) -> ast.expr:
 def fold(node: Node, env: Mapping[str, Value]) -> Node:
     """`node` with the names of `env` replaced and everything constant computed."""
     match node:
-        case Name():
-            return Const(env[node.name], column=node.column) if node.name in env else node
-        case Unary():
-            return _computed(Unary(node.op, fold(node.operand, env), column=node.column))
-        case Binary():
+        case t.Name():
+            return t.Const(env[node.name], column=node.column) if node.name in env else node
+        case t.Unary():
+            return _computed(t.Unary(node.op, fold(node.operand, env), column=node.column))
+        case t.Binary():
             left, right = fold(node.left, env), fold(node.right, env)
-            return _computed(Binary(node.op, left, right, column=node.column))
-        case Compare():
+            return _computed(t.Binary(node.op, left, right, column=node.column))
+        case t.Compare():
             rest = tuple((op, fold(right, env)) for op, right in node.rest)
-            return _computed(Compare(fold(node.first, env), rest, column=node.column))
-        case Member():
+            return _computed(t.Compare(fold(node.first, env), rest, column=node.column))
+        case t.Member():
             choices = tuple(fold(choice, env) for choice in node.choices)
             item = fold(node.item, env)
-            return _computed(Member(item, choices, node.negated, column=node.column))
-        case Logic():
+            return _computed(t.Member(item, choices, node.negated, column=node.column))
+        case t.Logic():
             return _folded_logic(node, env)
-        case Select():
+        case t.Select():
             test, yes, no = fold(node.test, env), fold(node.yes, env), fold(node.no, env)
-            if isinstance(test, Const) and not isinstance(test.value, str):
+            if isinstance(test, t.Const) and not isinstance(test.value, str):
                 return yes if truth(test.value) else no
-            return Select(test, yes, no, column=node.column)
-        case Call():
+            return t.Select(test, yes, no, column=node.column)
+        case t.Call():
             arguments = tuple(fold(argument, env) for argument in node.arguments)
-            return _computed(Call(node.function, arguments, column=node.column))
+            return _computed(t.Call(node.function, arguments, column=node.column))
         case _:
             return node
 
 
 def _computed(node: Node) -> Node:
-    if all(isinstance(child, Const) for child in children(node)):
+    if all(isinstance(child, t.Const) for child in children(node)):
         try:
-            return Const(result_of(careful(node)({})), column=node.column)
+            return t.Const(result_of(careful(node)({})), column=node.column)
         except (ExprError, NoValueError):
             return node
     return node
 
 
-def _folded_logic(node: Logic, env: Mapping[str, Value]) -> Node:
+def _folded_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
     """Drop the items that are known, up to the one that decides."""
     stop = node.op == "or"
     kept: list[Node] = []
     for item in node.items:
         folded = fold(item, env)
-        if isinstance(folded, Const) and not isinstance(folded.value, str):
+        if isinstance(folded, t.Const) and not isinstance(folded.value, str):
             if truth(folded.value) != stop:
                 continue
             if not kept:
-                return Const(stop, column=node.column)
-            kept.append(Const(stop, column=folded.column))
+                return t.Const(stop, column=node.column)
+            kept.append(t.Const(stop, column=folded.column))
             break
         kept.append(folded)
     if not kept:
-        return Const(not stop, column=node.column)
+        return t.Const(not stop, column=node.column)
     if len(kept) == 1 and is_boolean(kept[0]):
         return kept[0]
     if (
         len(kept) == 1
     ):  # one item alone is not an `and`: keep a neighbour, so that the value is a bool
-        kept.append(Const(not stop, column=node.column))
-    return Logic(node.op, tuple(kept), column=node.column)
+        kept.append(t.Const(not stop, column=node.column))
+    return t.Logic(node.op, tuple(kept), column=node.column)

@@ -16,18 +16,10 @@ from msgspec import Struct
 class ExprError(Exception):
     """An expression that cannot be read or has no value. `column` counts from 1 in the source."""
 
-    def __init__(self, message: str, column: int | None = None, rule: str | None = None) -> None:
+    def __init__(self, message: str, column: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.column = column
-        self.rule = rule
-
-    def named(self, rule: str) -> ExprError:
-        """Return the same error, said of `rule`."""
-        return ExprError(self.message, self.column, rule)
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.message}" if self.rule else self.message
 
 
 Value: TypeAlias = bool | int | float | str

@@ -10,10 +10,11 @@ A point without a value is marked, never raised in the middle: whether the mark 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tilusbuild.expr import tree as t
 from tilusbuild.expr.arithmetic import (
     BITWISE,
     BOOL,
@@ -38,32 +39,8 @@ from tilusbuild.expr.arithmetic import (
     real_arithmetic,
     truth,
 )
-from tilusbuild.expr.tree import (
-    Binary,
-    Call,
-    Compare,
-    Const,
-    ExprError,
-    Logic,
-    Member,
-    Name,
-    Node,
-    Select,
-    Unary,
-    Value,
-)
-
-if TYPE_CHECKING:
-    from tilusbuild.expr.expression import Expr
-
-
-def evaluate_all(expr: Expr, columns: Mapping[str, Any]) -> Any:
-    """Return the values at all points. Raises the `ExprError` of the first point that has none."""
-    values, bad = evaluate_marked(expr, columns)
-    if bad is not None:
-        row, shape = int(np.argmax(bad)), _shape(columns)
-        expr.evaluate({name: _at(columns[name], shape, row) for name in expr.names})
-    return values
+from tilusbuild.expr.expression import Expr
+from tilusbuild.expr.tree import ExprError, Node, Value
 
 
 def evaluate_marked(
@@ -97,12 +74,6 @@ def evaluate_marked(
 def _shape(columns: Mapping[str, Any]) -> tuple[int, ...]:
     arrays = [column.shape for column in columns.values() if isinstance(column, np.ndarray)]
     return np.broadcast_shapes(*arrays)
-
-
-def _at(column: Any, shape: tuple[int, ...], row: int) -> Any:
-    if isinstance(column, np.ndarray):
-        return np.broadcast_to(column, shape).ravel()[row : row + 1].tolist()[0]
-    return column
 
 
 def _one_by_one(
@@ -164,23 +135,23 @@ class _Walk:
 
     def value(self, node: Node) -> VectorPart:
         match node:
-            case Const():
+            case t.Const():
                 return constant(node.value)
-            case Name():
+            case t.Name():
                 return self._name(node.name)
-            case Unary():
+            case t.Unary():
                 return self._unary(node)
-            case Binary():
+            case t.Binary():
                 return self._binary(node)
-            case Compare():
+            case t.Compare():
                 return self._compare(node)
-            case Member():
+            case t.Member():
                 return self._member(node)
-            case Logic():
+            case t.Logic():
                 return self._logic(node)
-            case Select():
+            case t.Select():
                 return self._select(node)
-            case Call():
+            case t.Call():
                 return self._call(node)
 
     def _name(self, name: str) -> VectorPart:
@@ -204,7 +175,7 @@ class _Walk:
         part.bad = self._bad.get(name)
         return part
 
-    def _unary(self, node: Unary) -> VectorPart:
+    def _unary(self, node: t.Unary) -> VectorPart:
         operand = self.value(node.operand)
         if node.op == "not":
             return VectorPart(BOOL, np.logical_not(truth(operand)), bad=operand.bad)
@@ -218,7 +189,7 @@ class _Walk:
         low, high = -part.high - shift, -part.low - shift
         return integers(low, high, lambda: np.subtract(-shift, part.data), part.bad)
 
-    def _binary(self, node: Binary) -> VectorPart:
+    def _binary(self, node: t.Binary) -> VectorPart:
         left, right = self.value(node.left), self.value(node.right)
         op = node.op
         bad = either(left.bad, right.bad)
@@ -232,7 +203,7 @@ class _Walk:
             return VectorPart(BOOL, BITWISE[op](left.data, right.data), bad=bad)
         return integer_arithmetic(op, integer(left), integer(right), bad)
 
-    def _compare(self, node: Compare) -> VectorPart:
+    def _compare(self, node: t.Compare) -> VectorPart:
         left = self.value(node.first)
         holds, bad = None, left.bad
         for op, side in node.rest:
@@ -246,7 +217,7 @@ class _Walk:
             left = right
         return VectorPart(BOOL, holds, bad=bad)
 
-    def _member(self, node: Member) -> VectorPart:
+    def _member(self, node: t.Member) -> VectorPart:
         item = self.value(node.item)
         found, bad = np.False_, item.bad
         for choice in node.choices:
@@ -256,7 +227,7 @@ class _Walk:
             found = found | compared("==", item, part)
         return VectorPart(BOOL, ~found if node.negated else found, bad=bad)
 
-    def _logic(self, node: Logic) -> VectorPart:
+    def _logic(self, node: t.Logic) -> VectorPart:
         """`open_` are the points that no item has decided yet."""
         stop = node.op == "or"
         open_, bad = np.True_, None
@@ -268,7 +239,7 @@ class _Walk:
             open_ = open_ & (~holds if stop else holds)
         return VectorPart(BOOL, ~open_ if stop else open_, bad=bad)
 
-    def _select(self, node: Select) -> VectorPart:
+    def _select(self, node: t.Select) -> VectorPart:
         test = self.value(node.test)
         holds = truth(test)
         if not isinstance(holds, np.ndarray) or holds.ndim == 0:
@@ -290,7 +261,7 @@ class _Walk:
         low, high = min(yes.low, no.low), max(yes.high, no.high)
         return VectorPart(yes.kind, data, low, high, bad, mixed)
 
-    def _call(self, node: Call) -> VectorPart:
+    def _call(self, node: t.Call) -> VectorPart:
         parts = [self.value(argument) for argument in node.arguments]
         if any(part.kind == TEXT for part in parts):
             raise UnprovenError

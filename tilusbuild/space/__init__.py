@@ -1,7 +1,13 @@
 """Tuning spaces: domains and restrictions in, schedules out. numpy comes with the first `Space`."""
 
-from tilusbuild.space.model import EmptySpaceError, Parameter, SpaceError, SpaceSpec
-from tilusbuild.space.schedules import Schedule, Schedules
+from tilusbuild.space.model import (
+    EmptySpaceError,
+    Parameter,
+    Schedule,
+    Schedules,
+    SpaceError,
+    SpaceSpec,
+)
 from tilusbuild.space.space import MAX_SCHEDULES, SAMPLE_BUDGET, Space, select
 
 __all__ = [

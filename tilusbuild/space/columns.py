@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.vector import evaluate_marked
-from tilusbuild.space.model import Derived, Domain, Model, SpaceError, show
-from tilusbuild.space.schedules import Column
+from tilusbuild.space.model import Column, Derived, Domain, Model, SpaceError, show
 
 BLOCK = 1 << 16  # points of which derived values are computed at a time
 

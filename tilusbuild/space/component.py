@@ -9,37 +9,13 @@ and which part of the range shares it? From that alone the whole space is indexe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tilusbuild.space.columns import row_type
 from tilusbuild.space.join import Join, Limb, Watch
 from tilusbuild.space.model import Model, Rule
-
-
-class Component(Protocol):
-    """Points `0..count-1` of the `members` (positions of parameters, ascending)."""
-
-    members: tuple[int, ...]
-    count: int
-
-    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
-        """Return the digit of `position` at the points `low + row`, and the ranges that share
-        it."""
-
-    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
-        """Return the part of `low..high` with `digit`; an empty one stands where it would be."""
-
-
-class Enumerated(Component, Protocol):
-    """A group whose points are all known."""
-
-    def digits(self, position: int) -> Any:
-        """Return the digit of `position` at every point."""
-
-    def levels(self) -> list[Level]:
-        """Return the points as a tree, a level for each member."""
 
 
 class Level(NamedTuple):
@@ -51,7 +27,7 @@ class Level(NamedTuple):
 
 
 class FreeComponent:
-    """One parameter that no rule mentions."""
+    """One parameter that no rule mentions, by its position. Answers as a `JoinedComponent`."""
 
     def __init__(self, position: int, count: int) -> None:
         self.members: tuple[int, ...] = (position,)
@@ -73,7 +49,8 @@ class FreeComponent:
 
 
 class JoinedComponent:
-    """Parameters that rules connect.
+    """Parameters that rules connect: the points `0..count-1` of the `members`, positions of
+    parameters, ascending.
 
     `_keys[i]` is sorted and distinguishes the points by the limbs 0..i: the number of the prefix up
     to limb i-1 among the prefixes that occur, times the size of limb i, plus limb i.
@@ -95,24 +72,27 @@ class JoinedComponent:
                 step = radix
 
     def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+        """Return the digit of `position` at the points `low + row`, and the ranges that share
+        it."""
         key, radix, size = self._place[position]
         prefix = key[low + row] // radix
         first = np.searchsorted(key, prefix * radix)
         return prefix % size, first, np.searchsorted(key, (prefix + 1) * radix)
 
     def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
-        if low == high:
-            return low, low
+        """Return the part of `low..high` with `digit`, which some point of it has."""
         key, radix, size = self._place[position]
         prefix = int(key[low]) // (radix * size) * size + digit
         bounds = np.searchsorted(key, [prefix * radix, (prefix + 1) * radix])
         return int(bounds[0]), int(bounds[1])
 
     def digits(self, position: int) -> Any:
+        """Return the digit of `position` at every point."""
         key, radix, size = self._place[position]
         return key // radix % size
 
     def levels(self) -> list[Level]:
+        """Return the points as a tree, a level for each member."""
         found: list[Level] = []
         kind = np.int32 if max(self.count, *(int(k[-1]) for k in self._keys)) < 2**31 else np.int64
         # Of each prefix, its first point; at last, of each point.
@@ -129,6 +109,10 @@ class JoinedComponent:
             first = first[:-1]
             starts = starts[first]
         return found[::-1]
+
+
+Enumerated: TypeAlias = FreeComponent | JoinedComponent
+"""A group whose points are all known."""
 
 
 def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:

@@ -70,9 +70,9 @@ class Few:
     def _places(self) -> dict[Digits, int]:
         return {digits: place for place, digits in enumerate(self._points)}
 
-    def place(self, digits: Iterable[int]) -> int | None:
-        """Return the place of a combination; None for one that is not a point."""
-        return self._places.get(tuple(digits))
+    def place(self, digits: Iterable[int]) -> int:
+        """Return the place of a point."""
+        return self._places[tuple(digits)]
 
     def columns(self, indices: Iterable[int]) -> dict[str, list[Value]] | None:
         """Return the values of the points at `indices`, by name; None where a derived value has

@@ -54,8 +54,6 @@ class OpenComponent:
 
     def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
         first = low + digit * self._radix[position]
-        if position == self.members[-1] and not self._is_point(first):
-            return first, first
         return first, first + self._radix[position]
 
     def first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
@@ -99,10 +97,6 @@ class OpenComponent:
     @property
     def _names(self) -> str:
         return ", ".join(name for p in self.members for name in self._model.domains[p].names)
-
-    def _is_point(self, place: int) -> bool:
-        digits = {p: np.array([place // r % self._sizes[p]]) for p, r in self._radix.items()}
-        return len(self._points(digits)[self.members[0]]) == 1
 
     def _points(self, digits: Mapping[int, Any]) -> dict[int, Any]:
         """Return the digits of those combinations that are points. Raises `SpaceError` for one
@@ -179,8 +173,6 @@ def _closed(part: Enumerated, seed: int) -> Iterator[dict[int, int]]:
 def scattered(stream: str, tries: Any, size: int) -> Any:
     """Return a number from 0 to before `size` for each of these places of a random stream: the
     finaliser of SplitMix64, which is the same everywhere, of the place and of a digest."""
-    import numpy as np
-
     base = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
     with np.errstate(over="ignore"):
         mixed = (tries + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(base)

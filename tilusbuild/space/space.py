@@ -19,23 +19,24 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.space.few import Few, few
 from tilusbuild.space.model import (
+    CHUNK,
     Domain,
     EmptySpaceError,
     Model,
+    Schedule,
+    Schedules,
     SpaceError,
     SpaceSpec,
     build,
     outside,
     show,
 )
-from tilusbuild.space.schedules import CHUNK, Schedule, Schedules
 
 if TYPE_CHECKING:
     from tilusbuild.space.columns import Decoder
     from tilusbuild.space.component import Enumerated
     from tilusbuild.space.join import Watch
     from tilusbuild.space.open import OpenComponent
-    from tilusbuild.space.report import SpaceReport
 
 
 Size: TypeAlias = tuple[int | None, int]
@@ -138,12 +139,6 @@ class Space:
         """The number of combinations of declared values, restricted by nothing."""
         return self.size[1]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters in declared order, then the derived values."""
-        parameters = (name for domain in self._model.domains for name in domain.names)
-        return (*parameters, *self._model.derived_names)
-
     def __getitem__(self, index: int) -> Schedule:
         """Return the point at `index`. Raises `IndexError`; `SpaceError` if a derived value has
         none."""
@@ -154,14 +149,9 @@ class Space:
             raise IndexError(f"schedule {index} of {count}")
         return self.take([index])[0]
 
-    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Schedule]:
-        """Yield the points from `start` to before `stop`, in order, decoded a chunk at a time."""
-        end = self.count if stop is None else min(stop, self.count)
-        for first in range(start, end, CHUNK):
-            yield from self.take(range(first, min(end, first + CHUNK)))
-
     def __iter__(self) -> Iterator[Schedule]:
-        return self.iterate()
+        for first in range(0, self.count, CHUNK):
+            yield from self.take(range(first, min(self.count, first + CHUNK)))
 
     def take(self, indices: Iterable[int]) -> Schedules:
         """Return the points at `indices`, each within the space. Raises `SpaceError` if a derived
@@ -196,32 +186,7 @@ class Space:
         from tilusbuild.space.open import random_digits
 
         for digits in random_digits(self._components, seed):
-            yield self._known_rank(digits)
-
-    def index_of(self, values: Mapping[str, Value]) -> int | None:
-        """Return the place of the point with these parameters (all of them), or None if it is not
-        valid.
-
-        Other names, such as derived values, are ignored. Raises `SpaceError` for a parameter
-        that is missing.
-        """
-        digits = []
-        for domain in self._model.domains:
-            missing = [name for name in domain.names if name not in values]
-            if missing:
-                raise SpaceError(f'no value is given for "{missing[0]}"', rule=missing[0])
-            digit = domain.find(tuple(values[name] for name in domain.names))
-            if digit is None:
-                return None
-            digits.append(digit)
-        return self._rank(digits)
-
-    @property
-    def default(self) -> Schedule | None:
-        """The first point that agrees with the parameters' defaults; None if none has one."""
-        if all(domain.default is None for domain in self._model.domains):
-            return None
-        return self.complete({})
+            yield self._rank(digits)
 
     def complete(self, partial: Mapping[str, Value]) -> Schedule:
         """Return the first point that has the values of `partial`, and elsewhere the parameters'
@@ -236,13 +201,7 @@ class Space:
         digits: dict[int, int] = {}
         for part in self._components:
             digits |= self._first(part, fixed)
-        return self[self._known_rank(digits)]
-
-    def report(self) -> SpaceReport:
-        """Return what each rule removed."""
-        from tilusbuild.space.report import report
-
-        return report(self._model, watch=self._watch)
+        return self[self._rank(digits)]
 
     def _empty(self) -> EmptySpaceError:
         from tilusbuild.space.report import responsible
@@ -338,23 +297,16 @@ class Space:
             hint=f"rules to look at: {rules}" if rules else None,
         )
 
-    def _known_rank(self, digits: Mapping[int, int]) -> int:
-        """Return the place of what is a point in each group (position → row)."""
-        rank = self._rank([digits[position] for position in range(len(self._model.domains))])
-        assert rank is not None  # noqa: S101
-        return rank
-
-    def _rank(self, digits: list[int]) -> int | None:
+    def _rank(self, digits: Mapping[int, int]) -> int:
+        """Return the place of a point (position → row)."""
         if self._few is not None:
-            return self._few.place(digits)
+            return self._few.place(digits[position] for position in range(len(digits)))
         ranges = [(0, part.count) for part in self._components]
         total, rank = self._places, 0
-        for position, digit in enumerate(digits):
+        for position in range(len(digits)):
             index = self._of[position]
             low, high = ranges[index]
-            first, end = self._components[index].range_of(position, low, high, digit)
-            if first >= end:
-                return None
+            first, end = self._components[index].range_of(position, low, high, digits[position])
             others = total // (high - low)
             rank += (first - low) * others
             total = others * (end - first)

@@ -117,7 +117,7 @@ def _values(name: str, given: Any) -> list[Any]:
             warnings.simplefilter("error")
             tree = ast.parse(given.strip(), mode="eval").body
         return _list(tree)
-    except (_NotUnderstoodError, SyntaxError, ValueError, Warning) as error:
+    except (SyntaxError, ValueError, Warning) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
     except (RecursionError, MemoryError):
         reason = "nested too deeply"
@@ -126,10 +126,6 @@ def _values(name: str, given: Any) -> list[Any]:
         rule=name,
         hint='understood: "[1, 2, 4]", "range(1, 9)", "[2**i for i in range(6)]" and their sums',
     )
-
-
-class _NotUnderstoodError(Exception):
-    """A part of a list of values that is outside what is read here."""
 
 
 def _list(node: ast.expr) -> list[Any]:
@@ -146,12 +142,12 @@ def _list(node: ast.expr) -> list[Any]:
         case ast.ListComp(generators=[generator]) | ast.GeneratorExp(generators=[generator]):
             return list(_comprehension(node.elt, generator))
         case _:
-            raise _NotUnderstoodError(f"{ast.unparse(node):.60}")
+            raise ValueError(f"{ast.unparse(node):.60}")
 
 
 def _comprehension(element: ast.expr, generator: ast.comprehension) -> Iterator[Any]:
     if not isinstance(generator.target, ast.Name) or generator.is_async:
-        raise _NotUnderstoodError("a comprehension over more than one name")
+        raise ValueError("a comprehension over more than one name")
     name = generator.target.id
     for value in _list(generator.iter):
         env = {name: value}
@@ -162,10 +158,10 @@ def _comprehension(element: ast.expr, generator: ast.comprehension) -> Iterator[
 def _range(node: ast.Call, env: Mapping[str, Any]) -> range:
     bounds = [_scalar(argument, env) for argument in node.args]
     if node.keywords or not 1 <= len(bounds) <= 3 or not all(type(b) is int for b in bounds):
-        raise _NotUnderstoodError(f"{ast.unparse(node):.60}")
+        raise ValueError(f"{ast.unparse(node):.60}")
     found = range(*bounds)
     if len(found) > MAX_VALUES:
-        raise _NotUnderstoodError(f"a range of {len(found)} values, at most {MAX_VALUES}")
+        raise ValueError(f"a range of {len(found)} values, at most {MAX_VALUES}")
     return found
 
 
@@ -186,11 +182,11 @@ def _scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
                 compare = semantics.COMPARE[COMPARE_OPERATORS[type(op)]]
                 value = compare(_scalar(node.left, env), _scalar(node.comparators[0], env))
             case _:
-                raise _NotUnderstoodError(f"{ast.unparse(node):.60}")
+                raise ValueError(f"{ast.unparse(node):.60}")
     except semantics.NoValueError as error:
-        raise _NotUnderstoodError(f"{error} in {ast.unparse(node):.60}") from None
+        raise ValueError(f"{error} in {ast.unparse(node):.60}") from None
     if isinstance(value, int) and abs(value) >= MAX_INTEGER:
-        raise _NotUnderstoodError(f"{ast.unparse(node):.60} is too large")
+        raise ValueError(f"{ast.unparse(node):.60} is too large")
     return value
 
 
