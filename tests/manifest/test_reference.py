@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.json_schema import valid
 from tilusbuild.manifest.document import read_document
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.shape import schema, tables
@@ -69,66 +70,10 @@ def test_the_reference_page_is_up_to_date() -> None:
     assert page == made, "run: make docs"
 
 
-def fits(value: Any, node: dict[str, Any], definitions: dict[str, Any]) -> bool:
-    """Whether a value fits a schema, as far as our schema uses the language."""
-    if "$ref" in node:
-        return fits(value, definitions[node["$ref"].rpartition("/")[2]], definitions)
-    if "anyOf" in node and not any(fits(value, choice, definitions) for choice in node["anyOf"]):
-        return False
-    if value not in node.get("enum", [value]) or value != node.get("const", value):
-        return False
-    kinds = node.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds and not any(is_kind(value, kind) for kind in kinds):
-        return False
-    if isinstance(value, str):
-        return bool(re.search(node.get("pattern", ""), value)) and len(value) >= node.get(
-            "minLength", 0
-        )
-    if isinstance(value, list):
-        items = [*node.get("prefixItems", [])]
-        items += [node.get("items", {})] * (len(value) - len(items))
-        inside = all(fits(v, n, definitions) for v, n in zip(value, items, strict=False))
-        return inside and node.get("minItems", 0) <= len(value) <= node.get("maxItems", 10**9)
-    if isinstance(value, dict):
-        return fits_table(value, node, definitions)
-    return True
-
-
-def fits_table(value: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any]) -> bool:
-    known = node.get("properties", {})
-    rest = node.get("additionalProperties", True)
-    named = node.get("propertyNames", {})
-    return (
-        set(node.get("required", ())) <= value.keys()
-        and all(fits(key, named, definitions) for key in value)
-        and all(
-            fits(item, known[key], definitions)
-            if key in known
-            else (fits(item, rest, definitions) if isinstance(rest, dict) else rest)
-            for key, item in value.items()
-        )
-    )
-
-
-def is_kind(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "integer": int,
-        "number": (int, float),
-        "string": str,
-        "array": list,
-        "object": dict,
-        "boolean": bool,
-    }
-    return isinstance(value, kinds[kind])
-
-
 def test_the_example_fits_the_schema(example: Manifest) -> None:
     made = schema()
     assert made["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert fits(example._document.data, made, made["$defs"])
+    assert valid(example._document.data, made, made)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +102,7 @@ def test_the_schema_refuses_what_an_editor_should_mark(
     for part in path[:-1]:
         at = at[part]
     at[path[-1]] = value
-    assert not fits(data, schema(), schema()["$defs"])
+    assert not valid(data, schema(), schema())
 
 
 def test_the_schema_has_no_null(example: Manifest) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -123,23 +122,12 @@ def test_macros_are_merged_by_name(manifest: Manifest) -> None:
     assert manifest.defines_for("m", "gpu") == {"B": "x", "C": "1", "Z": "1.5"}
 
 
-def test_targets_of_a_script_are_all_when_it_names_none(manifest: Manifest) -> None:
-    assert manifest.targets_of("m") == ("gpu", "other", "host")
-
-
 def test_places(manifest: Manifest) -> None:
     assert str(manifest.place("script", "m", "space", "stages")) == "tilus.toml:19:1"
     assert str(manifest.place("script", "m", "space", "i, j", "values", 1)) == "tilus.toml:21:30"
     assert str(manifest.place("script", "m", "prune", "x")) == "tilus.toml:7:9"
     assert manifest.written("m", "gpu", "space", "stages")[2] == "override"
     assert manifest.written("m", "other", "space", "stages")[2] == "space"
-    inside = manifest.place_inside("script", "m", "restrict", "even", column=8, width=1)
-    assert inside.text is not None
-    assert inside.text[(inside.column or 0) - 1 :] == '2 == 0"'
-
-
-def test_the_root_is_the_directory_of_the_manifest(manifest: Manifest, project: Path) -> None:
-    assert (manifest.path, manifest.root) == (str(project / "tilus.toml"), str(project))
 
 
 def test_a_manifest_is_frozen_all_the_way(manifest: Manifest) -> None:

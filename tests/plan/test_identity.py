@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tilusbuild.builder.explain import differences
 from tilusbuild.plan import identity
-from tilusbuild.plan.identity import sections
 
 VALUES = st.one_of(
     st.booleans(),
@@ -47,11 +46,6 @@ def test_a_program_reads_like_a_manifest() -> None:
         "\n[launch]\ngrid = cdiv(m, block_m)\nblock = threads\nsmem = 0\n"
         f"\n[headers]\n{'ab' * 32}  project/include/a.cuh\n"
     )
-
-
-def test_the_hash_is_that_of_both_files_in_order() -> None:
-    both = hashlib.sha256(b"program\noptions\n").hexdigest()
-    assert identity.program_hash("program\n", "options\n") == both
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), VALUES, max_size=4))
@@ -93,8 +87,3 @@ def test_a_changed_flag_is_shown_without_the_rest_of_the_command() -> None:
     before = "[commands]\n{nvcc} -cubin -O3 source.cu -o program.cubin\n"
     after = "[commands]\n{nvcc} -cubin -O2 source.cu -o program.cubin\n"
     assert reasons(before, after) == ["command {nvcc} … program.cubin changed: -O3 → -O2"]
-
-
-def test_equal_texts_differ_in_nothing() -> None:
-    assert reasons(text(), text()) == []
-    assert sections(text())["schedule"] == {"block_m": "64", "persistent": "false"}

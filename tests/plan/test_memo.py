@@ -156,14 +156,6 @@ def test_only_programs_that_reach_a_header_are_rendered_when_it_changes(shop: Wo
     assert shop.rendered == ["kernels/one.cu.j2"]
 
 
-def test_touching_and_writing_the_same_again_renders_nothing(shop: Workshop) -> None:
-    for name, text in FILES.items():
-        shop.write(name, text)
-        os.utime(shop.directory / name, (1, 1))
-    shop.plan()
-    assert shop.rendered == []
-
-
 def edit(name: str, old: str, new: str) -> Callable[[Workshop], None]:
     return lambda shop: shop.edit(name, old, new)
 
@@ -211,25 +203,12 @@ def test_after_any_change_the_plan_is_the_one_without_a_memo(
     assert shop.known() == fresh
 
 
-def test_going_back_and_forth_the_plan_is_the_one_without_a_memo(shop: Workshop) -> None:
-    for text in ("// a\n", "// b\n", "// a\n"):
-        shop.write("include/wide.h", text)
-        assert shop.known() == shop.known(memo=False)
-
-
 def test_another_tilusbuild_asks_the_memo_of_this_one_nothing(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tilusbuild.plan.memo.own_code", lambda memory: "another")
     shop.plan()
     assert len(shop.rendered) == 5
-
-
-@pytest.mark.parametrize("length", [0, 10, 60, 200, -1])
-def test_a_memo_that_is_cut_short_costs_a_rendering(shop: Workshop, length: int) -> None:
-    for path in shop.memos:
-        path.write_bytes(path.read_bytes()[:length])
-    assert shop.known() == shop.known(memo=False)
 
 
 def test_a_directory_that_cannot_be_written_is_left_alone(shop: Workshop) -> None:

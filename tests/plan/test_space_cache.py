@@ -11,7 +11,6 @@ import pytest
 from tilusbuild.expr import parse
 from tilusbuild.plan.spaces import Chosen, SpaceCache
 from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select
-from tilusbuild.state.envelope import Envelope
 
 Ask = Callable[..., Chosen]
 
@@ -99,34 +98,6 @@ def test_another_query_or_changed_code_is_computed_again(ask: Ask, asked: list[i
     ask(1)
     ask(1, code="newer")
     assert asked == [2, 1, 1]
-
-
-def test_a_known_space_is_enumerated_when_a_point_of_it_is_asked_for() -> None:
-    whole = Space(SPEC)
-    known = Space(SPEC, (whole.count, whole.cartesian))
-    assert "_components" not in vars(known)
-    assert known[3] == whole[3]
-
-
-@pytest.mark.parametrize("length", [0, 5, 100, -1])
-def test_a_file_that_is_cut_short_costs_an_enumeration(
-    ask: Ask, asked: list[int], tmp_path: Path, length: int
-) -> None:
-    first = plain(ask())
-    (path,) = (tmp_path / "plans").iterdir()
-    path.write_bytes(path.read_bytes()[:length])
-    assert plain(ask()) == first
-    assert len(asked) == 2
-
-
-def test_a_file_of_another_form_costs_an_enumeration(
-    ask: Ask, asked: list[int], tmp_path: Path
-) -> None:
-    ask()
-    (path,) = (tmp_path / "plans").iterdir()
-    path.write_bytes(Envelope("spaces 1").wrap(b"[1, 2]"))
-    ask()
-    assert len(asked) == 2
 
 
 def test_unused_spaces_are_dropped_in_time(ask: Ask, tmp_path: Path) -> None:

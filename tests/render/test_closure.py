@@ -47,47 +47,10 @@ def copy_to(directory, found):
             shutil.copyfile(content, path)
 
 
-def test_follows_headers_into_headers(project, roots):
-    project.write(
-        {
-            "project/include/a.h": '#include "sub/b.h"\n#include <c.h>\n',
-            "project/include/sub/b.h": '#include "near.h"\n',
-            "project/include/sub/near.h": "",
-            "pkg/src/inc/c.h": "#include <vector>\n#include <a.h>\n",
-            "project/include/unused.h": "",
-        }
-    )
-    assert names(closure("#include <a.h>\n", roots)) == [
-        "pkg/src/inc/c.h",
-        "project/include/a.h",
-        "project/include/sub/b.h",
-        "project/include/sub/near.h",
-    ]
-
-
 def test_a_source_that_reaches_no_header(roots):
     found = closure("#include <vector>\nint a;\n", roots)
     assert found.headers == ()
     assert found.digest == hashlib.sha256(b"").hexdigest()
-
-
-def test_the_first_directory_wins_and_quotes_look_beside_the_includer_first(project, roots):
-    project.write(
-        {
-            "project/kernels/h.h": "",
-            "project/include/h.h": "",
-            "pkg/src/inc/h.h": "",
-            "pkg/src/inc/user.h": '#include "h.h"\n',
-        }
-    )
-    assert names(closure('#include "h.h"', roots)) == ["project/kernels/h.h"]
-    assert names(closure("#include <h.h>", roots)) == ["project/include/h.h"]
-    assert names(closure("#include <user.h>", roots)) == ["pkg/src/inc/h.h", "pkg/src/inc/user.h"]
-
-
-def test_include_next_may_mean_any_directory(project, roots):
-    project.write({"project/include/h.h": "#include_next <h.h>\n", "pkg/src/inc/h.h": ""})
-    assert names(closure("#include <h.h>", roots)) == ["pkg/src/inc/h.h", "project/include/h.h"]
 
 
 def test_a_new_header_that_shadows_another_changes_the_answer(project, roots):
@@ -175,13 +138,6 @@ def test_a_pattern_of_more_than_may_be_carried_is_an_error(
     monkeypatch.setattr(closures, limit, value)
     with pytest.raises(PatternTooWideError, match="matches 2 files of 0 MiB"):
         closure("", roots, ["*.h"])
-
-
-def test_links_are_followed_and_named_by_where_they_are_included(project, roots):
-    project.write({"elsewhere/real.h": '#include "beside.h"\n', "elsewhere/beside.h": ""})
-    os.symlink(project.directory / "elsewhere", project.directory / "project/include/linked")
-    found = closure("#include <linked/real.h>", roots)
-    assert names(found) == ["project/include/linked/beside.h", "project/include/linked/real.h"]
 
 
 def test_a_link_before_climbing_is_noted(project, roots):
@@ -277,14 +233,6 @@ def toolkit(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return Outside((str(tmp_path / "toolkit"),), ("runtime.h",))
-
-
-def test_a_vendored_library_is_whole_though_only_the_toolkit_includes_it(project, roots, toolkit):
-    project.write({"project/include/lib/part.h": '#include "detail.h"\n'})
-    project.write({"project/include/lib/detail.h": "", "project/include/lib/unused.h": ""})
-    found = closure("int a;\n", roots, outside=toolkit)
-    assert names(found) == ["project/include/lib/detail.h", "project/include/lib/part.h"]
-    assert found.external == ("runtime.h",)
 
 
 def test_nothing_outside_is_read_where_nothing_is_shadowed(project, roots, toolkit):

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -152,25 +151,3 @@ def test_headers_outside_see_the_copy_as_they_see_the_project(tmp_path_factory, 
     copy_of(found, directory / "copy")
     expected = preprocess(directory, path, outside=directory)
     assert preprocess(directory / "copy", path, outside=directory) == expected
-
-
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_the_closure_of_cutlass_compiles_alone(tmp_path):
-    find = pytest.importorskip("importlib.util").find_spec
-    spec = find("cutlass_library")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("no headers of CUTLASS: pip install 'tilusbuild[cutlass]'")
-    package = spec.submodule_search_locations[0]
-    source = "#include <cute/tensor.hpp>\n#include <cute/atom/mma_atom.hpp>\n"
-    found = closure(source, [inside("cutlass_library", package, "source/include")])
-    copy_of(found, tmp_path / "copy")
-    (tmp_path / "source.cu").write_text(source)
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    told = []
-    for include in (f"{package}/source/include", f"{tmp_path}/copy/cutlass_library/source/include"):
-        command = [nvcc, "-std=c++17", "-arch=sm_90a", "-M", f"-I{include}", "source.cu"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        told.append(sorted(set(re.findall(rf"{re.escape(include)}/(\S+)", done.stdout))))
-    assert told[0] == told[1]
-    assert len(told[0]) > 100

@@ -14,7 +14,7 @@ from support.processes import wait_until
 from tilusbuild.render import headers as headers_module
 from tilusbuild.render.closure import Closure, Outside, inside
 from tilusbuild.render.headers import Headers
-from tilusbuild.render.known import ClosureMemory
+from tilusbuild.render.known import KnownClosures
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.stamp import Sighting, sighting
@@ -87,10 +87,8 @@ class World:
     def remembered(self, source: str) -> Closure:
         state = str(self.directory / "state")
         memory = DigestMemory(state, FileClock(state).moment)
-        known = ClosureMemory(state, "project", "code", memory)
-        headers = Headers(
-            self.roots, outside=self.outside, digests=memory, known=known.of("search path")
-        )
+        known = KnownClosures(f"{state}/closures", memory)
+        headers = Headers(self.roots, outside=self.outside, digests=memory, known=known)
         found = headers.closure(source)
         known.save()
         memory.save()
@@ -145,32 +143,18 @@ def test_what_changed_within_a_tick_is_searched_for_again(world):
     assert world.searches == 2
 
 
-def test_a_new_plan_looks_at_the_files_again(world):
-    header = world.directory / "project/kernels/a.h"
-    header.write_text("")
-    world.settle()
-    memory = DigestMemory(None, FileClock(str(world.directory)).moment)
-    known = ClosureMemory(str(world.directory / "state"), "project", "code", memory)
-    for text in ("", '#include "b.h"\n'):
-        header.write_text(text)
-        world.settle()
-        for _ in range(2):
-            found = Headers(world.roots, digests=memory, known=known.of("p")).closure(SOURCES[0])
-            assert found == closure(SOURCES[0], world.roots)
-
-
 def test_what_came_while_a_plan_ran_is_not_taken_for_absent_by_the_next(world):
     """A search sees what an earlier one of the same plan saw, however long ago that was."""
     world.settle()
     memory = DigestMemory(None, FileClock(str(world.directory)).moment)
-    known = ClosureMemory(str(world.directory / "state"), "project", "code", memory)
-    running = Headers(world.roots, digests=memory, known=known.of("p"))
+    known = KnownClosures(str(world.directory / "state/closures"), memory)
+    running = Headers(world.roots, digests=memory, known=known)
     running.closure('#include "b.h"\n')
     (world.directory / "project/kernels/b.h").write_text("")
     world.settle()
     source = '#include "b.h"\n#include "a.h"\n'
     running.closure(source)
-    found = Headers(world.roots, digests=memory, known=known.of("p")).closure(source)
+    found = Headers(world.roots, digests=memory, known=known).closure(source)
     assert found == closure(source, world.roots)
 
 

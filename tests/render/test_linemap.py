@@ -25,18 +25,6 @@ def origins(project, template, **values):
     return told
 
 
-def test_comments_loops_and_expressions(project):
-    template = (
-        "{# two\n lines #}\na {{ n }}\n{% for i in range(2) %}\n  x{{ i }};\n{% endfor %}\nend"
-    )
-    assert origins(project, template, n=7) == [
-        "a 7 <- k.cu.j2:3",
-        "  x0; <- k.cu.j2:5",
-        "  x1; <- k.cu.j2:5",
-        "end <- k.cu.j2:7",
-    ]
-
-
 def test_macros_and_includes_tell_who_called(project):
     project.write(
         {
@@ -106,13 +94,6 @@ def test_marks_are_never_seen(project, template):
     assert all(lines.origin(number) for number in range(1, len(text.splitlines()) + 1))
 
 
-def test_the_first_visible_text_of_a_line_decides(project):
-    template = (
-        "{% macro v() %}8{% endmacro %}\nint x = {{ v() }}\n{%- if true %} + 1{% endif %}\n;\n"
-    )
-    assert origins(project, template)[0] == "int x = 8 + 1; <- k.cu.j2:2"
-
-
 def test_columns_lead_to_the_templates_own(project):
     template = "{% macro v() %}8{% endmacro %}\n{# c #}  a = {{ n }} + missing + {{ n }};\n"
     text, lines = project.mapped(template, n=12345)
@@ -125,15 +106,6 @@ def test_text_that_was_not_rendered_from_the_template_is_not_mapped(project):
     project.write({"k.cu.j2": "a\nb\nc\n"})
     lines = Renderer(str(project.directory)).line_map("k.cu.j2", {}, "a\nX\nc\n")
     assert [lines.origin(n) is not None for n in (1, 2, 3)] == [True, False, False]
-
-
-def test_directives_stand_where_the_template_jumps(project):
-    template = "a\n{# c #}\nb\nc\n{% for i in range(2) %}\nd\n{% endfor %}\n"
-    _, lines = project.mapped(template)
-    assert lines.with_directives() == (
-        '#line 1 "k.cu.j2"\na\n#line 3 "k.cu.j2"\nb\nc\n'
-        '#line 6 "k.cu.j2"\nd\n#line 6 "k.cu.j2"\nd\n'
-    )
 
 
 def test_no_directive_stands_where_it_would_be_text(project):

@@ -59,19 +59,6 @@ def test_a_front_end_error_shows_the_templates_line_below_the_echo(gpu):
               |                                    ^^^^^^""")
 
 
-def test_a_line_that_reads_the_same_is_not_shown_twice(gpu):
-    _, lines = gpu
-    log = """\
-        source.cu(9): warning #177-D: variable "never" was declared but never referenced
-            int never;
-                ^
-        """
-    assert told(log, lines) == textwrap.dedent("""\
-        k.cu.j2(13): warning #177-D: variable "never" was declared but never referenced
-            int never;
-                ^""")
-
-
 def test_references_within_a_message_are_mapped_too(gpu):
     _, lines = gpu
     log = """\

@@ -1,7 +1,8 @@
-"""As much of JSON schema as the schema of the lines of `--json` uses."""
+"""As much of JSON schema as our own schemas use: of the manifest, and of the lines of `--json`."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -10,6 +11,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "number": (int, float),
     "boolean": bool,
     "null": type(None),
+    "array": list,
+    "object": dict,
 }
 
 
@@ -17,29 +20,42 @@ def valid(value: Any, rule: dict[str, Any], root: dict[str, Any]) -> bool:
     """Whether a value is what a rule of the schema `root` allows."""
     if "$ref" in rule:
         return valid(value, root["$defs"][rule["$ref"].removeprefix("#/$defs/")], root)
-    if "oneOf" in rule:
-        return sum(valid(value, each, root) for each in rule["oneOf"]) == 1
-    if "anyOf" in rule:
-        return any(valid(value, each, root) for each in rule["anyOf"])
-    if "const" in rule:
-        return bool(value == rule["const"])
-    if "type" not in rule:
-        assert set(rule) <= {"title", "description"}, rule
-        return True
-    if rule["type"] == "array":
-        items = rule.get("items", {})
-        return isinstance(value, list) and all(valid(each, items, root) for each in value)
-    if rule["type"] == "object":
-        return isinstance(value, dict) and _object(value, rule, root)
-    return isinstance(value, _TYPES[rule["type"]]) and not (
-        isinstance(value, bool) and rule["type"] != "boolean"
-    )
+    if "oneOf" in rule and sum(valid(value, each, root) for each in rule["oneOf"]) != 1:
+        return False
+    if "anyOf" in rule and not any(valid(value, each, root) for each in rule["anyOf"]):
+        return False
+    if value not in rule.get("enum", [value]) or value != rule.get("const", value):
+        return False
+    kinds = rule.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(_is_kind(value, kind) for kind in kinds):
+        return False
+    if isinstance(value, str):
+        long = len(value) >= rule.get("minLength", 0)
+        return long and re.search(rule.get("pattern", ""), value) is not None
+    if isinstance(value, list):
+        items = [*rule.get("prefixItems", [])]
+        items += [rule.get("items", {})] * (len(value) - len(items))
+        inside = all(valid(v, r, root) for v, r in zip(value, items, strict=False))
+        return inside and rule.get("minItems", 0) <= len(value) <= rule.get("maxItems", 10**9)
+    return not isinstance(value, dict) or _object(value, rule, root)
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind])
 
 
 def _object(value: dict[str, Any], rule: dict[str, Any], root: dict[str, Any]) -> bool:
-    named = rule.get("properties", {})
-    rest = rule.get("additionalProperties", {})
-    return set(rule.get("required", ())) <= set(value) and all(
-        valid(each, named.get(key, {} if rest is True else rest), root)
-        for key, each in value.items()
+    known, rest = rule.get("properties", {}), rule.get("additionalProperties", True)
+    if not set(rule.get("required", ())) <= value.keys():
+        return False
+    if rest is False and not value.keys() <= known.keys():
+        return False
+    others = rest if isinstance(rest, dict) else {}
+    return all(
+        valid(key, rule.get("propertyNames", {}), root)
+        and valid(item, known.get(key, others), root)
+        for key, item in value.items()
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -67,23 +67,14 @@ def check_expressions(checks: Checks) -> None:
         _arguments(checks, path, script)
         for target in checks.known_targets(name):
             scope = scope_of(checks, path, target, script)
-            for place in _places(script, target):
-                check_expression(
-                    checks,
-                    _written(path, target, place.path, checks),
-                    place.source,
-                    scope,
-                    target,
-                    place.sees,
-                )
+            for inner, source, sees in _places(script, target):
+                where = _written(path, target, inner, checks)
+                check_expression(checks, where, source, scope, target, sees)
             _cycles(checks, path, target, script)
 
 
-class _Place(Struct, frozen=True):
-    path: Path
-    source: Value
-    sees: frozenset[str]
-
+_Place: TypeAlias = tuple[Path, Value, frozenset[str]]
+"""Where an expression stands in a script, its source, and what it may refer to."""
 
 _STATIC = frozenset({"params", "space", "derived"})
 _CALL = _STATIC | {"sizes"}
@@ -95,15 +86,15 @@ def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
     override = script.override_for(target)
     for key, parameter in {**script.space, **override.space}.items():
         if parameter.when is not None:
-            yield _Place(("space", key, "when"), parameter.when, _STATIC)
+            yield ("space", key, "when"), parameter.when, _STATIC
     for name, source in {**script.derived, **override.derived}.items():
-        yield _Place(("derived", name), source, _STATIC)
+        yield ("derived", name), source, _STATIC
     for name, rule in script.restrict_sources(target).items():
-        yield _Place(("restrict", name), rule, _STATIC)
+        yield ("restrict", name), rule, _STATIC
     for key, limit in written(script.prune).items():
-        yield _Place(("prune", key), limit, _STATIC)
+        yield ("prune", key), limit, _STATIC
     for source in in_place(script.kernel or ""):
-        yield _Place(("kernel",), source, _STATIC)
+        yield ("kernel",), source, _STATIC
     for name, arg in script.args.items():
         yield from _map_places(name, arg)
     for table in (script.launch, override.launch):
@@ -116,9 +107,9 @@ def _map_places(name: str, arg: Arg) -> Iterator[_Place]:
         return
     for key in ("box", "element_strides"):
         for number, source in enumerate(getattr(arg, key) or ()):
-            yield _Place(("args", name, key.replace("_", "-"), number), source, _STATIC)
+            yield ("args", name, key.replace("_", "-"), number), source, _STATIC
     for key in ("interleave", "swizzle", "l2_promotion"):
-        yield _Place(("args", name, key.replace("_", "-")), getattr(arg, key), _STATIC)
+        yield ("args", name, key.replace("_", "-")), getattr(arg, key), _STATIC
 
 
 def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
@@ -126,14 +117,14 @@ def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
         return
     for axis, sources in (("grid", table.grid), ("block", table.block), ("cluster", table.cluster)):
         for number, source in enumerate(sources or ()):
-            yield _Place(("launch", axis, number), source, _CALL)
+            yield ("launch", axis, number), source, _CALL
     if table.smem is not None:
-        yield _Place(("launch", "smem"), table.smem, _CALL)
+        yield ("launch", "smem"), table.smem, _CALL
     # Set once a device, or known before the first call: no argument can decide them.
     for key in ("cooperative", "pdl", "carve_out"):
         source = getattr(table, key)
         if source is not None:
-            yield _Place(("launch", key.replace("_", "-")), source, _STATIC)
+            yield ("launch", key.replace("_", "-")), source, _STATIC
 
 
 def _dispatch_places(dispatch: DispatchSection | None) -> Iterator[_Place]:
@@ -142,9 +133,9 @@ def _dispatch_places(dispatch: DispatchSection | None) -> Iterator[_Place]:
     for name in COSTS:
         source = getattr(dispatch, name)
         if source is not None:
-            yield _Place(("dispatch", name), source, _CALL)
+            yield ("dispatch", name), source, _CALL
     for number, row in enumerate(dispatch.table):
-        yield _Place(("dispatch", "table", number, "when"), row.when, _RULE)
+        yield ("dispatch", "table", number, "when"), row.when, _RULE
 
 
 def _written(path: Path, target: str, inner: Path, checks: Checks) -> Path:

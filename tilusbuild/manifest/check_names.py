@@ -13,9 +13,9 @@ from tilusbuild.manifest.names import (
     TABLE_NAME,
     declared_names,
     identifier_problem,
-    snake_case,
 )
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.runtime.naming import snake_case
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import OverrideSection

@@ -73,10 +73,6 @@ class Manifest(Table, frozen=True, kw_only=True):
         """Return where a key's value is written."""
         return self._document.value(*self._written(keys))
 
-    def place_inside(self, *keys: str | int, column: int | None, width: int = 1) -> Place:
-        """Return a position in a string value, such as an expression; `column` counts from 1."""
-        return self._document.inside(keys, column, width)
-
     def _written(self, keys: tuple[str | int, ...]) -> tuple[str | int, ...]:
         """Return where keys are written of a script that a library stands for: in its table."""
         if len(keys) > 1 and keys[0] == "script" and isinstance(keys[1], str):

@@ -1,4 +1,4 @@
-"""Which names a manifest may declare, and how a script's name becomes a directory's."""
+"""Which names a manifest may declare."""
 
 from __future__ import annotations
 
@@ -6,19 +6,6 @@ import keyword
 import re
 
 from tilusbuild.expr.tree import FUNCTIONS
-from tilusbuild.runtime.naming import snake_case
-
-__all__ = [
-    "COSTS",
-    "IDENTIFIER",
-    "PACKAGE",
-    "RESERVED",
-    "TABLE_NAME",
-    "declared_names",
-    "identifier_problem",
-    "linked_names",
-    "snake_case",
-]
 
 PACKAGE = "package:"
 """What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""

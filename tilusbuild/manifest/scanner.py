@@ -42,7 +42,7 @@ class Locations(Struct):
 def locate(text: str) -> Locations:
     """Return the positions in a TOML text whose line ends are `\\n`. Never raises."""
     scanner = _Scanner(text)
-    with contextlib.suppress(_LostPlaceError, RecursionError):
+    with contextlib.suppress(ValueError, RecursionError):
         scanner.document()
     return scanner.found
 
@@ -79,11 +79,9 @@ def _decoded(raw: str, at: int, end: int, *, escapes: bool) -> Iterator[tuple[st
             at += 2
 
 
-class _LostPlaceError(Exception):
-    """The text goes on in a way that the scanner does not understand."""
-
-
 class _Scanner:
+    """Raises `ValueError` where the text goes on in a way that it does not understand."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
@@ -105,7 +103,7 @@ class _Scanner:
 
     def take(self, token: str) -> None:
         if not self.peek(token):
-            raise _LostPlaceError
+            raise ValueError
         self.at += len(token)
 
     def skip(self, pattern: re.Pattern[str]) -> None:
@@ -152,7 +150,7 @@ class _Scanner:
             else:
                 match = _BARE_KEY.match(self.text, self.at)
                 if not match:
-                    raise _LostPlaceError
+                    raise ValueError
                 name, self.at = match.group(), match.end()
             names.append((name, (start, self.at)))
             self.skip(_BLANK)
@@ -192,7 +190,7 @@ class _Scanner:
         else:
             match = _SCALAR.match(self.text, self.at)
             if not match:
-                raise _LostPlaceError
+                raise ValueError
             self.at += len(match.group().rstrip(" \t"))
         self.found.values[path] = (start, self.at)
 
@@ -232,7 +230,7 @@ class _Scanner:
         at = self.at + len(fence)
         while not self.text.startswith(fence, at):
             if at >= len(self.text) or (len(fence) == 1 and self.text[at] == "\n"):
-                raise _LostPlaceError
+                raise ValueError
             at += 2 if quote == '"' and self.text[at] == "\\" else 1
         at += len(fence)
         if len(fence) == 3:

@@ -8,7 +8,7 @@ and for messages. Imports nothing heavy, because what needs no model imports thi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct
@@ -126,15 +126,15 @@ def settings(
     sources = (options, program or {}, environment, declared or {})
     return Settings(
         cache_dir=_cache_dir(root, sources),
-        jobs=_number("jobs", usable_cores(), sources, least=1),
-        load_average=_load(sources),
-        nice=_number("nice", 0, sources, least=0, most=19),
-        level=_number("level", LEVELS[-1], sources, least=0, most=LEVELS[-1]),
-        device_compiler=_word("device-compiler", DEVICE_COMPILERS, sources),
-        dump_ir=_switch("dump-ir", sources),
-        disable_ptxas_opt=_switch("disable-ptxas-opt", sources),
-        bench_warmup=_count("bench-warmup", sources, least=0),
-        bench_repeat=_count("bench-repeat", sources, least=1),
+        jobs=_decided("jobs", usable_cores(), sources, _whole(1)),
+        load_average=_decided("load-average", None, sources, _load),
+        nice=_decided("nice", 0, sources, _whole(0, 19)),
+        level=_decided("level", LEVELS[-1], sources, _whole(0, LEVELS[-1])),
+        device_compiler=_decided("device-compiler", DEVICE_COMPILERS[0], sources, _compiler),
+        dump_ir=_decided("dump-ir", False, sources, _switch),
+        disable_ptxas_opt=_decided("disable-ptxas-opt", False, sources, _switch),
+        bench_warmup=_decided("bench-warmup", None, sources, _whole(0)),
+        bench_repeat=_decided("bench-repeat", None, sources, _whole(1)),
     )
 
 
@@ -222,63 +222,48 @@ def _cache_dir(root: str, sources: Sources) -> Setting[str]:
     return Setting(os.path.normpath(path), found.source)
 
 
-def _number(
-    name: str, default: int, sources: Sources, *, least: int, most: int | None = None
-) -> Setting[int]:
+def _decided(
+    name: str, default: Kind, sources: Sources, read: Callable[[Setting[str | float]], Kind]
+) -> Setting[Kind]:
     found = _first(name, sources)
-    return Setting(default, "default") if found is None else _whole(found, least, most)
+    return Setting(default, "default") if found is None else Setting(read(found), found.source)
 
 
-def _count(name: str, sources: Sources, *, least: int) -> Setting[int | None]:
-    """Return a number that has no default of its own."""
-    found = _first(name, sources)
-    if found is None:
-        return Setting(None, "default")
-    number = _whole(found, least, None)
-    return Setting(number.value, number.source)
+def _whole(least: int, most: int | None = None) -> Callable[[Setting[str | float]], int]:
+    def read(found: Setting[str | float]) -> int:
+        try:
+            number = int(found.value)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            wanted = f"a number from {least} to {most}" if most is not None else f"at least {least}"
+            raise input_error(f'{found.source} must be {wanted}, not "{found.value}"')
+        return number
+
+    return read
 
 
-def _load(sources: Sources) -> Setting[float | None]:
-    found = _first("load-average", sources)
-    if found is None:
-        return Setting(None, "default")
+def _load(found: Setting[str | float]) -> float:
     try:
         load = float(found.value)
     except ValueError:
         load = -1.0
     if not 0 < load < float("inf"):
         raise input_error(f'{found.source} must be a number above 0, not "{found.value}"')
-    return Setting(load, found.source)
+    return load
 
 
-def _whole(found: Setting[str | float], least: int, most: int | None) -> Setting[int]:
-    try:
-        number = int(found.value)
-    except ValueError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
-        wanted = f"a number from {least} to {most}" if most is not None else f"at least {least}"
-        raise input_error(f'{found.source} must be {wanted}, not "{found.value}"')
-    return Setting(number, found.source)
-
-
-def _word(name: str, words: tuple[str, ...], sources: Sources) -> Setting[str]:
-    found = _first(name, sources)
-    if found is None:
-        return Setting(words[0], "default")
-    if found.value not in words:
+def _compiler(found: Setting[str | float]) -> str:
+    if found.value not in DEVICE_COMPILERS:
         raise input_error(
-            f'{found.source} must be one of {", ".join(words)}, not "{found.value}"',
-            hint=did_you_mean(str(found.value), words),
+            f'{found.source} must be one of {", ".join(DEVICE_COMPILERS)}, not "{found.value}"',
+            hint=did_you_mean(str(found.value), DEVICE_COMPILERS),
         )
-    return Setting(str(found.value), found.source)
+    return str(found.value)
 
 
-def _switch(name: str, sources: Sources) -> Setting[bool]:
-    found = _first(name, sources)
-    if found is None:
-        return Setting(False, "default")
+def _switch(found: Setting[str | float]) -> bool:
     value = SWITCH.get(str(found.value).lower())
     if value is None:
         raise input_error(f'{found.source} must be 1 or 0, not "{found.value}"')
-    return Setting(value, found.source)
+    return value

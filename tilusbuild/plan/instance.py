@@ -22,7 +22,6 @@ from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
-from tilusbuild.manifest.names import snake_case
 from tilusbuild.manifest.script import signature_of
 from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.plan.roots import torch_defines
@@ -31,7 +30,7 @@ from tilusbuild.render.closure import Closure
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.runtime.naming import instance_name
+from tilusbuild.runtime.naming import instance_name, snake_case
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space
 from tilusbuild.toolchain import DigestMemory, Toolchain

@@ -174,7 +174,7 @@ class Planner(Struct):
         search_path = roots_of(self.manifest, script, template), pipeline.outside(toolchain)
         if search_path not in self._headers:
             roots, outside = search_path
-            known = None if self.memo is None else self.memo.closures.of(repr(search_path))
+            known = None if self.memo is None else self.memo.closures(repr(search_path))
             self._headers[search_path] = Headers(
                 roots, outside=outside, digests=self.memory, scans=self.scans, known=known
             )

@@ -217,19 +217,8 @@ def _linked(spec: InstanceSpec, sources: Sources) -> RenderedProgram:
     """Return the program that joins a library's objects. Its identity names their programs, so
     whatever changes one of them changes it, and what changes none is not linked again."""
     link, closure, files = library.link_of(spec, sources.memory)
-    recipe = Recipe(
-        pipeline=spec.pipeline,
-        archs=spec.target.archs,
-        ptx=spec.target.ptx,
-        source="",
-        symbol="",
-        signature=spec.signature,
-        launch=None,
-        constants={},
-        includes=Includes(closure.digest if closure.headers else None),
-        part=spec.recipe.part,
-        link=link,
-    )
+    includes = Includes(closure.digest if closure.headers else None)
+    recipe = replace(spec.recipe, includes=includes, link=link)
     program_txt = identity.program_text(
         script=spec.script,
         entry=("library", library.section_of(spec).kind),

@@ -32,38 +32,6 @@ _SPARE = 16
 """So many closures that no source asks for are kept: those of includes that may come back."""
 
 
-class ClosureMemory:
-    """The known closures of one project: a file for each search path in `directory`, read when
-    asked for and written by `save` only. `code` is the digest of the code that searches."""
-
-    def __init__(self, directory: str, owner: str, code: str, memory: DigestMemory) -> None:
-        self._directory = directory
-        self._owner = owner
-        self._code = code
-        self._memory = memory
-        self._known: dict[str, KnownClosures] = {}
-
-    def of(self, search_path: str) -> KnownClosures:
-        """Return the closures over one search path, for a plan: what an earlier one saw of the
-        files is looked at again."""
-        name = sha256_text("\0".join([self._owner, "closures", self._code, search_path]))
-        if name not in self._known:
-            path = os.path.join(self._directory, name)
-            self._known[name] = KnownClosures(path, self._memory)
-        self._known[name].look_again()
-        return self._known[name]
-
-    def save(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
-        for known in self._known.values():
-            known.save()
-
-    def forget(self) -> None:
-        """Drop all that is known of the search paths that were asked for."""
-        for known in self._known.values():
-            known.forget()
-
-
 class Row(Struct, frozen=True, array_like=True):
     """A header of a closure, or one outside the project, which has no name; and its stamp."""
 
@@ -95,7 +63,8 @@ class _Known(Struct, array_like=True):
 
 
 class KnownClosures:
-    """The closures over one search path. The files that they have in common are kept once."""
+    """The closures over one search path, in a file that is read when it is asked for and written by
+    `save` only. The files that they have in common are kept once."""
 
     def __init__(self, path: str, memory: DigestMemory) -> None:
         self._path = path
