@@ -132,7 +132,6 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
     check("diff", package, "small")
     check("cache merge", ".cache", "--cache-dir", "merged")
     check("install", "--remove", "p-one", "--cache-dir", "other")
-    Path("other", "notes").write_text("of a person")
     check("cache gc", "--cache-dir", "other")
     check("cache clear", "--cache-dir", "other")
     for library in Path(".cache").glob("programs/*/module/lib.so"):

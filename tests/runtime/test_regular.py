@@ -52,7 +52,6 @@ IN_OURS = {
     "builder/compiler.py",
     "cli/graph.py",
     "compile/declared.py",
-    "compile/dump.py",
     "compile/program.py",
     "dispatch/dispatcher.py",
     "reapi/execute.py",

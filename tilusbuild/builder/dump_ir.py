@@ -1,27 +1,39 @@
 """`--dump-ir`: for each program of a plan, what every step made of it, beside the program.
 
 `ir/` has the template's steps, `module/ir/` the compiler's. They appear whole, once, and are in no
-record: a program is the same with them and without. A program that has them is passed over.
+record: a program is the same with them and without. A program that has them is passed over. The
+price: it is compiled once more, with the compiler's intermediate files kept and line numbers on. An
+output that a step does not have, or that needs a missing tool, is left out.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from tilusbuild.binary import BinaryError
+from tilusbuild.binary.fatbin import Cubin, extract_cubins
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import lookup
-from tilusbuild.compile.dump import dump_module
+from tilusbuild.compile.model import Step
+from tilusbuild.compile.program import Compile
+from tilusbuild.compile.steps import tools_of
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import style_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.render.renderer import resolved
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.envelope import StepStore
+from tilusbuild.status import Compiled
 from tilusbuild.table import table
+from tilusbuild.toolchain.cuda import disassembler
 
 TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
+TIMINGS, USAGE = "timings.txt", "usage.txt"
 
 
 def dump(project: Project, plan: Plan) -> int:
@@ -56,20 +68,38 @@ def _dump(project: Project, job: ProgramJob) -> None:
             os.makedirs(os.path.join(stage, "module"))
             write(os.path.join(stage, "module", "source.cu"), made.recipe.source)
             _template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))
-            digest = made.recipe.includes.digest
-            dump_module(
-                made.recipe,
-                job.planned.spec.toolchain,
-                stage,
-                None if digest is None else project.cache.include_path(digest),
-                project.runner,
-                project.manifest.build.timeout,
-            )
+            _compiler_steps(project, job, made, stage)
             directory = project.cache.program_path(job.hash)
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
                 project.cache.move(os.path.join(stage, name), os.path.join(directory, name))
     finally:
         private.discard()
+
+
+def _compiler_steps(project: Project, job: ProgramJob, made: RenderedProgram, stage: str) -> None:
+    """Write `module/ir` in a stage whose `module` directory holds the module's files."""
+    recipe, toolchain = made.recipe, job.planned.spec.toolchain
+    digest = recipe.includes.digest
+    directory, work = os.path.join(stage, COMPILER_STEPS), os.path.join(stage, "work")
+    os.makedirs(directory)
+    try:
+        compiling = Compile(
+            recipe,
+            tools_of(toolchain),
+            stage,
+            work,
+            project.runner,
+            StepStore(),
+            project.manifest.build.timeout,
+        )
+        compiling.prepare(None if digest is None else project.cache.include_path(digest))
+        dump = Dump(compiling, directory, disassembler(toolchain.cuda))
+        outcome = compiling.run(until=recipe.pipeline.device_image(recipe))
+        dump.timed("compile", outcome.seconds)
+        recipe.pipeline.dump(recipe, dump)
+        dump.finish(outcome)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _template_steps(
@@ -96,3 +126,81 @@ def write(path: str, text: str) -> None:
     """Write a file of a private directory. Raises `OSError`."""
     with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
+
+
+class Dump:
+    """A dump in progress: a pipeline runs commands and adds files through it.
+
+    Names are relative to the private directory of the compile, which still holds all its files.
+    """
+
+    def __init__(self, compiling: Compile, directory: str, disassembler: str | None) -> None:
+        self._compiling = compiling
+        self.work = compiling.work
+        self._directory = directory
+        self._disassembler = disassembler
+        self._times: list[str] = []
+
+    def timed(self, what: str, seconds: float) -> None:
+        """Add a line to the list of times."""
+        self._times.append(f"{seconds:9.3f} s  {what}\n")
+
+    def finish(self, outcome: Compiled) -> None:
+        """Write the texts about the whole compile."""
+        self._write(USAGE, "".join(self._usage(outcome)))
+        self._write(TIMINGS, "".join(self._times))
+
+    def run(self, step: Step) -> bool:
+        """Run a command. Return whether it made its output."""
+        try:
+            finished = self._compiling.execute(step)
+        except OSError:
+            return False
+        self.timed(step.name, finished.seconds)
+        return finished.status == 0 and os.path.exists(os.path.join(self.work, step.output))
+
+    def disassemble(self, path: str) -> None:
+        """Write the instructions of every cubin in a file, with source lines if it has them."""
+        for cubin in _cubins(path):
+            name = f"{cubin.image.arch}.sass"
+            with open(os.path.join(self.work, "one.cubin"), "wb") as file:
+                file.write(cubin.data)
+            if self._disassembler is None:
+                return
+            argv = (self._disassembler, "-c", "-g", "one.cubin")
+            try:
+                finished = self._compiling.execute(Step("disassemble", argv, name))
+            except OSError:
+                return
+            self.timed(f"disassemble {cubin.image.arch}", finished.seconds)
+            if finished.status == 0:
+                self._write(name, self._compiling.scrub(finished.output))
+
+    def copy(self, made: str, name: str) -> None:
+        """Add the output `made` of a command as `name`, without the paths and times of this run."""
+        self._write(name, self._compiling.scrub(read_bytes(os.path.join(self.work, made))))
+
+    def _write(self, name: str, text: str) -> None:
+        if text:
+            with open(os.path.join(self._directory, name), "w", encoding="utf-8") as file:
+                file.write(text)
+
+    def _usage(self, outcome: Compiled) -> Iterator[str]:
+        for arch, usage in self._compiling.found.usages:
+            yield (
+                f"{arch.name} {usage.name}: {usage.registers} registers, {usage.stack} bytes of"
+                f" stack, {usage.static_smem} bytes of static shared memory,"
+                f" {usage.code_bytes} bytes of code\n"
+            )
+        for each in outcome.ptxas:
+            yield (
+                f"{each.arch} {each.kernel}: {each.spill_stores} bytes of spill stores,"
+                f" {each.spill_loads} bytes of spill loads\n"
+            )
+
+
+def _cubins(path: str) -> tuple[Cubin, ...]:
+    try:
+        return extract_cubins(read_bytes(path))
+    except (OSError, BinaryError):
+        return ()

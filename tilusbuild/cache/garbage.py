@@ -60,20 +60,19 @@ def collect_garbage(
     older_than: float | None = None,
     max_size: int | None = None,
     dry_run: bool = False,
-    wait: bool = False,
 ) -> Collected:
     """Remove what no root keeps.
 
     With `older_than` (seconds) only what is older; with `max_size` (bytes) only until the cache is
     no larger; with both, what either asks for. `dry_run` takes no lock and writes nothing. Raises
-    `TilusbuildError` while a build runs, unless `wait`, and when it cannot be known what the roots
-    keep; `CacheError`.
+    `TilusbuildError` while a build runs, and when it cannot be known what the roots keep;
+    `CacheError`.
     """
     if not tree.exists():
         return Collected((), 0, 0)
     if dry_run:
         return _planned(tree, older_than, max_size)[0]
-    with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
+    with exclusive_use(tree), wrap_oserror(tree.root):
         for directory in (layout.STATE, layout.SCRIPTS):
             sweep(tree.path(directory), deep=True)
         planned, entries = _planned(tree, older_than, max_size)
@@ -135,12 +134,12 @@ def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
     return True
 
 
-def clear_cache(tree: Tree, *, wait: bool = False) -> None:
+def clear_cache(tree: Tree) -> None:
     """Remove all entries, the index and the state; what is not ours stays. Raises `TilusbuildError`
-    while a build runs, unless `wait`, and `CacheError`."""
+    while a build runs, and `CacheError`."""
     if not tree.exists():
         return
-    with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
+    with exclusive_use(tree), wrap_oserror(tree.root):
         tree.remove_entry(tree.path(layout.INDEX))
         for directory, digest in script_entries(tree):
             tree.remove_entry(tree.script_path(directory, digest))
@@ -154,7 +153,7 @@ def clear_cache(tree: Tree, *, wait: bool = False) -> None:
 
 
 @contextmanager
-def exclusive_use(tree: Tree, *, wait: bool) -> Iterator[None]:
+def exclusive_use(tree: Tree, *, wait: bool = False) -> Iterator[None]:
     """Keep everybody else out of the cache for a block. Raises `TilusbuildError` while a
     build runs, unless `wait`, and `CacheError`."""
     tree.ensure()

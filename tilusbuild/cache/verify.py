@@ -63,7 +63,7 @@ def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     names = sorted({problem.entry for problem in problems if problem.entry is not None})
     if not names:
         return []
-    with exclusive_use(tree, wait=False), wrap_oserror(tree.root):
+    with exclusive_use(tree), wrap_oserror(tree.root):
         for name in names:
             tree.remove_entry(tree.path(name))
     return names

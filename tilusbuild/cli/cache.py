@@ -261,7 +261,9 @@ def _clear(arguments: Common) -> int:
 
     cache = options.cache(arguments.cache_dir)
     clear_cache(cache)
-    if not arguments.quiet and not arguments.json:
+    if arguments.json:
+        emit(CacheLine(cache.root))
+    elif not arguments.quiet:
         print(f"{cache.root} is empty")
     return 0
 
@@ -328,7 +330,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         (GarbageLine, CountsLine),
         "remove what no project's last build made",
     ),
-    "clear": Verb(Common, _clear, (GarbageLine,), "remove everything"),
+    "clear": Verb(Common, _clear, (CacheLine,), "remove everything"),
     "merge": Verb(
         CacheMergeArgs,
         _merge,

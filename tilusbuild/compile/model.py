@@ -282,7 +282,7 @@ class ScriptParts(Struct, frozen=True):
 
 
 class DumpInProgress(Protocol):
-    """What a pipeline runs commands and adds files through, for `--dump-ir`: `dump.Dump`."""
+    """What a pipeline runs commands and adds files through, for `--dump-ir`."""
 
     def run(self, step: Step, /) -> bool: ...
     def disassemble(self, path: str, /) -> None: ...
