@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tilusbuild.errors import Diagnostic, Place
     from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
-    from tilusbuild.toolchain.headers import Reach
     from tilusbuild.toolchain.nvrtc import NvrtcLibrary
+    from tilusbuild.toolchain.reach import Reach
 
 # Compilers write names of inputs into debug information, `assert` and symbols. Through this link
 # the names are the same in every directory.

@@ -28,9 +28,9 @@ from tilusbuild.toolchain.discovery import (
     find_nvrtc,
     host_of,
 )
-from tilusbuild.toolchain.headers import SANDBOX, sandbox_wanted
 from tilusbuild.toolchain.host import HostCompiler
 from tilusbuild.toolchain.probe import Probe
+from tilusbuild.toolchain.reach import SANDBOX, sandbox_wanted
 
 Status = Literal["ok", "missing", "warning"]
 

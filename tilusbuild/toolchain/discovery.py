@@ -24,11 +24,12 @@ from tilusbuild.manifest.table import Fault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, compiler_roots, examine
-from tilusbuild.toolchain.headers import HeaderDirectories, Reach, reach_of, sandbox_wanted
+from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
 from tilusbuild.toolchain.probe import Evidence, Probe
+from tilusbuild.toolchain.reach import Reach, reach_of, sandbox_wanted
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
