@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,24 +131,3 @@ def test_images_of_a_fatbin_and_of_a_library(
             continue
         assert [c.image.arch for c in cubins] == archs
         assert all(len(read_cubin(c.data)) == 4 for c in cubins)
-
-
-def test_cuobjdump_agrees(nvcc: Nvcc, source: str, tmp_path: Path) -> None:
-    """Where NVIDIA's reader is installed. Its SHARED includes the reserved part from sm_90 on."""
-    cuobjdump = shutil.which("cuobjdump")
-    if cuobjdump is None:
-        pytest.skip("needs cuobjdump on PATH")
-    for arch, reserved in (("sm_80", 0), ("sm_90a", 1024)):
-        nvcc("-cubin", *gencode(arch), source, "-o", "k.cubin")
-        listed = subprocess.run(
-            [cuobjdump, "-res-usage", str(tmp_path / "k.cubin")],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-        theirs = {
-            m[1]: (int(m[2]), int(m[3]), int(m[4]))
-            for m in re.finditer(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", listed)
-        }
-        for kernel in read_cubin((tmp_path / "k.cubin").read_bytes()):
-            registers, stack, shared = theirs[kernel.name]
-            assert (kernel.registers, kernel.stack) == (registers, stack)
-            assert kernel.static_smem == max(0, shared - reserved)

@@ -22,7 +22,6 @@ from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.settings import Setting
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import jobs
 from tilusbuild.toolchain import discovery, nvrtc
 
 LIBRARY = Path(__file__).parents[1] / "support/nvrtc_library.c"
@@ -147,22 +146,6 @@ def test_an_error_is_told_at_the_templates_line(directory: Path, opened: Opened)
     assert reasons == ['scale.cu.j2(6): error: identifier "missing" is undefined'] * 3
 
 
-@pytest.mark.nvcc
-def test_a_header_of_the_host_is_said_to_be_missing(directory: Path, opened: Opened) -> None:
-    (directory / "scale.cu.j2").write_text("#include <cstdint>\n" + TEMPLATE)
-    try:
-        with opened() as project:
-            build(project, PlanSelection(level=0), BuildConfig(), Listener())
-            (instance,) = project.plan(PlanSelection(level=0)).instances
-            (job,) = jobs(project.plan(PlanSelection(level=0)))
-            log = directory / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
-            said = job.readable(log.read_text())
-    except InputError as error:
-        pytest.skip(error.diagnostics[0].message)
-    assert said.startswith("scale.cu.j2(1): catastrophic error: cannot open source file")
-    assert "the toolkit's <cuda/std/cstdint> may have it" in said
-
-
 @pytest.mark.parametrize(
     ("text", "timeout", "status"),
     [
@@ -250,14 +233,6 @@ def test_a_template_with_host_code_stays_nvccs(directory: Path, fake: Opened) ->
     (directory / "tilus.toml").write_text(text[: text.index("launch =")])
     with fake(PATH="/usr/bin:/bin") as project, pytest.raises(InputError, match="no nvcc found"):
         project.plan(PlanSelection())
-
-
-def test_a_cpu_target_asks_for_neither(directory: Path, opened: Opened) -> None:
-    (directory / "tilus.toml").write_text(
-        MANIFEST.replace('"sm_90a"', '"cpu"').replace("launch", "#")
-    )
-    with opened(CUDA_HOME="/nowhere", PATH="/usr/bin:/bin") as project:
-        assert project.planner(PlanSelection()).toolchains[""].nvrtc is None
 
 
 def test_the_toolchain_plans_with_the_compiler_that_was_asked_for(opened: Opened) -> None:

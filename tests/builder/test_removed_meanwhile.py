@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,30 @@ from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 
+Built = Callable[..., None]
 
-@pytest.mark.parametrize("who", ["clear", "somebody"])
-def test_a_script_that_goes_while_its_tables_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
-) -> None:
-    """The second time `cache clear` is kept out; who asks no lock takes away what he likes."""
+
+@pytest.fixture
+def built(tmp_path: Path) -> Built:
+    """Builds a project of one script, in the directory `.cache`."""
     needs_cxx()
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=1)))
     (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
-    cache = tmp_path / ".cache"
 
-    def built() -> None:
+    def build_it(schedules: int = 1) -> None:
+        (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=schedules)))
         with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
             build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
 
+    return build_it
+
+
+@pytest.mark.parametrize("who", ["clear", "somebody"])
+def test_a_script_that_goes_while_its_tables_are_looked_at(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """The second time `cache clear` is kept out; who asks no lock takes away what he likes."""
+    cache = tmp_path / ".cache"
     built()
     (cache / "state/published").unlink(missing_ok=True)
     after = publish._Dispatch.after
@@ -66,18 +75,9 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
 
 
 def test_a_script_that_is_collected_before_the_index_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs_cxx()
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
     cache = Tree(str(tmp_path / ".cache"))
-
-    def built(schedules: int) -> None:
-        (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=schedules)))
-        with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
-            build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
-
     built(1)
     built(2)
     record = index.record_build
@@ -94,19 +94,10 @@ def test_a_script_that_is_collected_before_the_index_names_it(
 
 
 def test_programs_that_are_cleared_after_they_were_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script's directory names no program that is not there."""
-    needs_cxx()
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
-    (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=1)))
     cache = Tree(str(tmp_path / ".cache"))
-
-    def built() -> None:
-        with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
-            build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
-
     built()
     shutil.rmtree(tmp_path / ".cache/scripts/scale")
     record = publish.script_record

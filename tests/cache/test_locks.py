@@ -19,7 +19,6 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.locks import Kind, LockName, Locks
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
-from tilusbuild.state.files import sha256_text
 
 A, B = LockName("program", "a" * 64), LockName("program", "b" * 64)
 
@@ -112,23 +111,6 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
     got[0].release()
 
 
-def test_there_are_few_lock_files_and_they_are_empty(locks):
-    for number in range(300):
-        locks.take(LockName("program", sha256_text(str(number % 100)))).release()
-    names = os.listdir(locks.path)
-    assert len(names) <= 100
-    assert all(layout.is_lock(name) for name in names)
-    assert {os.path.getsize(os.path.join(locks.path, name)) for name in names} == {0}
-
-
-def test_descriptors_are_closed(locks):
-    before = len(os.listdir("/proc/self/fd"))
-    with locks.take(A):
-        for _ in range(10):
-            locks.take(A, wait=False)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 @settings(deadline=None)
 @given(st.sampled_from(get_args(Kind)[2:]), st.integers(0, 2**256 - 1))
 def test_there_are_4096_stripes_of_a_kind_and_256_for_readers(kind, number):
@@ -136,14 +118,6 @@ def test_there_are_4096_stripes_of_a_kind_and_256_for_readers(kind, number):
     digits = 2 if kind == "read" else 3
     assert name.file == f"{kind}-{number >> 256 - 4 * digits:0{digits}x}"
     assert layout.is_lock(name.file)
-
-
-def test_two_of_a_stripe_wait_for_each_other(locks):
-    one, other = (LockName("program", "abc" + digit * 61) for digit in "01")
-    with locks.take(one):
-        assert locks.take(other, wait=False) is None
-    with locks.take(other, wait=False):
-        pass
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(locks, tmp_path: Path):

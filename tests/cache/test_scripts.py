@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.cache_sample import Sample, sample_at
+from support.cache_sample import Sample
 from support.trees import snapshot
 from tilusbuild.cache import layout
 from tilusbuild.cache.index import cache_stats, find_programs, script_listings
@@ -35,18 +35,6 @@ def test_a_script_directory_is_named_by_its_text_and_links_its_programs(
     assert (path / "failed/1/module/nvcc_output.txt").read_text() == "log of b\n"
     assert (path / "schedule.txt").read_text().splitlines()[0] == "  index  name"
     assert verify_cache(cache) == []
-
-
-def test_a_copied_cache_works_as_it_is(cache: Tree, sample: Sample, tmp_path: Path):
-    sample.program("a")
-    path = publish_script(cache, sample.record(["a"]))
-    copy = str(tmp_path / "copy")
-    subprocess.run(["cp", "-r", cache.root, copy], check=True)
-    subprocess.run(["rm", "-r", cache.root], check=True)
-    twin = sample_at(copy, None)
-    assert verify_cache(twin.cache) == []
-    assert twin.entry("a").status == "built"
-    assert os.path.isdir(path.replace(cache.root, copy) + "/programs/0/module")
 
 
 def test_it_follows_what_becomes_of_its_programs(cache: Tree, sample: Sample):

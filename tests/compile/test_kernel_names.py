@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from support.recipes import make_recipe
 from tilusbuild.compile.kernel_names import cpp_name, is_cpp, plain_name
-from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import Recipe
 
 PRELUDE = "enum class Mode { slow = -3, fast };\ntemplate <int N> struct Tile {};\n"
@@ -119,12 +118,6 @@ def test_names():
 )
 def test_a_symbol_is_named_for_a_manifest(symbol: str, name: str) -> None:
     assert cpp_name(symbol) == name
-
-
-def test_schedules_share_a_launcher():
-    one, two = (recipe_of("kernel", "", f"a::k<{n}>") for n in (1, 2))
-    assert launcher_source(one) == launcher_source(two)
-    assert launcher_source(one) != launcher_source(recipe_of("kernel", "", "b::k<1>"))
 
 
 @pytest.mark.parametrize("pipeline", ["kernel", "kernel-nvrtc"])

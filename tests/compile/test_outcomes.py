@@ -52,24 +52,11 @@ def nvcc(tmp_path):
         ("exit 0", "no_output", Cause.OUTPUT, "nvcc ended well but made no program.cubin"),
         ("kill -9 $$", "crashed", Cause.KILLED, "nvcc was ended by SIGKILL"),
         ("kill -11 $$", "crashed", Cause.CRASH, "nvcc was ended by SIGSEGV"),
-        ("exit 137", "crashed", Cause.KILLED, "nvcc was ended by SIGKILL"),
-        (
-            "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"; exit 9",
-            "crashed",
-            Cause.KILLED,
-            "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
-        ),
         (
             "/bin/sleep 60",
             "timed_out",
             Cause.TIME,
             "nvcc was stopped after 1 s, which timeout in [build] sets",
-        ),
-        (
-            'printf "" > "$out"',
-            "no_output",
-            Cause.OUTPUT,
-            "nvcc ended well but program.cubin cannot be read",
         ),
         (
             "printf '\\177ELF\\002 and then the disk was full' > \"$out\"",
@@ -138,10 +125,6 @@ def test_what_cannot_be_removed_of_a_compile_is_not_published(compile_in, tmp_pa
             {"cluster": ("2",), "archs": ("sm_80",)},
             "clusters need sm_90 or later, which sm_80 is not",
         ),
-        (
-            {"cluster": ("n",), "archs": ("sm_80",)},
-            "clusters need sm_90 or later, which sm_80 is not",
-        ),
         ({"cluster": ("17",)}, "cluster.x is 17, outside 1..16"),
         ({"cluster": ("1", "0")}, "cluster.y is 0, outside 1..16"),
         ({"cluster": ("8", "4")}, "a cluster of (8, 4, 1) has 32 blocks, more than 16"),
@@ -154,7 +137,6 @@ def test_what_cannot_be_removed_of_a_compile_is_not_published(compile_in, tmp_pa
             "pdl needs sm_90 or later, which sm_80 is not",
         ),
         ({"carve_out": 101}, "carve-out is 101, outside 0..100 percent"),
-        ({"carve_out": -1}, "carve-out is -1, outside 0..100 percent"),
         ({"cooperative": 1.5}, "cooperative = 1.5 is 1.5, not an integer"),
     ],
 )

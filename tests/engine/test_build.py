@@ -11,7 +11,6 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from support.processes import no_thread_left
-from tilusbuild.engine import attempt
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
@@ -264,15 +263,6 @@ def test_a_full_disk_is_not_a_failed_schedule(log: str) -> None:
     assert not store.entries
 
 
-def test_a_worker_that_finds_no_memory_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(attempt, "attempt", fails)
-    with pytest.raises(MemoryError):
-        run(jobs(2))
-
-
 def test_a_compile_killed_for_memory_is_tried_once_more_alone() -> None:
     running: set[str] = set()
     beside: list[set[str]] = []
@@ -432,40 +422,3 @@ def test_the_heavy_side_lives_only_while_it_compiles() -> None:
 
     plan = [Heavy(f"matmul {i}", index=i) for i in range(50)]
     assert columns(run(plan, compiler=FakeCompiler(script), jobs=3).summary) == {"compiled": 50}
-
-
-def test_the_seconds_count_from_when_the_command_began() -> None:
-    result = build(
-        jobs(1),
-        FakeStore(),
-        FakeCompiler(),
-        Listener(),
-        BuildConfig(clock=lambda: 7.5, started_at=2.0),
-    )
-    assert result.summary.seconds == 5.5
-
-
-@pytest.mark.parametrize(("room", "most"), [(0, 1), (1, 1), (2, 2), (9, 4)])
-def test_no_more_run_at_once_than_memory_has_room_for(room: int, most: int) -> None:
-    together: set[str] = set()
-    seen: list[int] = []
-    gate = threading.Barrier(most)
-
-    def script(job: Any) -> Compiled:
-        together.add(job.text)
-        gate.wait()
-        seen.append(len(together))
-        gate.wait()
-        together.discard(job.text)
-        return built()
-
-    compiler = FakeCompiler(script)
-    result = build(
-        jobs(8),
-        FakeStore(),
-        compiler,
-        Listener(),
-        BuildConfig(jobs=4, admissions=(lambda need, running: len(running) < room,)),
-    )
-    assert columns(result.summary) == {"compiled": 8}
-    assert set(seen) == {most}

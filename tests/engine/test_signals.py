@@ -101,18 +101,6 @@ def environment(pid: str) -> str:
         return ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_stops_the_compilers_and_keeps_what_is_done(
-    start: Callable[..., subprocess.Popen[str]], number: signal.Signals
-) -> None:
-    builder = start()
-    builder.send_signal(number)
-    *_, summary = events(builder.stdout)
-    assert builder.wait() == 128 + number
-    assert (summary["event"], summary["signal"]) == ("summary", number)
-    assert (summary["compiled"], summary["skipped"], summary["failed"]) == (1, 19, 0)
-
-
 def test_the_second_signal_ends_the_process_at_once(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
@@ -131,13 +119,3 @@ def test_a_signal_that_our_starter_ignores_stays_ignored(
     builder.send_signal(signal.SIGTERM)
     assert builder.wait() == 128 + signal.SIGTERM
     assert next(events(builder.stdout))["message"] == "SIGTERM"
-
-
-def test_a_reader_of_stdout_that_goes_away_stops_nothing(
-    start: Callable[..., subprocess.Popen[str]],
-) -> None:
-    builder = start()
-    assert builder.stdout is not None
-    builder.stdout.close()
-    builder.send_signal(signal.SIGINT)
-    assert builder.wait() == 128 + signal.SIGINT

@@ -13,7 +13,6 @@ from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.digests import walk
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
-from tilusbuild.toolchain.cuda import compiler_roots
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
 
 pytestmark = pytest.mark.nvcc
@@ -45,20 +44,6 @@ def test_what_it_says_of_itself(toolchain: Toolchain) -> None:
     assert os.path.isfile(os.path.join(toolchain.cuda.include_dirs[0], "cuda_runtime.h"))
     assert not any("/" in line for line in toolchain.fingerprint_cuda)
     assert toolchain.host.libc != "-"
-
-
-def test_wheels_of_the_same_release_are_the_same(
-    toolchain: Toolchain, runner: LocalRunner, memory: DigestMemory
-) -> None:
-    assert toolchain.cuda
-    roots = [root for root in compiler_roots() if root != toolchain.cuda.root]
-    if not roots:
-        pytest.skip("needs a second toolkit, in NVIDIA's wheels")
-    wheels = discover(ToolchainRequest(roots[0]), os.environ, runner, memory)
-    assert wheels.cuda
-    if wheels.cuda.version != toolchain.cuda.version:
-        pytest.skip("the wheels are of another release")
-    assert wheels.fingerprint_cuda == toolchain.fingerprint_cuda
 
 
 def test_core_headers_of_the_toolkit_include_core_headers_only(toolchain: Toolchain) -> None:
