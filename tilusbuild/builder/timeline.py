@@ -85,9 +85,6 @@ class TimedRunner:
     def cancel(self) -> None:
         self._runner.cancel()
 
-    def close(self) -> None:
-        self._runner.close()
-
     def _name(self, command: Command) -> str:
         for begin, name in self._names.items():
             if command.argv[: len(begin)] == begin:

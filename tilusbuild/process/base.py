@@ -135,10 +135,6 @@ class Runner(Protocol):
         """Kill every running process group now; every `run` in progress raises `CancelledError`."""
         ...
 
-    def close(self) -> None:
-        """As `cancel`, and release the runner's resources. No process that it started is left."""
-        ...
-
 
 _ENV = "/usr/bin/env"
 
@@ -176,9 +172,6 @@ class PrefixRunner:
 
     def cancel(self) -> None:
         self._runner.cancel()
-
-    def close(self) -> None:
-        self._runner.close()
 
 
 def start_thread(run: Callable[..., object], *arguments: object) -> threading.Thread:

@@ -91,10 +91,6 @@ class Scope:
         """Kill the process groups of these commands now; the runner's others go on."""
         self._runner.cancel(self)
 
-    def close(self) -> None:
-        """As `cancel`."""
-        self.cancel()
-
 
 class LocalRunner:
     """Runs commands on this machine; safe to call from many threads. Use as a context manager.

@@ -144,10 +144,6 @@ class ResidentRunner:
             resident.kill()
         self._inner.cancel()
 
-    def close(self) -> None:
-        """As `cancel`."""
-        self.cancel()
-
 
 class _Resident:
     """One process. `over` is set when it has ended."""

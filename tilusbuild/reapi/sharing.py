@@ -192,7 +192,3 @@ class SharingRunner:
         if self._executor is not None:
             self._executor.cancel(self._cancelled)
         self._inner.cancel()
-
-    def close(self) -> None:
-        self.cancel()
-        self._inner.close()

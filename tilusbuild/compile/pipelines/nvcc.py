@@ -343,6 +343,3 @@ class ThreadsRunner:
 
     def cancel(self) -> None:
         self._runner.cancel()
-
-    def close(self) -> None:
-        self._runner.close()
