@@ -25,13 +25,7 @@ from tilusbuild.package import pack
 from tilusbuild.package.check import verify
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.diff import changes, side
-from tilusbuild.package.errors import (
-    CannotInstallError,
-    CannotPackError,
-    CodeMismatchError,
-    MalformedListError,
-    PackageError,
-)
+from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileEntry, FileList, parse
 from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, DescribedHost
@@ -132,11 +126,9 @@ def test_a_broken_entry_is_not_packaged(make: Made, tmp_path: Path) -> None:
     tilus, hidet = make("tilus"), make("hidet")
     for library in (next(tilus.rglob("lib.so")), next(hidet.glob("graphs/*/kernels/0/lib.so"))):
         library.write_bytes(library.read_bytes()[:-100])
-    with pytest.raises(
-        CannotPackError, match=r"is broken: .*lib\.so: is not a library.*, and 1 more"
-    ):
+    with pytest.raises(PackageError, match=r"is broken: .*lib\.so: is not a library.*, and 1 more"):
         packed(tilus, tmp_path / "dist")
-    with pytest.raises(CannotPackError, match="no entry"):
+    with pytest.raises(PackageError, match="no entry"):
         packed(tilus, tmp_path / "dist", skip_broken=True)
     (unit,) = cache_of(listed(packed(hidet, tmp_path / "dist", skip_broken=True))).units
     assert unit.startswith("ops/")
@@ -146,7 +138,7 @@ def test_a_link_out_of_the_cache_is_not_packaged(make: Made, tmp_path: Path) -> 
     cache = make("hidet")
     (source,) = cache.glob("ops/*/*/*/task.txt")
     (source.parent / "source.cu").symlink_to("/etc/passwd")
-    with pytest.raises(CannotPackError, match="which is not an entry"):
+    with pytest.raises(PackageError, match="which is not an entry"):
         packed(cache, tmp_path / "dist")
 
 
@@ -194,7 +186,7 @@ def _killed_after(renames: int, package: str, place: Path) -> None:
 def test_a_place_that_cannot_be_written(make: Made, tmp_path: Path) -> None:
     package = packed(make("tilelang"), tmp_path / "dist")
     (tmp_path / "file").write_text("")
-    with pytest.raises(CannotInstallError, match="cannot be written: Not a directory"):
+    with pytest.raises(PackageError, match="cannot be written: Not a directory"):
         install(package, tmp_path / "file" / "cache")
 
 
@@ -213,7 +205,7 @@ def test_a_link_in_the_place_is_refused(
     (place / above[0]).parent.mkdir(parents=True)
     outside.mkdir()
     (place / above[0]).symlink_to(outside)
-    with pytest.raises(CannotInstallError, match="is a link or a file"):
+    with pytest.raises(PackageError, match="is a link or a file"):
         install(package, place)
     assert os.listdir(outside) == []
 
@@ -285,7 +277,7 @@ def test_invalid_lists_are_refused(case: str, make: Made, tmp_path: Path) -> Non
     with pytest.raises(PackageError, match=said) as caught:
         change(honest, cache_of(honest)).encode()
     assert caught.value.kind in ("MalformedList", "UnsafeName")
-    with pytest.raises(MalformedListError, match="not in its canonical form"):
+    with pytest.raises(PackageError, match="not in its canonical form"):
         parse(honest.encode() + b" ")
 
 
@@ -298,8 +290,8 @@ def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> 
     contents = replace(contents, listed=wrong, encoded=wrong.encode())
     order = PackageOrder("carried", PackageSection(), found.system, "1")
     (made,) = pack.write(order, contents, ["tar.zst"], str(tmp_path / "dist"))
-    assert {type(each) for each in problems_of(made.path)} == {CodeMismatchError}
-    with pytest.raises(CodeMismatchError):
+    assert {each.kind for each in problems_of(made.path)} == {"CodeMismatch"}
+    with pytest.raises(PackageError):
         install(made.path, tmp_path / "there")
     assert not list((tmp_path / "there").iterdir())
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tilusbuild.package.errors import MalformedListError, PackageError, UnsafeNameError
+from tilusbuild.package.errors import PackageError
 from tilusbuild.package.listing import FileEntry, FileList, ProgramEntry, parse
 
 
@@ -35,9 +35,9 @@ def test_the_text_does_not_depend_on_the_order_in_which_it_was_collected(listed:
 
 
 def test_any_other_spelling_of_the_same_list_is_refused(listed: FileList) -> None:
-    with pytest.raises(MalformedListError, match="canonical"):
+    with pytest.raises(PackageError, match="canonical"):
         parse(json.dumps(json.loads(listed.encode()), indent=1).encode())
-    with pytest.raises(MalformedListError, match="canonical"):
+    with pytest.raises(PackageError, match="canonical"):
         parse(listed.encode() + b"\n")
 
 
@@ -102,7 +102,7 @@ def first(table: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_wrong_is_named(listed: FileList, what: str) -> None:
     change, said = BAD[what]
-    with pytest.raises(MalformedListError, match=said):
+    with pytest.raises(PackageError, match=said):
         parse(changed(listed.encode(), change))
 
 
@@ -110,12 +110,12 @@ def test_a_name_that_leads_out_is_refused(listed: FileList) -> None:
     def escape(value: Any) -> None:
         value["files"]["programs/../../etc/passwd"] = {"size": 0, "sha256": "a" * 64}
 
-    with pytest.raises(UnsafeNameError, match=r"part '\.\.'"):
+    with pytest.raises(PackageError, match=r"part '\.\.'"):
         parse(changed(listed.encode(), escape))
 
 
 def test_a_key_twice_is_refused(listed: FileList) -> None:
-    with pytest.raises(MalformedListError, match="canonical"):
+    with pytest.raises(PackageError, match="canonical"):
         parse(listed.encode().replace(b'{"files"', b'{"schema":1,"files"', 1))
 
 
@@ -135,16 +135,16 @@ def test_a_key_twice_is_refused(listed: FileList) -> None:
     ],
 )
 def test_an_invalid_list_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedListError):
+    with pytest.raises(PackageError):
         parse(data)
 
 
 def test_a_list_that_would_not_be_read_is_not_written(listed: FileList) -> None:
     strange = replace(listed, files={**listed.files, "scripts/../x": FileEntry(0, "a" * 64)})
-    with pytest.raises(UnsafeNameError):
+    with pytest.raises(PackageError):
         strange.encode()
     lonely = ProgramEntry("AddOne", "h100", ())
-    with pytest.raises(MalformedListError):
+    with pytest.raises(PackageError):
         replace(listed, programs={**listed.programs, "e" * 64: lonely}).encode()
 
 

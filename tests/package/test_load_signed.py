@@ -15,7 +15,7 @@ from support.packages import write_key
 from tilusbuild.cli.main import main
 from tilusbuild.package import signing
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import PackageSignatureError
+from tilusbuild.package.errors import PackageError
 from tilusbuild.package.listing import parse
 from tilusbuild.package.signing import attester
 from tilusbuild.runtime import signed
@@ -196,7 +196,7 @@ def test_builder_and_deployment_accept_the_same(
     def accepts(check: Callable[[], object]) -> bool:
         try:
             check()
-        except (PackageSignatureError, signed.SignatureRefusedError):
+        except (PackageError, signed.SignatureRefusedError):
             return False
         return True
 

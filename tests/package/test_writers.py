@@ -18,7 +18,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.errors import PackageError
 from tilusbuild.package.formats.archive import Unpacked, entries, write_frame
 from tilusbuild.package.names import BESIDE
 from tilusbuild.package.read import opened
@@ -71,7 +71,7 @@ def test_what_fails_in_the_middle_leaves_the_old_package(project: Any, tmp_path:
     before = {path: sha256_file(path) for path in directory.rglob("*") if path.is_file()}
     library = next(project.cache.glob("programs/*/module/lib.so"))
     library.write_bytes(b"another build of it")
-    with pytest.raises(CannotPackError, match="changed while it was packed"):
+    with pytest.raises(PackageError, match="changed while it was packed"):
         pack.write(order, contents, ["tar.zst", "dir", "oci", "wheel"], str(directory))
     assert {path: sha256_file(path) for path in directory.rglob("*") if path.is_file()} == before
     assert [path.name for path in directory.iterdir()] == ["Marks-1.2"]

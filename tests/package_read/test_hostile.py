@@ -24,7 +24,6 @@ import zstandard
 from support import packages
 from support.packages import Hand
 from tilusbuild.cache.tree import Tree
-from tilusbuild.package import errors
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
@@ -43,7 +42,7 @@ def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
     assert found
     with pytest.raises(PackageError) as caught, opened(str(path)) as reader:
         install(reader, Tree(str(target)), limits)
-    assert type(caught.value) in {type(error) for error in found}
+    assert caught.value.kind in {error.kind for error in found}
     after = {name for name in everything(path.parent) if name.split("/")[0] != "target"}
     assert after == before
     assert_nothing_came(target)
@@ -80,25 +79,25 @@ def test_a_file_that_is_cut_short(hand: Hand, carrier: str, share: float, tmp_pa
     path = hand.write(carrier, tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    assert isinstance(refusal(path), errors.TruncatedError | errors.NoPackageError)
+    assert refusal(path).kind in ("Truncated", "NoPackage")
 
 
 def test_a_blob_that_is_cut_short(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     largest = max((path / "blobs/sha256").iterdir(), key=lambda blob: blob.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-10])
-    assert isinstance(refusal(path), errors.TruncatedError)
+    assert refusal(path).kind == "Truncated"
 
 
 def test_a_layer_that_is_missing(hand: Hand, tmp_path: Path) -> None:
     path = packages.archive(tmp_path / "p", hand.listed(), [packages.tar(hand.layers()[0])])
-    assert isinstance(refusal(path), errors.TruncatedError)
+    assert refusal(path).kind == "Truncated"
 
 
 def test_bytes_after_the_end(hand: Hand, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
     path.write_bytes(path.read_bytes() + packages.frame(b"more"))
-    assert isinstance(refusal(path), errors.TruncatedError)
+    assert refusal(path).kind == "Truncated"
 
 
 def test_a_pickle_is_not_read(tmp_path: Path) -> None:
@@ -108,13 +107,13 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
 
     (tmp_path / "p.tar.zst").write_bytes(pickle.dumps(Evil()))
     error = refusal(tmp_path / "p.tar.zst")
-    assert isinstance(error, errors.NoPackageError)
+    assert error.kind == "NoPackage"
     assert "pickle" in str(error)
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "p").write_bytes(b"hello")
-    assert isinstance(refusal(tmp_path / "p"), errors.NoPackageError)
+    assert refusal(tmp_path / "p").kind == "NoPackage"
 
 
 def test_a_window_that_takes_a_gigabyte(hand: Hand, tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_a_window_that_takes_a_gigabyte(hand: Hand, tmp_path: Path) -> None:
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     layer = writer.compress(packages.tar(hand.layers()[0])) + writer.flush()
     path = packages.frames(tmp_path / "p", packages.tar(hand.first()), layer, bytes(1024))
-    assert isinstance(refusal(path), errors.OverLimitError)
+    assert refusal(path).kind == "OverLimit"
 
 
 # Names.
@@ -146,14 +145,14 @@ def test_a_name_that_leads_elsewhere(hand: Hand, name: str, tmp_path: Path) -> N
     path = packages.archive(
         tmp_path / "p", hand.listed(), [*layers, last + packages.member(name, b"evil")]
     )
-    assert isinstance(refusal(path), errors.UnsafeNameError)
+    assert refusal(path).kind == "UnsafeName"
 
 
 def test_a_wheel_that_names_a_file_outside(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("marks/tilus/../../../evil", b"evil")
-    assert isinstance(refusal(path), errors.UnsafeNameError)
+    assert refusal(path).kind == "UnsafeName"
 
 
 # Entries that are no files.
@@ -186,9 +185,7 @@ def test_a_member_that_is_not_a_plain_file(
         for part in hand.layers()
     ]
     write = getattr(packages, carrier)
-    assert isinstance(
-        refusal(write(tmp_path / "p", hand.listed(), layers)), errors.UnsafeEntryError
-    )
+    assert refusal(write(tmp_path / "p", hand.listed(), layers)).kind == "UnsafeEntry"
 
 
 @pytest.mark.parametrize("end", ["module/lib.so", "programs", "tilus-package.json"])
@@ -197,7 +194,7 @@ def test_a_link_in_a_directory(hand: Hand, end: str, tmp_path: Path) -> None:
     linked = path / (hand.path(end) if "lib" in end else end)
     linked.rename(tmp_path / "outside")
     linked.symlink_to(tmp_path / "outside")
-    assert isinstance(refusal(path), errors.UnsafeEntryError)
+    assert refusal(path).kind == "UnsafeEntry"
 
 
 def test_a_pipe_in_a_directory_is_not_waited_for(hand: Hand, tmp_path: Path) -> None:
@@ -205,7 +202,7 @@ def test_a_pipe_in_a_directory_is_not_waited_for(hand: Hand, tmp_path: Path) -> 
     library = path / hand.path("module/lib.so")
     library.unlink()
     os.mkfifo(library)
-    assert isinstance(refusal(path), errors.UnsafeEntryError)
+    assert refusal(path).kind == "UnsafeEntry"
 
 
 def test_a_link_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
@@ -214,7 +211,7 @@ def test_a_link_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(info, "/etc/passwd")
-    assert isinstance(refusal(path), errors.UnsafeEntryError)
+    assert refusal(path).kind == "UnsafeEntry"
 
 
 # What is there against what is listed.
@@ -222,13 +219,13 @@ def test_a_link_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
 
 def test_a_listed_file_that_is_not_there(hand: Hand, carrier: str, tmp_path: Path) -> None:
     del hand.files[hand.path("module/lib.so")]
-    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.MissingFileError)
+    assert refusal(hand.write(carrier, tmp_path)).kind == "MissingFile"
 
 
 def test_a_file_that_is_not_listed(hand: Hand, carrier: str, tmp_path: Path) -> None:
     name = hand.path("module/lib.so").replace("lib.so", "other.so")
     hand.files[name] = b"evil"
-    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.UnlistedFileError)
+    assert refusal(hand.write(carrier, tmp_path)).kind == "UnlistedFile"
 
 
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
@@ -236,22 +233,20 @@ def test_a_file_that_is_there_twice(hand: Hand, carrier: str, tmp_path: Path) ->
     parts = hand.layers()
     layers = [packages.tar([*part, part[-1]]) for part in parts]
     write = getattr(packages, carrier)
-    assert isinstance(
-        refusal(write(tmp_path / "p", hand.listed(), layers)), errors.UnlistedFileError
-    )
+    assert refusal(write(tmp_path / "p", hand.listed(), layers)).kind == "UnlistedFile"
 
 
 def test_a_file_that_is_in_a_wheel_twice(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
         archive.writestr(f"marks/tilus/{hand.path('module/lib.so')}", b"evil")
-    assert isinstance(refusal(path), errors.UnlistedFileError)
+    assert refusal(path).kind == "UnlistedFile"
 
 
 def test_a_blob_that_nothing_names(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     (path / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"evil")
-    assert isinstance(refusal(path), errors.UnlistedFileError)
+    assert refusal(path).kind == "UnlistedFile"
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 30])
@@ -262,7 +257,7 @@ def test_a_size_that_lies_in_the_list(
     value["files"][hand.path("module/lib.so")]["size"] += change
     hand.list_bytes = canonical(value)
     limits = Limits(free=1 << 40)
-    assert isinstance(refusal(hand.write(carrier, tmp_path), limits), errors.ChangedFileError)
+    assert refusal(hand.write(carrier, tmp_path), limits).kind == "ChangedFile"
 
 
 # The list itself.
@@ -279,7 +274,7 @@ def test_an_image_layout_whose_json_is_deep(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     deep = b'{"schemaVersion":2,"manifests":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     (path / "index.json").write_bytes(deep)
-    assert isinstance(refusal(path), errors.MalformedListError)
+    assert refusal(path).kind == "MalformedList"
 
 
 # Files that are as listed, and wrong.
@@ -288,7 +283,7 @@ def test_an_image_layout_whose_json_is_deep(hand: Hand, tmp_path: Path) -> None:
 def test_texts_of_another_program(hand: Hand, carrier: str, tmp_path: Path) -> None:
     hand.files[hand.path("program.txt")] += b"\n"
     hand.relist()
-    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.InconsistentError)
+    assert refusal(hand.write(carrier, tmp_path)).kind == "Inconsistent"
 
 
 def swap_scripts(hand: Hand) -> None:
@@ -317,7 +312,7 @@ def rename_in_meta(hand: Hand) -> None:
 @pytest.mark.parametrize("change", [swap_scripts, nest, add_pickle, rename_in_meta])
 def test_files_that_do_not_belong_together(hand: Hand, change: Any, tmp_path: Path) -> None:
     change(hand)
-    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.InconsistentError)
+    assert refusal(hand.relist().archive(tmp_path / "p")).kind == "Inconsistent"
 
 
 OUT_OF_RANGE = (
@@ -345,7 +340,7 @@ def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> 
         msgspec.structs.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
     )
     path = hand.relist(scripts=scripts).archive(tmp_path / "p")
-    assert isinstance(refusal(path), errors.InconsistentError)
+    assert refusal(path).kind == "Inconsistent"
 
 
 FATBIN = """
@@ -369,13 +364,13 @@ def test_a_library_with_code_for_another_architecture(hand: Hand, tmp_path: Path
     subprocess.run(["gcc", "-shared", "-o", made, tmp_path / "x.c"], check=True)
     with_library(hand, made.read_bytes())
     error = refusal(hand.archive(tmp_path / "p"))
-    assert isinstance(error, errors.CodeMismatchError)
+    assert error.kind == "CodeMismatch"
     assert "sm_80" in str(error)
 
 
 def test_a_library_that_is_none(hand: Hand, tmp_path: Path) -> None:
     with_library(hand, b"\x7fELF" + bytes(100))
-    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.CodeMismatchError)
+    assert refusal(hand.archive(tmp_path / "p")).kind == "CodeMismatch"
 
 
 def with_library(hand: Hand, data: bytes) -> None:
@@ -400,7 +395,7 @@ def test_a_config_of_an_attestation_that_is_not_empty(
     path = hand.oci(tmp_path / "p", empty or b"{}")
     if empty is None:
         (path / "blobs/sha256" / hashlib.sha256(b"{}").hexdigest()).unlink()
-    assert isinstance(refusal(path), errors.PackageError)
+    refusal(path)
 
 
 def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tilusbuild.cache.index import read_index, script_listings
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
-from tilusbuild.package.errors import NotReproducedError, PackageError
+from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.install import InstalledPackage, install, installed, uninstall
 from tilusbuild.package.read import opened
@@ -166,7 +166,7 @@ def test_a_program_with_other_bytes_is_not_replaced(
     value = unseal(meta.read_bytes())
     value["files"]["module/lib.so"]["sha256"] = "0" * 64
     meta.write_bytes(seal(value))
-    with pytest.raises(NotReproducedError):
+    with pytest.raises(PackageError):
         put(hand.archive(tmp_path / "p"), cache)
 
 

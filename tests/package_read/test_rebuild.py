@@ -11,7 +11,7 @@ import pytest
 
 from support.packages import Hand, by_hand
 from support.project import Project
-from tilusbuild.package.errors import MissingFileError
+from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.rebuild import rebuild, sample
 
@@ -58,7 +58,7 @@ def test_a_source_that_does_not_compile(project: Project, tmp_path: Path) -> Non
 
 
 def test_a_package_without_sources(hand: Hand, tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match=r"compile\.sh is not packed"):
+    with pytest.raises(PackageError, match=r"compile\.sh is not packed"):
         list(rebuild(str(hand.archive(tmp_path / "p")), 1.0, Limits()))
 
 

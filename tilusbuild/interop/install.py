@@ -17,7 +17,7 @@ from msgspec import Struct
 from tilusbuild.interop.kind import group_with_place, is_group
 from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import CannotInstallError
+from tilusbuild.package.errors import cannot_install
 from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.formats.wheel import not_vouched_for
@@ -66,7 +66,7 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
 
 
 def _missing(cache: ListedCache, place: str) -> set[str]:
-    """Return the units that are not there. Raises `CannotInstallError` for a link in the way."""
+    """Return the units that are not there. Raises `PackageError` for a link in the way."""
     if not os.path.isdir(place):
         return set(cache.units)
     missing = set()
@@ -78,7 +78,7 @@ def _missing(cache: ListedCache, place: str) -> set[str]:
         except FileNotFoundError:
             missing.add(unit)
         except NotADirectoryError as error:
-            raise CannotInstallError(
+            raise cannot_install(
                 f"{place}: {error.filename} is a link or a file, and nothing is written through it",
                 hint="remove it, or name another directory with --into",
             ) from None
@@ -148,7 +148,7 @@ def _explained(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotInstallError(
+        raise cannot_install(
             f"{place} cannot be written: {error.strerror or error}",
             hint="--into names another directory",
         ) from None

@@ -19,11 +19,11 @@ from tilusbuild.interop.caches import SYSTEMS, triton
 from tilusbuild.interop.listing import ForeignList, ListedCache, ListedEntry, cache_of
 from tilusbuild.package.check import host_problem
 from tilusbuild.package.errors import (
-    CannotPackError,
-    CodeMismatchError,
-    InconsistentError,
-    MalformedListError,
-    OverLimitError,
+    PackageError,
+    cannot_pack,
+    code_mismatch,
+    inconsistent,
+    over_limit,
 )
 from tilusbuild.package.listing import ANY_MACHINE, FileList, Kind
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of, decode
@@ -44,17 +44,17 @@ class EntryChecker:
         self._libraries = cache.libraries()
 
     def wants(self, path: str, size: int) -> bool:
-        """Return whether the content counts, not the digest alone. Raises `OverLimitError`."""
+        """Return whether the content counts, not the digest alone. Raises `PackageError`."""
         group = is_group(self._system, path)
         if path not in self._libraries and not group:
             return False
         limit = MAX_GROUP_BYTES if group else MAX_LIBRARY_SIZE
         if size > limit:
-            raise OverLimitError(f"{path} has more than {limit} bytes")
+            raise over_limit(f"{path} has more than {limit} bytes")
         return True
 
     def check(self, path: str, data: bytes) -> None:
-        """Raises `CodeMismatchError` and `InconsistentError`."""
+        """Raises `PackageError`."""
         if path in self._libraries:
             self._check_code(path, self._libraries[path], data)
         else:
@@ -65,13 +65,13 @@ class EntryChecker:
         if set(images) != set(entry.images) or machine != entry.machine:
             held = _text(sorted(i.arch for i in images), machine)
             listed = _text(sorted(i.arch for i in entry.images), entry.machine)
-            raise CodeMismatchError(f"{path} holds code for {held}; listed is {listed}")
+            raise code_mismatch(f"{path} holds code for {held}; listed is {listed}")
         try:
             problem = host_problem(self._listing.needs, read_needs(data)) if machine else None
         except BinaryError as error:
             problem = str(error)
         if problem:
-            raise InconsistentError(f"{path} {problem}; the list says otherwise")
+            raise inconsistent(f"{path} {problem}; the list says otherwise")
 
 
 def _text(archs: list[str], machine: str | None) -> str:
@@ -89,29 +89,29 @@ def is_group(system: str, path: str) -> bool:
 
 
 def group_without_place(path: str) -> bytes:
-    """Return a group of a cache as a package has it, with names only. Raises `CannotPackError`."""
+    """Return a group of a cache as a package has it, with names only. Raises `PackageError`."""
     try:
         names = json.loads(read_text(path))[_CHILD_PATHS]
         return rfc8785.dumps({_CHILD_PATHS: {str(name): str(name) for name in names}})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CannotPackError(f"{path} is not a group of Triton: {error}") from None
+        raise cannot_pack(f"{path} is not a group of Triton: {error}") from None
 
 
 def check_group(where: str, data: bytes, files: Container[str]) -> Mapping[str, str]:
     """Return the names in a group whose path in the package is `where`.
 
-    Raises `InconsistentError` for a name that is not that of a file among `files` beside it.
+    Raises `PackageError` for a name that is not that of a file among `files` beside it.
     """
     try:
         value = decode(data)
-    except MalformedListError as error:
-        raise InconsistentError(f"{where} is not a group: {error}") from None
+    except PackageError as error:
+        raise inconsistent(f"{where} is not a group: {error}") from None
     names = value.get(_CHILD_PATHS) if isinstance(value, dict) and len(value) == 1 else None
     if not isinstance(names, dict):
-        raise InconsistentError(f"{where} is not a group")
+        raise inconsistent(f"{where} is not a group")
     for name, path in names.items():
         if name != path or f"{os.path.dirname(where)}/{name}" not in files:
-            raise InconsistentError(f"{where} names {path!r:.200}, which is not a file beside it")
+            raise inconsistent(f"{where} names {path!r:.200}, which is not a file beside it")
     return names
 
 
@@ -166,7 +166,7 @@ class CachePreflight(Struct, frozen=True):
 
 
 def preflight(listing: FileList, host: DescribedHost) -> CachePreflight:
-    """Judge every entry for one machine. Raises `NoPackageError` for a list of another kind."""
+    """Judge every entry for one machine. Raises `PackageError` for a list of another kind."""
     entries = tuple(_judge(entry, host) for entry in cache_of(listing).entries)
     anywhere = listing.needs.machine == ANY_MACHINE
     return CachePreflight(

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from tilusbuild.interop.caches import SYSTEMS
 from tilusbuild.package import names
-from tilusbuild.package.errors import MalformedListError, NoPackageError
+from tilusbuild.package.errors import malformed, no_package
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Image, Name
 from tilusbuild.report.text import counted
@@ -106,9 +106,9 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
 
 
 def cache_of(listing: FileList) -> ListedCache:
-    """Return the foreign cache of a list. Raises `NoPackageError` for a list of another kind."""
+    """Return the foreign cache of a list. Raises `PackageError` for a list of another kind."""
     if not isinstance(listing.part, ListedCache):
-        raise NoPackageError("it holds no foreign cache")
+        raise no_package("it holds no foreign cache")
     return listing.part
 
 
@@ -175,4 +175,4 @@ def _beginnings(path: str) -> Iterator[str]:
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise MalformedListError(problem)
+    raise malformed(problem)

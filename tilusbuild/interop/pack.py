@@ -26,7 +26,7 @@ from tilusbuild.interop.caches.directory import (
 from tilusbuild.interop.kind import group_without_place, is_group
 from tilusbuild.interop.listing import ROOT, ForeignList, ListedCache, ListedEntry
 from tilusbuild.package.contents import Contents, HostRequirements
-from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     ANY_MACHINE,
     FileEntry,
@@ -60,13 +60,13 @@ def collect(
 ) -> PackedCache:
     """Collect a cache's contents; with `skip_broken` without what is broken.
 
-    Raises `CannotPackError` for a broken cache, and `UnsafeNameError` or `MalformedListError` for
+    Raises `PackageError` for a broken cache, and for
     names that no package can have."""
     _check_whole(cache)
     broken = dict(_broken(cache))
     if broken and not skip_broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
-        raise CannotPackError(
+        raise cannot_pack(
             f"{cache.root} is broken: {next(iter(broken.values()))}{more}",
             hint="`tilusbuild cache verify` lists them; --skip-broken leaves them behind",
         )
@@ -78,7 +78,7 @@ def collect(
         if not f"{path}/".startswith(stale) and os.path.basename(path) != _LOCK:
             found.add_file(path)
     if not found.entries:
-        raise CannotPackError(f"{cache.root} holds no entry that could be packed")
+        raise cannot_pack(f"{cache.root} holds no entry that could be packed")
     listed = found.listed(cache, name, version)
     contents = Contents(listed, listed.encode(), found.origins, {})
     return PackedCache(contents, tuple(found.entries.values()), tuple(broken.items()))
@@ -152,7 +152,7 @@ class _CacheCollector(Struct):
         library = self._library_of(entry)
         data = self.directory.bytes(entry.path, library) or b""
         if len(data) > MAX_LIBRARY_SIZE:
-            raise CannotPackError(f"{entry.path}/{library} has more than {MAX_LIBRARY_SIZE} bytes")
+            raise cannot_pack(f"{entry.path}/{library} has more than {MAX_LIBRARY_SIZE} bytes")
         self.entries[entry.path] = ListedEntry(
             entry.path, entry.kind, _printable(entry.name), library, *code_of(data)
         )
@@ -164,14 +164,14 @@ class _CacheCollector(Struct):
             return
         self.units[unit] = self.units.get(unit, 0) + 1
         if self.units[unit] > MAX_FILES:
-            raise CannotPackError(f"{unit} has more than {MAX_FILES} files")
+            raise cannot_pack(f"{unit} has more than {MAX_FILES} files")
         target = _target(self.directory, path)
         if target is not None:
             self._add_link(path, target)
             return
         full, listed = self.directory.path(path), f"{ROOT}/{self.system}/{path}"
         if not stat.S_ISREG(os.lstat(full).st_mode):
-            raise CannotPackError(f"{full} is not a plain file")
+            raise cannot_pack(f"{full} is not a plain file")
         self.origins[listed] = full
         size, digest = os.path.getsize(full), sha256_file(full)
         if is_group(self.system, path):
@@ -183,7 +183,7 @@ class _CacheCollector(Struct):
 
     def _add_link(self, path: str, target: str) -> None:
         if target not in self.entries:
-            raise CannotPackError(
+            raise cannot_pack(
                 f"{self.directory.path(path)} leads to {target}, which is not an entry"
             )
         self.links[path] = target
@@ -207,9 +207,7 @@ class _CacheCollector(Struct):
                     return os.path.relpath(path, entry.path)
             elif os.path.basename(path) == _FATBIN:
                 return os.path.relpath(path, entry.path)
-        raise CannotPackError(
-            f"{self.directory.path(entry.path)} has no library", hint="pack again"
-        )
+        raise cannot_pack(f"{self.directory.path(entry.path)} has no library", hint="pack again")
 
     def listed(self, cache: ForeignCache, name: str, version: str) -> FileList:
         nothing = HostNeeds(ANY_MACHINE, None, None, (), None)

@@ -23,12 +23,7 @@ from tilusbuild.cache.includes import read_manifest
 from tilusbuild.cache.index import programs
 from tilusbuild.cache.tree import Tree
 from tilusbuild.package import names
-from tilusbuild.package.errors import (
-    CodeMismatchError,
-    InconsistentError,
-    OverLimitError,
-    PackageError,
-)
+from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
     Limits,
     PackageMember,
@@ -92,7 +87,7 @@ def verify(reader: Reader, limits: Limits) -> Verified:
         # A report of a million lines would be an attack of its own.
         problems.append(error)
         if len(problems) >= _MAX_PROBLEMS:
-            raise OverLimitError(f"more than {_MAX_PROBLEMS} things are wrong")
+            raise over_limit(f"more than {_MAX_PROBLEMS} things are wrong")
 
     listing = None
     try:
@@ -143,7 +138,7 @@ class Checker(Struct):
                 self._files.setdefault(f"{kind}/{digest}", {})[_within(path)] = entry
 
     def take(self, member: PackageMember, *, keep: bool) -> None:
-        """Read a file to its end. Raises `ChangedFileError`, `OverLimitError`, and what the reader
+        """Read a file to its end. Raises `PackageError`, and what the reader
         raises."""
         if self._content is not None:
             self._take_part(self._content, member, keep=keep)
@@ -184,11 +179,11 @@ class Checker(Struct):
 
     def _admit(self, member: PackageMember, limit: int) -> None:
         if member.entry.size > limit:
-            raise OverLimitError(f"{member.path} has more than {limit} bytes")
+            raise over_limit(f"{member.path} has more than {limit} bytes")
         # A container that leaves every program one file short would fill the memory.
         self._waiting += member.entry.size
         if self._waiting > _MAX_WAITING:
-            raise OverLimitError("the files of its programs are too far apart")
+            raise over_limit("the files of its programs are too far apart")
 
     def _report(self, check: Callable[..., None], *arguments: object) -> None:
         try:
@@ -206,11 +201,11 @@ def _within(path: str) -> str:
 
 
 def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], files: Files) -> None:
-    """Check a program. Raises `InconsistentError` and `CodeMismatchError`. `data` has
+    """Check a program. Raises `PackageError`. `data` has
     `PROGRAM_FILES`."""
     where = f"{layout.PROGRAMS}/{digest}"
     if sha256_bytes(data[layout.PROGRAM_TXT] + data[layout.OPTIONS_TXT]) != digest:
-        raise InconsistentError(f"{where}: its texts are not those that the directory is named by")
+        raise inconsistent(f"{where}: its texts are not those that the directory is named by")
     _check_meta(where, digest, data[layout.META], files)
     made = f"{where}/{layout.LIBRARY}"
     held = _check_code(made, listing.programs[digest], data[layout.LIBRARY], listing.needs)
@@ -218,7 +213,7 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     # A library of objects has what these have: none of them may be device code.
     linked = "library" in section_of(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
     if held != promised and not linked:
-        raise CodeMismatchError(
+        raise code_mismatch(
             f"{made} holds code for {images_text(held)};"
             f" target {listing.programs[digest].target} is {images_text(promised)}"
         )
@@ -228,16 +223,14 @@ def _check_meta(where: str, digest: str, data: bytes, files: Files) -> None:
     try:
         meta = unseal(data)
     except CorruptFileError as error:
-        raise InconsistentError(f"{where}/{layout.META} is corrupt: {error}") from None
+        raise inconsistent(f"{where}/{layout.META} is corrupt: {error}") from None
     if meta.get("program") != digest or meta.get("status") != "built":
-        raise InconsistentError(
-            f"{where}/{layout.META} is not the metadata of a program that was built"
-        )
+        raise inconsistent(f"{where}/{layout.META} is not the metadata of a program that was built")
     known = meta.get("files")
     for name, entry in files.items():
         listed = {"size": entry.size, "sha256": entry.sha256}
         if name != layout.META and not (isinstance(known, dict) and known.get(name) == listed):
-            raise InconsistentError(f"{where}/{name} is not what {layout.META} beside it says")
+            raise inconsistent(f"{where}/{name} is not what {layout.META} beside it says")
 
 
 def _check_code(
@@ -248,14 +241,14 @@ def _check_code(
         held: set[tuple[str, str]] = {(image.kind, image.arch) for image in read_archs(data)}
         needs = read_needs(data)
     except BinaryError as error:
-        raise CodeMismatchError(f"{where} is not a library: {error}") from None
+        raise code_mismatch(f"{where} is not a library: {error}") from None
     listed: set[tuple[str, str]] = {(image.kind, image.arch) for image in program.images}
     if held != listed:
-        raise CodeMismatchError(
+        raise code_mismatch(
             f"{where} holds code for {images_text(held)}; listed is {images_text(listed)}"
         )
     if problem := host_problem(host, needs):
-        raise InconsistentError(f"{where} {problem}; the list says otherwise")
+        raise inconsistent(f"{where} {problem}; the list says otherwise")
     return held
 
 
@@ -278,7 +271,7 @@ def host_problem(listed: HostNeeds, needs: LibraryNeeds) -> str | None:
 
 def check_include(digest: str, manifest: bytes, files: Files) -> None:
     """Check that headers are those of the MANIFEST that their directory is named by. Raises
-    `InconsistentError`."""
+    `PackageError`."""
     where = f"{layout.INCLUDE}/{digest}"
     try:
         if sha256_bytes(manifest) != digest:
@@ -287,33 +280,33 @@ def check_include(digest: str, manifest: bytes, files: Files) -> None:
             )
         wanted = read_manifest(manifest)
     except CorruptFileError as error:
-        raise InconsistentError(f"{where}: {error}") from None
+        raise inconsistent(f"{where}: {error}") from None
     packed = {name: entry.sha256 for name, entry in files.items() if name != layout.MANIFEST}
     if packed != wanted:
         different = min(n for n in {**packed, **wanted} if packed.get(n) != wanted.get(n))
-        raise InconsistentError(f"{where}/{different} is not what {layout.MANIFEST} says")
+        raise inconsistent(f"{where}/{different} is not what {layout.MANIFEST} says")
 
 
 # Scripts.
 
 
 def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
-    """Check a script's directory below `root`. Raises `InconsistentError`."""
+    """Check a script's directory below `root`. Raises `PackageError`."""
     where = entry.root
     path = os.path.join(root, where)
     for name in layout.files_below(path):
         if purpose_of_script(name) is None:
-            raise InconsistentError(f"{where}/{name} is not a file that a script has")
+            raise inconsistent(f"{where}/{name} is not a file that a script has")
     try:
         script = read_script(path)
         tables = read_tables(script)
     except LoadError as error:
-        raise InconsistentError(str(error).replace(f"{root}/", "")) from None
+        raise inconsistent(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)
     packed = set(entry.programs)
     for row in (row for table in tables for row in table.entries):
         if script.programs[row.program] not in packed:
-            raise InconsistentError(
+            raise inconsistent(
                 f"{where}/{layout.TABLE_JSON} chooses program {row.program} at {list(row.key)},"
                 " which is not packed"
             )
@@ -332,15 +325,13 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
         target.ptx,
     )
     if described != listed or not _no_newer(script.toolkit, target.toolkit):
-        raise InconsistentError(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
+        raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
     if {name: value_text(value) for name, value in script.params.items()} != dict(entry.params):
-        raise InconsistentError(
-            f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants"
-        )
+        raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")
     packed = set(entry.programs)
     order = dict.fromkeys(program for program in script.programs if program in packed)
     if tuple(order) != entry.programs:
-        raise InconsistentError(f"{where}: the list names programs that are not of this script")
+        raise inconsistent(f"{where}: the list names programs that are not of this script")
 
 
 def _no_newer(toolkit: str | None, listed: str | None) -> bool:
@@ -360,9 +351,9 @@ def _check_dispatcher(where: str, directory: str) -> None:
         # The base name alone: a description could name any file of this machine.
         found = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
-        raise InconsistentError(f"{where}/{direct.FILE} is corrupt: {error}") from None
+        raise inconsistent(f"{where}/{direct.FILE} is corrupt: {error}") from None
     if found != library["sha256"]:
-        raise InconsistentError(f"{where}: the dispatcher is not what was built")
+        raise inconsistent(f"{where}: the dispatcher is not what was built")
 
 
 # The libraries of a cache.

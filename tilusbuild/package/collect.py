@@ -30,7 +30,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package.contents import Contents, HostRequirements, read_file
-from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
@@ -87,7 +87,7 @@ class PackageOrder(Struct, frozen=True):
 
 def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str]]) -> Contents:
     """Read all that the package is to have. `instances` are (directory, hash) of the scripts, which
-    are whole in the cache. Raises `CannotPackError`, `UnsafeNameError`, `MalformedListError`."""
+    are whole in the cache. Raises `PackageError`."""
     found = _Collector(cache, order.purposes, order.package.programs == "dispatched")
     entries: list[ScriptEntry] = []
     targets: dict[str, PackageTarget] = {}
@@ -102,7 +102,7 @@ def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str
         kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
         targets[script.target] = PackageTarget(kind, script.archs, script.ptx, toolkit)
     if not entries:
-        raise CannotPackError("there is no script to pack")
+        raise cannot_pack("there is no script to pack")
     package = FileList(
         name=order.name,
         version=order.version,
@@ -134,7 +134,7 @@ def _read(
             params = {name: value for name, _, value in (line.partition(" = ") for line in lines)}
             yield read_script(path), params
         except (LoadError, CorruptFileError, OSError) as error:
-            raise CannotPackError(str(error), hint=_AGAIN) from None
+            raise cannot_pack(str(error), hint=_AGAIN) from None
 
 
 class _Collector(Struct):
@@ -170,9 +170,9 @@ class _Collector(Struct):
             built = set(range(len(script.programs))) - script.not_built.keys()
             numbers = sorted(reachable(script) if self.dispatched else built)
         except LoadError as error:
-            raise CannotPackError(str(error)) from None
+            raise cannot_pack(str(error)) from None
         if not numbers:
-            raise CannotPackError(
+            raise cannot_pack(
                 f"{script.label} has no program that was built",
                 hint="leave it out with `scripts` or `targets`; `tilusbuild explain` says why",
             )
@@ -181,7 +181,7 @@ class _Collector(Struct):
     def _add_program(self, script: Script, program: str) -> ProgramEntry:
         entry = lookup(self.cache, program)
         if entry is None or entry.status != Status.BUILT:
-            raise CannotPackError(f"program {program} of {script.label} is not whole", hint=_AGAIN)
+            raise cannot_pack(f"program {program} of {script.label} is not whole", hint=_AGAIN)
         root = f"{layout.PROGRAMS}/{program}"
         texts: dict[str, bytes] = {}
         for name, size, digest in listed(entry.meta):
@@ -190,7 +190,7 @@ class _Collector(Struct):
                 texts[name] = read_file(path)
                 self._add(f"{root}/{name}", texts[name], path)
                 if self.files[f"{root}/{name}"] != FileEntry(size, digest):
-                    raise CannotPackError(f"{path} is not what was built", hint=_AGAIN)
+                    raise cannot_pack(f"{path} is not what was built", hint=_AGAIN)
         kept = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
         meta = seal({**entry.meta, "files": kept})
         self._add(f"{root}/{layout.META}", meta, meta)
@@ -200,7 +200,7 @@ class _Collector(Struct):
             images = read_archs(texts[layout.LIBRARY])
             needs = read_needs(texts[layout.LIBRARY])
         except BinaryError as error:
-            raise CannotPackError(f"{root}/{layout.LIBRARY}: {error}", hint=_AGAIN) from None
+            raise cannot_pack(f"{root}/{layout.LIBRARY}: {error}", hint=_AGAIN) from None
         self.needs.add(root, needs, texts[layout.OPTIONS_TXT].decode("utf-8", "replace"))
         held = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in images))
         return ProgramEntry(script.name, script.target, held)
@@ -213,11 +213,11 @@ class _Collector(Struct):
         try:
             if problems := include_problems(path, digest):
                 name, what = problems[0]
-                raise CannotPackError(f"{root}/{name} {what}", hint=_AGAIN)
+                raise cannot_pack(f"{root}/{name} {what}", hint=_AGAIN)
             for name in layout.files_below(path):
                 self._add(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
         except OSError as error:
-            raise CannotPackError(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
+            raise cannot_pack(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
 
     def _add(self, path: str, data: bytes, origin: bytes | str) -> None:
         self.files[path] = FileEntry(len(data), sha256_bytes(data))
@@ -252,7 +252,7 @@ def reachable(script: Script) -> frozenset[int]:
 
 def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts as they are planned now. Raises
-    `InputError`, and `CannotPackError` when not all of it was built."""
+    `InputError`, and `PackageError` when not all of it was built."""
     planned = project.plan(selection).instances
     instances = [each for each in planned if _is_shipped(project.manifest, each.script)]
     missing = [
@@ -264,7 +264,7 @@ def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str]
     if missing:
         total = sum(len(instance.programs) for instance in instances)
         named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise CannotPackError(
+        raise cannot_pack(
             f"{len(missing)} of {total} programs are not built, or out of date: {named}",
             hint=_BUILD,
         )
@@ -279,15 +279,15 @@ def _is_shipped(manifest: Manifest, script: str) -> bool:
 
 
 def _check_published(cache: Tree, instance: PlannedInstance) -> None:
-    """Raise `CannotPackError` when a script's directory is older than its programs."""
+    """Raise `PackageError` when a script's directory is older than its programs."""
     try:
         found = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:
-        raise CannotPackError(f"{instance.label} is not published: {error}", hint=_BUILD) from None
+        raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in enumerate(instance.programs):
         entry = lookup(cache, program)
         if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
-            raise CannotPackError(
+            raise cannot_pack(
                 f"what is published of {instance.label} is older than its programs", hint=_BUILD
             )
 
@@ -296,12 +296,12 @@ def as_built(
     cache: Tree, manifest: Manifest, selection: PlanSelection
 ) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts as the last build made them: here, or
-    elsewhere, when all builds of a project of this name made the same. Raises `CannotPackError` and
+    elsewhere, when all builds of a project of this name made the same. Raises `PackageError` and
     `InputError`."""
     try:
         projects = read_index(cache)
     except CorruptFileError as error:
-        raise CannotPackError(str(error), hint=_BUILD) from None
+        raise cannot_pack(str(error), hint=_BUILD) from None
     built = projects.get(manifest.path)
     named = {each for each in projects.values() if each.name == manifest.project.name}
     if built is None and len(named) == 1:
@@ -310,7 +310,7 @@ def as_built(
         several = (
             f", and {len(named)} different ones of other {manifest.project.name}" if named else ""
         )
-        raise CannotPackError(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
+        raise cannot_pack(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
     pairs = {
         (snake_case(script), target.name)
         for script, target in chosen_pairs(manifest, selection)
@@ -326,6 +326,6 @@ def _selected(
         try:
             head = scripts.read_script(cache.script_path(directory, digest), digest).head
         except (CorruptFileError, FileNotFoundError) as error:
-            raise CannotPackError(f"scripts/{directory}/{digest}: {error}", hint=_BUILD) from None
+            raise cannot_pack(f"scripts/{directory}/{digest}: {error}", hint=_BUILD) from None
         if (directory, head.get("target", "")) in pairs:
             yield directory, digest

@@ -1,7 +1,7 @@
 """A package's contents: its list, the source of each file's bytes, and its host requirements.
 
 Bytes are read when a format's writer asks for them, and only handed out if they are those of the
-list: a cache that changes while it is packed ends in `CannotPackError`, never in a package that
+list: a cache that changes while it is packed ends in `PackageError`, never in a package that
 does not verify. Host requirements are read from the libraries. The instruction set is the
 exception: compilers seldom mark it, so the recorded `-march` of host code counts, too.
 """
@@ -18,7 +18,7 @@ from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.binary import read_needs
 from tilusbuild.cache import layout
 from tilusbuild.package import names
-from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
@@ -52,20 +52,20 @@ class Contents(Struct, frozen=True):
         return sha256_bytes(self.encoded)
 
     def read(self, path: str) -> bytes:
-        """Return a listed file's bytes. Raises `CannotPackError` when they are not those listed."""
+        """Return a listed file's bytes. Raises `PackageError` when they are not those listed."""
         origin = self.origins[path]
         data = origin if isinstance(origin, bytes) else read_file(origin)
         if FileEntry(len(data), sha256_bytes(data)) != self.listed.files[path]:
-            raise CannotPackError(f"{path} changed while it was packed", hint="pack again")
+            raise cannot_pack(f"{path} changed while it was packed", hint="pack again")
         return data
 
 
 def read_file(path: str) -> bytes:
-    """Return the content of a file of the cache. Raises `CannotPackError`."""
+    """Return the content of a file of the cache. Raises `PackageError`."""
     try:
         return read_bytes(path)
     except OSError as error:
-        raise CannotPackError(f"{path} cannot be read: {error.strerror}") from None
+        raise cannot_pack(f"{path} cannot be read: {error.strerror}") from None
 
 
 # One target of several.
@@ -73,7 +73,7 @@ def read_file(path: str) -> bytes:
 
 def only_target(contents: Contents, target: str) -> Contents:
     """Return the package NAME-TARGET, without attestations: those are about another list. Raises
-    `CannotPackError`."""
+    `PackageError`."""
     listed = contents.listed
     scripts = tuple(script for script in listed.scripts if script.target == target)
     programs: dict[str, ProgramEntry] = {}
@@ -144,12 +144,12 @@ class HostRequirements:
         self._tvm_ffi |= not library.missing("__tvm_ffi_launch")
 
     def needs(self) -> HostNeeds:
-        """Return it. Raises `CannotPackError` for libraries of several machines, or none at all."""
+        """Return it. Raises `PackageError` for libraries of several machines, or none at all."""
         if len(self._machines) != 1:
             found = "; ".join(
                 f"{path} is for {machine}" for machine, path in self._machines.items()
             )
-            raise CannotPackError(f"a package is for one machine: {found or 'there is no library'}")
+            raise cannot_pack(f"a package is for one machine: {found or 'there is no library'}")
         return HostNeeds(
             machine=next(iter(self._machines)),
             isa=_highest(self._isas),

@@ -16,13 +16,7 @@ from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.package import names
-from tilusbuild.package.errors import (
-    ChangedFileError,
-    MissingFileError,
-    OverLimitError,
-    PackageError,
-    UnlistedFileError,
-)
+from tilusbuild.package.errors import PackageError, changed, missing, over_limit, unlisted
 from tilusbuild.package.listing import FileEntry, FileList, layers
 from tilusbuild.package.model import ContainerFile, Reader
 from tilusbuild.state.files import hasher
@@ -57,7 +51,7 @@ class PackageMember(Struct, frozen=True):
     _item: ContainerFile
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content. Raises `ChangedFileError` after the last piece when it is not what is
+        """Yield the content. Raises `PackageError` after the last piece when it is not what is
         listed, and what the reader raises."""
         found, left = hasher(), self.entry.size
         while piece := self._item.read(min(_READ_SIZE, left) or 1):
@@ -68,11 +62,9 @@ class PackageMember(Struct, frozen=True):
                 break
             yield piece
         if left:
-            raise ChangedFileError(
-                f"{self.path} has another size than the {self.entry.size} bytes listed"
-            )
+            raise changed(f"{self.path} has another size than the {self.entry.size} bytes listed")
         if found.hexdigest() != self.entry.sha256:
-            raise ChangedFileError(
+            raise changed(
                 f"{self.path} was modified: sha256 {found.hexdigest()}, listed {self.entry.sha256}"
             )
 
@@ -95,10 +87,10 @@ def raising(error: PackageError) -> NoReturn:
 
 
 def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
-    """Raise `OverLimitError` before anything is unpacked."""
+    """Raise `PackageError` before anything is unpacked."""
     # A list may name petabytes; nothing is written before they are added up.
     if listing.size > limits.total:
-        raise OverLimitError(
+        raise over_limit(
             f"it holds {listing.size} bytes, more than {limits.total}",
             hint="--max-size allows more",
         )
@@ -106,11 +98,11 @@ def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
     scripts = [(e.size, p) for p, e in listing.files.items() if p.startswith(layout.SCRIPTS)]
     largest, path = max(scripts, default=(0, ""))
     if sum(size for size, _ in scripts) > _MAX_SCRIPTS or largest > _MAX_SCRIPT_FILE:
-        raise OverLimitError(f"{path} is larger than what a script has")
+        raise over_limit(f"{path} is larger than what a script has")
     # What a bomb gains is in the ratio; small packages may have any.
     packed = reader.packed
     if packed is not None and listing.size > limits.free + limits.ratio * packed:
-        raise OverLimitError(
+        raise over_limit(
             f"{packed} bytes would unpack to {listing.size}, more than {limits.ratio} times as many"
         )
 
@@ -123,9 +115,8 @@ def members(
 ) -> Iterator[PackageMember]:
     """Yield the listed files in the container's order, but for those of layers to skip.
 
-    `skip` are the layers' numbers. `refuse` is called with `UnsafeNameError`, `UnlistedFileError`,
-    `ChangedFileError` (another size) and `MissingFileError`, and may return: the file is left out
-    then. Raises what the reader raises."""
+    `skip` are the layers' numbers. `refuse` is called with what is wrong with a name, a size, or
+    the set of files, and may return: the file is left out then. Raises what the reader raises."""
     parts = layers(listing)
     waiting = {path for number, part in enumerate(parts) if number not in skip for path in part}
     seen: set[str] = set()
@@ -137,7 +128,7 @@ def members(
             continue
         yield PackageMember(item.path, listing.files[item.path], item)
     for path in sorted(waiting - seen):
-        refuse(MissingFileError(f"{path} is listed, and missing"))
+        refuse(missing(f"{path} is listed, and missing"))
 
 
 def _problem(
@@ -149,9 +140,9 @@ def _problem(
         return error
     entry = files.get(item.path)
     if entry is None:
-        return UnlistedFileError(f"{item.path!r:.200} is there, and not listed")
+        return unlisted(f"{item.path!r:.200} is there, and not listed")
     if item.path in seen:
-        return UnlistedFileError(f"{item.path} is there twice")
+        return unlisted(f"{item.path} is there twice")
     if item.size != entry.size:
-        return ChangedFileError(f"{item.path} has {item.size} bytes, listed are {entry.size}")
+        return changed(f"{item.path} has {item.size} bytes, listed are {entry.size}")
     return None

@@ -25,7 +25,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import NoPackageError, NotReproducedError
+from tilusbuild.package.errors import no_package, not_reproduced
 from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList, ScriptEntry, layers, parse
@@ -59,7 +59,7 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     nothing of the package is in use that was not before."""
     listing = parse(reader.list_bytes())
     if listing.part is not None:
-        raise NoPackageError(f"it holds {listing.part.summary}, not programs of tilusbuild")
+        raise no_package(f"it holds {listing.part.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
     reader.attestations()  # what is beside the package is looked at, signed or not
     warning = not_vouched_for(reader, listing)
@@ -153,12 +153,12 @@ def _has(cache: Tree, listing: FileList, program: str) -> bool:
 
 
 def _check_same(cache: Tree, listing: FileList, entry: Entry) -> None:
-    """Raise `NotReproducedError` for an entry with other bytes than the package has."""
+    """Raise `PackageError` for an entry with other bytes than the package has."""
     listed = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
     here = entry.meta["files"].get(layout.LIBRARY, {}).get("sha256")
     if here != listed:
         what = f"is {entry.status}" if here is None else f"has a library of sha256 {here}"
-        raise NotReproducedError(
+        raise not_reproduced(
             f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root}; in the package it is {listed}",
             hint="the same inputs gave other results; --cache-dir names another cache",
         )

@@ -6,7 +6,7 @@ says nothing of who packed it, when, or where.
 
 `parse` takes bytes from anybody. It accepts exactly what `encode` makes of a list that agrees with
 itself: every script and program that is named has its files, every file belongs to one, every name
-is safe. Anything else is `MalformedListError`, or `UnsafeNameError`.
+is safe. Anything else is a `PackageError`.
 
 The price of a list that comes first: a package cannot be written as a stream, since every digest is
 needed before the first byte (docs/design-notes.md).
@@ -23,7 +23,7 @@ from msgspec.json import decode
 
 from tilusbuild.cache import layout
 from tilusbuild.package import names
-from tilusbuild.package.errors import MalformedListError
+from tilusbuild.package.errors import malformed
 from tilusbuild.package.model import (
     PROGRAM_FILES,
     SCRIPT_FILES,
@@ -144,19 +144,17 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return None
 
     def encode(self) -> bytes:
-        """Return the one text of the list. Raises `MalformedListError` for one that `parse` would
-        refuse, and `UnsafeNameError`."""
+        """Return the one text of the list. Raises `PackageError` for one that `parse` would
+        refuse."""
         check(self)
         try:
             value = to_builtins(self)
             convert(value, type(self))
             data = rfc8785.dumps(value)
         except ValueError as error:
-            raise MalformedListError(str(error)) from None
+            raise malformed(str(error)) from None
         if len(data) > MAX_LIST_SIZE:
-            raise MalformedListError(
-                f"the list would have {len(data)} bytes, more than {MAX_LIST_SIZE}"
-            )
+            raise malformed(f"the list would have {len(data)} bytes, more than {MAX_LIST_SIZE}")
         return data
 
     @property
@@ -229,22 +227,20 @@ def title_of(project: str, name: str) -> str:
 
 
 def parse(data: bytes) -> FileList:
-    """Return the list that these bytes are. Raises `MalformedListError` and `UnsafeNameError`, and
+    """Return the list that these bytes are. Raises `PackageError`, and
     nothing else."""
     if len(data) > MAX_LIST_SIZE:
-        raise MalformedListError(
-            f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read"
-        )
+        raise malformed(f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read")
     key = names.kind_of(data)
     try:
         found = decode(data, type=FileList if key is None else names.kind_with_key(key).listing)
     except ValueError as error:
-        raise MalformedListError(one_line(str(error)[:500])) from None
+        raise malformed(one_line(str(error)[:500])) from None
     check(found)
     # The package is named by the sha256 of these bytes: two texts of one list would be two names,
     # and of a key that is there twice, readers differ in which value they believe.
     if rfc8785.dumps(to_builtins(found)) != data:
-        raise MalformedListError("the list is not in its canonical form (RFC 8785)")
+        raise malformed("the list is not in its canonical form (RFC 8785)")
     return found
 
 
@@ -252,8 +248,7 @@ def parse(data: bytes) -> FileList:
 
 
 def check(found: FileList) -> None:
-    """Raise `MalformedListError` for the first thing that is not as it must be, and
-    `UnsafeNameError`."""
+    """Raise `PackageError` for the first thing that is not as it must be."""
     if found.schema != SCHEMA:
         _refuse(f"a list of schema {found.schema}; this version reads {SCHEMA}")
     names.check_paths(found.files)
@@ -342,7 +337,7 @@ def _check_owners(found: FileList) -> None:
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise MalformedListError(problem)
+    raise malformed(problem)
 
 
 # Layers: one for each script and target, so that what changes together travels together, and what

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.cache import layout
-from tilusbuild.package.errors import MalformedListError, OverLimitError
+from tilusbuild.package.errors import malformed, over_limit
 from tilusbuild.runtime import direct
 
 MAX_ATTESTATION_SIZE = 16 << 20
@@ -34,16 +34,16 @@ class ContainerFile(NamedTuple):
     """Return the next bytes, at most so many; b"" at the end. Valid until the next item."""
 
     def content(self, limit: int) -> bytes:
-        """Return the whole content. Raises `OverLimitError` for more than `limit` bytes."""
+        """Return the whole content. Raises `PackageError` for more than `limit` bytes."""
         if self.size > limit:
-            raise OverLimitError(f"{self.path} has {self.size} bytes; at most {limit} are read")
+            raise over_limit(f"{self.path} has {self.size} bytes; at most {limit} are read")
         # What a container claims is not what it holds: a file can grow while it is read.
         found, size = [], 0
         while piece := self.read(1 << 20):
             found.append(piece)
             size += len(piece)
             if size > limit:
-                raise OverLimitError(f"{self.path} has more than {limit} bytes")
+                raise over_limit(f"{self.path} has more than {limit} bytes")
         return b"".join(found)
 
 
@@ -182,10 +182,10 @@ _MIN_BYTES_EACH = 16
 
 
 def decode(data: bytes) -> Any:
-    """Return the JSON value. Raises `MalformedListError`, whatever the bytes are."""
+    """Return the JSON value. Raises `PackageError`, whatever the bytes are."""
     # An empty array is two bytes of text and sixty of memory.
     if data.count(b"{") + data.count(b"[") > 1000 + len(data) // _MIN_BYTES_EACH:
-        raise MalformedListError("it is nested too deeply, or is made of nothing but brackets")
+        raise malformed("it is nested too deeply, or is made of nothing but brackets")
     try:
         return json.loads(
             data.decode("utf-8"),
@@ -195,18 +195,18 @@ def decode(data: bytes) -> Any:
             parse_constant=_no_number,
         )
     except RecursionError:
-        raise MalformedListError("it is nested too deeply") from None
+        raise malformed("it is nested too deeply") from None
     except UnicodeDecodeError as error:
-        raise MalformedListError(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise malformed(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
     except ValueError as error:
-        raise MalformedListError(f"it is not JSON: {error}") from None
+        raise malformed(f"it is not JSON: {error}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Of a key that is there twice, readers differ in which value they believe.
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise MalformedListError("an object has a key twice")
+        raise malformed("an object has a key twice")
     return found
 
 
@@ -219,4 +219,4 @@ def _whole_number(text: str) -> int:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise MalformedListError(f"{text:.40} is not a number that a list can hold")
+    raise malformed(f"{text:.40} is not a number that a list can hold")

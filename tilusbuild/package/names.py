@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from tilusbuild.cache import layout
-from tilusbuild.package.errors import UnsafeNameError
+from tilusbuild.package.errors import unsafe_name
 from tilusbuild.rooms import brought, load
 
 LIST = "tilus-package.json"
@@ -36,15 +36,15 @@ MAX_PART = 255
 
 
 def check_path(path: str) -> None:
-    """Raise `UnsafeNameError` unless this can be a listed file: relative, in its one spelling,
+    """Raise `PackageError` unless this can be a listed file: relative, in its one spelling,
     below `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST` or the root of another kind."""
     problem = _problem(path)
     if problem:
-        raise UnsafeNameError(f"{path!r:.200} cannot name a file of a package: {problem}")
+        raise unsafe_name(f"{path!r:.200} cannot name a file of a package: {problem}")
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Raise `UnsafeNameError` for a name that is refused, for two that only differ in case or in
+    """Raise `PackageError` for a name that is refused, for two that only differ in case or in
     the spelling of a letter, and for a file where another needs a directory."""
     seen: dict[str, str] = {}
     for path in paths:
@@ -52,16 +52,14 @@ def check_paths(paths: Iterable[str]) -> None:
         # On a file system that folds, the second would overwrite the first after it was checked.
         folded = fold(path)
         if folded in seen:
-            raise UnsafeNameError(
-                f"{path!r:.200} and {seen[folded]!r:.200} are one name on some disks"
-            )
+            raise unsafe_name(f"{path!r:.200} and {seen[folded]!r:.200} are one name on some disks")
         seen[folded] = path
     directories: set[str] = set()
     for folded, path in seen.items():
         directory = folded.rpartition("/")[0]
         while directory and directory not in directories:
             if directory in seen:
-                raise UnsafeNameError(f"{path!r:.200} would be in a directory that is a file")
+                raise unsafe_name(f"{path!r:.200} would be in a directory that is a file")
             directories.add(directory)
             directory = directory.rpartition("/")[0]
 

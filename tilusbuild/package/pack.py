@@ -24,7 +24,7 @@ from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import names
 from tilusbuild.package.collect import PackageOrder, as_built, collect, current
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.formats.archive import write_archive
 from tilusbuild.package.formats.directory import write_directory
 from tilusbuild.package.formats.oci import write_oci
@@ -73,7 +73,7 @@ def gather(
     project: Project, order: PackageOrder, *, level: int, unchecked: bool = False
 ) -> Contents:
     """Collect a package's contents; `unchecked`: what the last build made, whatever has changed
-    since. Raises `InputError`, `CannotPackError`, `UnsafeNameError`, `MalformedListError`."""
+    since. Raises `InputError`, `PackageError`."""
     selection = PlanSelection(order.package.scripts or (), order.package.targets or (), level)
     if unchecked:
         scripts = as_built(project.cache, project.manifest, selection)
@@ -92,7 +92,7 @@ def write(
     time: int | None = None,
 ) -> list[PackageFile]:
     """Write a package in each format into a directory: in all of them, or none. Raises
-    `CannotPackError` and `InputError`."""
+    `PackageError` and `InputError`."""
     time = source_date() if time is None else time
     with _staging(directory) as staged:
         made = []
@@ -129,7 +129,7 @@ def _check_size(order: PackageOrder, made: Sequence[PackageFile]) -> None:
     for form in dict.fromkeys(each.format for each in made):
         size = sum(each.size for each in made if each.format == form)
         if limit is not None and size > limit:
-            raise CannotPackError(
+            raise cannot_pack(
                 f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
                 hint="less is packed with `scripts`, `targets`, `programs` and `exclude`;"
                 " `tilusbuild report` lists the largest programs",
@@ -167,7 +167,7 @@ _ASIDE = ".old"
 @contextmanager
 def _staging(output: str) -> Iterator[str]:
     """Make a private directory in `output`, removed after the block. Raises `InputError` for a
-    place that cannot be written, and `CannotPackError` when the disk refuses."""
+    place that cannot be written, and `PackageError` when the disk refuses."""
     with ExitStack() as stack:
         try:
             os.makedirs(output, exist_ok=True)
@@ -177,17 +177,17 @@ def _staging(output: str) -> Iterator[str]:
         try:
             yield staged
         except OSError as error:
-            raise CannotPackError(f"{error.filename or output}: {error.strerror}") from None
+            raise cannot_pack(f"{error.filename or output}: {error.strerror}") from None
 
 
 def _publish(staged: str, output: str, made: Sequence[str]) -> None:
     """Move what was made to its places. Of two who pack at once, the later stays. Raises `OSError`,
-    and `CannotPackError` when a name is taken by something that is not a package."""
+    and `PackageError` when a name is taken by something that is not a package."""
     # All are checked before any is moved: every format appears, or none.
     for name in made:
         path = os.path.join(output, name)
         if os.path.lexists(path) and not is_package(path):
-            raise CannotPackError(
+            raise cannot_pack(
                 f"{path} exists, and is not a package of tilusbuild",
                 hint="remove it, or name another directory with --output",
             )

@@ -15,7 +15,7 @@ from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import NoPackageError, PackageError
+from tilusbuild.package.errors import PackageError, no_package
 from tilusbuild.package.extract import Limits, check_limits, members, write_member
 from tilusbuild.package.formats import archive, oci, wheel
 from tilusbuild.package.formats.archive import ArchiveReader
@@ -34,7 +34,7 @@ def opened(path: str) -> Iterator[Reader]:
     """Open the package at a path. Every `PackageError` of the block is raised
     with the path in its message.
 
-    Raises `NoPackageError`, what opening the container raises, and `InputError` for a file that
+    Raises `PackageError`, what opening the container raises, and `InputError` for a file that
     cannot be read."""
     try:
         reader = _reader(path)
@@ -69,9 +69,9 @@ def _reader(path: str) -> Reader:
     if start == wheel.MAGIC:
         return wheel.WheelReader(path)
     if start[:1] == _PICKLE:
-        raise NoPackageError("it looks like a pickle, and nothing is ever unpickled", hint=_KNOWN)
+        raise no_package("it looks like a pickle, and nothing is ever unpickled", hint=_KNOWN)
     what = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
-    raise NoPackageError(f"it is {what}, not an archive or a wheel", hint=_KNOWN)
+    raise no_package(f"it is {what}, not an archive or a wheel", hint=_KNOWN)
 
 
 def _of_directory(path: str) -> Reader:
@@ -80,10 +80,8 @@ def _of_directory(path: str) -> Reader:
     if _has(path, oci.LAYOUT):
         return oci.OciReader(path)
     if is_cache(path):
-        raise NoPackageError(
-            "it is a cache tree, not a package", hint="`tilusbuild package` packs one"
-        )
-    raise NoPackageError(f"a directory without {names.LIST}", hint=_KNOWN)
+        raise no_package("it is a cache tree, not a package", hint="`tilusbuild package` packs one")
+    raise no_package(f"a directory without {names.LIST}", hint=_KNOWN)
 
 
 def _has(path: str, name: str) -> bool:

@@ -22,7 +22,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.errors import InputError
 from tilusbuild.package import names
-from tilusbuild.package.errors import MissingFileError
+from tilusbuild.package.errors import missing
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpacked
@@ -70,7 +70,7 @@ class RebuildResult(Struct, frozen=True):
 def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     """Compile a share (0 to 1) of the programs of a package or a cache again, at least one.
 
-    Raises `PackageError`s: `MissingFileError` for a package without sources.
+    Raises `PackageError`, also for a package without sources.
     """
     if is_cache(path):
         yield from compile_again(os.path.abspath(path), _recorded(Tree(path), share))
@@ -104,7 +104,7 @@ def _needed(listing: FileList, share: float) -> set[str]:
     chosen = sample(listing.programs, share)
     for program in sorted(chosen):
         if f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH}" not in listing.files:
-            raise MissingFileError(
+            raise missing(
                 f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH} is not packed",
                 hint="only a package that includes its sources can be built again",
             )

@@ -24,9 +24,7 @@ from msgspec import Struct
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import (
-    PackageSignatureError,
-)
+from tilusbuild.package.errors import badly_signed
 from tilusbuild.package.listing import FileList
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
@@ -80,20 +78,20 @@ def check_signature(
 ) -> SignatureInfo:
     """Check every attestation of a package against the list and the policy.
 
-    Raises `PackageSignatureError`; `InputError` for a policy that names no signer;
+    Raises `PackageError`; `InputError` for a policy that names no signer;
     `TilusbuildError` where a library is missing.
     """
     if names.SIGNATURE not in attestations:
-        raise PackageSignatureError("the package is not signed", hint="`package --sign` signs one")
+        raise badly_signed("the package is not signed", hint="`package --sign` signs one")
     digest = sha256_bytes(list_bytes)
     verify = _by_key(policy.key) if policy.key is not None else _by_identity(policy)
     predicates = {}
     for name, data in sorted(attestations.items()):
         statement = _statement(name, verify(name, data))
         if statement["predicateType"] != PREDICATES.get(name):
-            raise PackageSignatureError(f"{name} attests {statement['predicateType']!r:.80}")
+            raise badly_signed(f"{name} attests {statement['predicateType']!r:.80}")
         if {"name": names.LIST, "digest": {"sha256": digest}} not in statement["subject"]:
-            raise PackageSignatureError(
+            raise badly_signed(
                 f"{name} is about another package: {names.LIST} here has sha256 {digest}"
             )
         predicates[name] = statement["predicate"]
@@ -108,7 +106,7 @@ def _statement(name: str, payload: bytes) -> dict[str, Any]:
             raise ValueError("not an in-toto statement")
         return {**statement, "predicateType": str(statement["predicateType"])}
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise PackageSignatureError(f"{name} is not an in-toto statement v1: {error}") from None
+        raise badly_signed(f"{name} is not an in-toto statement v1: {error}") from None
 
 
 # Local keys.
@@ -148,9 +146,7 @@ def _by_key(path: str) -> Callable[[str, bytes], bytes]:
         try:
             envelope.verify([key], 1)
         except Exception:
-            raise PackageSignatureError(
-                f"{name} is not signed by {path}, or was changed since"
-            ) from None
+            raise badly_signed(f"{name} is not signed by {path}, or was changed since") from None
         payload: bytes = envelope.payload
         return payload
 
@@ -166,7 +162,7 @@ def _envelope(name: str, data: bytes) -> Any:
     except TilusbuildError:
         raise
     except Exception as error:
-        raise PackageSignatureError(f"{name} is not a DSSE envelope: {error!r:.200}") from None
+        raise badly_signed(f"{name} is not a DSSE envelope: {error!r:.200}") from None
 
 
 def _pem(path: str) -> bytes:
@@ -209,17 +205,13 @@ def _by_identity(policy: SignaturePolicy) -> Callable[[str, bytes], bytes]:
         try:
             bundle = models.Bundle.from_json(data)
         except Exception as error:
-            raise PackageSignatureError(
-                f"{name} is not a Sigstore bundle: {error!r:.200}"
-            ) from None
+            raise badly_signed(f"{name} is not a Sigstore bundle: {error!r:.200}") from None
         try:
             kind, payload = checks.Verifier.production(offline=True).verify_dsse(bundle, wanted)
         except Exception as error:
-            raise PackageSignatureError(
-                f"{name} is not signed by {policy.identity}: {error}"
-            ) from None
+            raise badly_signed(f"{name} is not signed by {policy.identity}: {error}") from None
         if kind != PAYLOAD:
-            raise PackageSignatureError(f"{name} holds a payload of type {kind!r:.80}")
+            raise badly_signed(f"{name} holds a payload of type {kind!r:.80}")
         found: bytes = payload
         return found
 

@@ -25,12 +25,12 @@ from typing import IO, NamedTuple, Protocol, cast
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import (
-    NoPackageError,
-    OverLimitError,
-    TruncatedError,
-    UnlistedFileError,
-    UnsafeEntryError,
-    UnsafeNameError,
+    no_package,
+    over_limit,
+    truncated,
+    unlisted,
+    unsafe_entry,
+    unsafe_name,
 )
 from tilusbuild.package.formats.directory import Sink, finish, open_plain
 from tilusbuild.package.listing import MAX_LIST_SIZE, Layer, named_layers
@@ -67,7 +67,7 @@ class FileSection:
         try:
             data = os.pread(self._handle, left if count < 0 else min(count, left), self._at)
         except OSError as error:
-            raise TruncatedError(f"it cannot be read: {error.strerror}") from None
+            raise truncated(f"it cannot be read: {error.strerror}") from None
         self._at += len(data)
         return data
 
@@ -83,23 +83,23 @@ class Unpacked:
         self._stream = decompressor.stream_reader(cast("IO[bytes]", section), read_size=_READ_SIZE)
 
     def read(self, count: int) -> bytes:
-        """Return at most `count` bytes; fewer only at the end. Raises `TruncatedError`."""
+        """Return at most `count` bytes; fewer only at the end. Raises `PackageError`."""
         try:
             data: bytes = self._stream.read(count)
         except self._broken as error:
-            raise TruncatedError(f"its compressed data is corrupt: {error}") from None
+            raise truncated(f"its compressed data is corrupt: {error}") from None
         return data
 
 
 def frames(handle: int, size: int, limit: int) -> list[Frame]:
     """Return the frames that a file of `size` bytes consists of, at most `limit`. Raises
-    `TruncatedError` and `OverLimitError`."""
+    `PackageError`."""
     found: list[Frame] = []
     at = blocks = 0
     while at < size:
         # A frame without content takes nine bytes: a small file could make a very long list.
         if len(found) >= limit:
-            raise OverLimitError(f"it has more than {limit} parts")
+            raise over_limit(f"it has more than {limit} parts")
         end, count = _frame_end(handle, at, size, _MAX_BLOCKS - blocks)
         blocks += count
         found.append(Frame(at, end - at))
@@ -116,13 +116,13 @@ def _frame_end(handle: int, at: int, size: int, budget: int) -> tuple[int, int]:
         header = zstandard.frame_header_size(head)
         known = zstandard.get_frame_parameters(head)
     except zstandard.ZstdError as error:
-        raise TruncatedError(f"no zstd frame at byte {at}: {error}") from None
+        raise truncated(f"no zstd frame at byte {at}: {error}") from None
     # zstandard takes skippable frames too, in which anything can hide.
     if not head.startswith(MAGIC):
-        raise TruncatedError(f"no zstd frame at byte {at}")
+        raise truncated(f"no zstd frame at byte {at}")
     # The window is allocated before a byte of content is seen: a header may ask for terabytes.
     if known.window_size > _MAX_WINDOW:
-        raise OverLimitError(f"it asks for a window of {known.window_size} bytes to unpack it")
+        raise over_limit(f"it asks for a window of {known.window_size} bytes to unpack it")
     at, blocks, last = at + header, 0, False
     begin, ahead = at, b""
     while not last:
@@ -133,18 +133,16 @@ def _frame_end(handle: int, at: int, size: int, budget: int) -> tuple[int, int]:
         # Empty blocks take three bytes each, and are walked one by one: their number is bounded.
         if len(start) < 3 or blocks > budget:
             raise (
-                TruncatedError("it is truncated")
-                if len(start) < 3
-                else OverLimitError("too many blocks")
+                truncated("it is truncated") if len(start) < 3 else over_limit("too many blocks")
             )
         value = int.from_bytes(start, "little")
         last, kind = bool(value & 1), value >> 1 & 3
         if kind == _RESERVED:
-            raise TruncatedError(f"a corrupt block at byte {at}")
+            raise truncated(f"a corrupt block at byte {at}")
         at += 3 + (1 if kind == _RLE else value >> 3)
     at += 4 if known.has_checksum else 0
     if at > size:
-        raise TruncatedError("it is truncated")
+        raise truncated("it is truncated")
     return at, blocks
 
 
@@ -178,12 +176,12 @@ def entries(stream: ByteStream, *, ends: bool) -> Iterator[ContainerFile]:
     """Yield the files, to be read one after the other. What is left unread of one is skipped.
 
     `ends`: the end-of-archive mark must come, and nothing after it; without, it must not come.
-    Raises `TruncatedError`, `UnsafeEntryError`, `UnsafeNameError`, `OverLimitError`.
+    Raises `PackageError`.
     """
     while header := stream.read(BLOCK):
         if header == _ZEROS:
             if not ends:
-                raise TruncatedError("the archive ends before its last part")
+                raise truncated("the archive ends before its last part")
             _check_end(stream)
             return
         extended: dict[bytes, bytes] = {}
@@ -194,7 +192,7 @@ def entries(stream: ByteStream, *, ends: bool) -> Iterator[ContainerFile]:
             header = _exactly(stream, BLOCK)
         yield from _file(stream, header, extended)
     if ends:
-        raise TruncatedError("the archive has no end")
+        raise truncated("the archive has no end")
 
 
 def _file(
@@ -204,7 +202,7 @@ def _file(
     name = _name(extended.get(b"path") or _full_name(header))
     if kind not in (b"0", b"\0"):
         what = _KINDS.get(kind, f"an entry of type {kind!r}")
-        raise UnsafeEntryError(f"{name!r:.200} is {what}, not a plain file")
+        raise unsafe_entry(f"{name!r:.200} is {what}, not a plain file")
     size = int(extended[b"size"]) if b"size" in extended else _size(header)
     left = size
 
@@ -219,13 +217,13 @@ def _file(
         read(BLOCK * 256)
     # Bytes in the padding are in no file and no digest: a place to hide something in.
     if any(_exactly(stream, -size % BLOCK)):
-        raise TruncatedError(f"{name!r:.200} is followed by bytes that belong to no file")
+        raise truncated(f"{name!r:.200} is followed by bytes that belong to no file")
 
 
 def _exactly(stream: ByteStream, count: int) -> bytes:
     data = stream.read(count) if count else b""
     if len(data) < count:
-        raise TruncatedError("the archive is truncated")
+        raise truncated("the archive is truncated")
     return data
 
 
@@ -238,29 +236,29 @@ def _check_end(stream: ByteStream) -> None:
         second = b""
         left -= len(piece)
         if left < 0 or any(piece):
-            raise TruncatedError("bytes after the end of the archive")
+            raise truncated("bytes after the end of the archive")
 
 
 def _kind(header: bytes) -> bytes:
     if len(header) < BLOCK:
-        raise TruncatedError("the archive is truncated")
+        raise truncated("the archive is truncated")
     claimed = _number(header[148:156])
     if claimed != sum(header[:148]) + 8 * 0x20 + sum(header[156:]):
-        raise TruncatedError("the archive is corrupt: a header has another checksum")
+        raise truncated("the archive is corrupt: a header has another checksum")
     return header[156:157]
 
 
 def _size(header: bytes, limit: int | None = None) -> int:
     size = _number(header[124:136])
     if limit is not None and size > limit:
-        raise OverLimitError(f"an extended header of {size} bytes")
+        raise over_limit(f"an extended header of {size} bytes")
     return size
 
 
 def _number(field: bytes) -> int:
     digits = field.strip(b" \0")
     if not _OCTAL.fullmatch(digits):
-        raise TruncatedError("the archive is corrupt: a number in a header is not octal")
+        raise truncated("the archive is corrupt: a number in a header is not octal")
     return int(digits, 8)
 
 
@@ -278,7 +276,7 @@ def _name(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise UnsafeNameError(f"{raw!r:.200} is not UTF-8") from None
+        raise unsafe_name(f"{raw!r:.200} is not UTF-8") from None
 
 
 def _pax(data: bytes, header: bytes) -> dict[bytes, bytes]:
@@ -288,13 +286,13 @@ def _pax(data: bytes, header: bytes) -> dict[bytes, bytes]:
     while at < len(data):
         record = _PAX_RECORD.match(data, at)
         if record is None:
-            raise TruncatedError("an extended header holds something else than a path or a size")
+            raise truncated("an extended header holds something else than a path or a size")
         end = at + int(record[1])
         value = data[record.end() : end - 1]
         # A record that counts itself shorter or longer than it is would be read as two names.
         whole = record.end() < end <= len(data) and data[end - 1 : end] == b"\n"
         if not whole or record[2] in found or (record[2] == b"size" and not _decimal(value)):
-            raise TruncatedError("an extended header is corrupt")
+            raise truncated("an extended header is corrupt")
         found[record[2]] = value
         at = end
     return found
@@ -320,7 +318,7 @@ TarFile = tuple[str, int, Callable[[], bytes]]
 
 
 def write_archive(contents: Contents, path: str, *, time: int) -> None:
-    """Write the file. `time`: every entry's, in seconds since 1970. Raises `CannotPackError` and
+    """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
     `OSError`."""
     with open(path, "xb") as out:
         heads = {names.LIST: contents.encoded, **dict(sorted(contents.beside.items()))}
@@ -333,7 +331,7 @@ def write_archive(contents: Contents, path: str, *, time: int) -> None:
 
 
 def write_layer(contents: Contents, layer: Layer, out: Sink, *, time: int, end: bool) -> None:
-    """Write a layer as one frame; with `end` it is a tar by itself. Raises `CannotPackError`,
+    """Write a layer as one frame; with `end` it is a tar by itself. Raises `PackageError`,
     `OSError`."""
     files = contents.listed.files
     described = [(name, files[name].size, partial(contents.read, name)) for name in layer.paths]
@@ -381,7 +379,7 @@ def _header(name: str, size: int, time: int) -> bytes:
 
 
 class ArchiveReader:
-    """The package in the file at `path`. Raises as `frames`, and `NoPackageError`.
+    """The package in the file at `path`. Raises `PackageError`.
 
     The frames are counted when the file is opened, so a truncated download is refused at once, and
     the frames of layers that are not needed are skipped without being decompressed.
@@ -409,7 +407,7 @@ class ArchiveReader:
     def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         if len(self._frames) != layers + 2:
             count = max(0, len(self._frames) - 2)
-            raise TruncatedError(f"it has {count} layers, and its list makes {layers}")
+            raise truncated(f"it has {count} layers, and its list makes {layers}")
         for number, frame in enumerate(self._frames[1:-1]):
             if number not in skip:
                 yield from entries(self._unpacked(frame), ends=False)
@@ -427,15 +425,15 @@ class ArchiveReader:
         """Read the list and the attestations. Of any other file not one byte is read."""
         found: dict[str, bytes] = {}
         if not self._frames:
-            raise TruncatedError("it is empty")
+            raise truncated("it is empty")
         for item in entries(self._unpacked(self._frames[0]), ends=False):
             if not found and item.path != names.LIST:
-                raise NoPackageError(f"its first file is {item.path!r:.100}, not {names.LIST}")
+                raise no_package(f"its first file is {item.path!r:.100}, not {names.LIST}")
             if found and item.path not in names.BESIDE:
-                raise UnlistedFileError(f"{item.path!r:.200} is not listed in {names.LIST}")
+                raise unlisted(f"{item.path!r:.200} is not listed in {names.LIST}")
             if item.path in found:
-                raise UnlistedFileError(f"{item.path} is there twice")
+                raise unlisted(f"{item.path} is there twice")
             found[item.path] = item.content(MAX_ATTESTATION_SIZE if found else MAX_LIST_SIZE)
         if not found:
-            raise NoPackageError(f"it does not begin with {names.LIST}")
+            raise no_package(f"it does not begin with {names.LIST}")
         return found

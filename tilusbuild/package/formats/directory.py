@@ -15,12 +15,7 @@ from typing import BinaryIO, Protocol
 from tilusbuild.cache.disk import Disk
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import (
-    NoPackageError,
-    OverLimitError,
-    TruncatedError,
-    UnsafeEntryError,
-)
+from tilusbuild.package.errors import no_package, over_limit, truncated, unsafe_entry
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, mode_of
 from tilusbuild.runtime.regular import NotAFileError, open_regular
@@ -39,7 +34,7 @@ class Sink(Protocol):
 
 def write_directory(contents: Contents, path: str, *, time: int) -> None:
     """Write the directory `path`, which must not exist. All modification times are `time`, in
-    seconds since 1970. Raises `CannotPackError` and `OSError`."""
+    seconds since 1970. Raises `PackageError` and `OSError`."""
     make_directory(path)
     made = {""}
     for name in contents.listed.files:
@@ -130,9 +125,8 @@ class DirectoryReader:
 
 
 def read_plain(path: str, name: str, limit: int) -> bytes:
-    """Return a plain file's content. Raises `NoPackageError` when it is missing,
-    `UnsafeEntryError` for anything else than a file, `OverLimitError` for more than `limit` bytes,
-    and `TruncatedError`."""
+    """Return a plain file's content. Raises `PackageError` when it is missing, for
+    anything else than a file, and for more than `limit` bytes."""
     with _opened(path, name) as item:
         return item.content(limit)
 
@@ -140,13 +134,13 @@ def read_plain(path: str, name: str, limit: int) -> bytes:
 @contextmanager
 def _opened(path: str, name: str) -> Iterator[ContainerFile]:
     """Open a plain file as an item. Raises as `read_plain`; a disk's errors are
-    `TruncatedError`."""
+    `PackageError`."""
 
     def read(count: int) -> bytes:
         try:
             return file.read(count) or b""
         except OSError as error:
-            raise TruncatedError(f"{name!r:.200} cannot be read: {error.strerror}") from None
+            raise truncated(f"{name!r:.200} cannot be read: {error.strerror}") from None
 
     handle = open_plain(path, name)
     with os.fdopen(handle, "rb", buffering=0) as file:
@@ -158,16 +152,16 @@ def open_plain(path: str, name: str) -> int:
     try:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
-            raise UnsafeEntryError(f"{name!r:.200} is {_what(found.st_mode)}, not a plain file")
+            raise unsafe_entry(f"{name!r:.200} is {_what(found.st_mode)}, not a plain file")
         # Whoever replaces the file by a link or a pipe after the check gains nothing: the link is
         # not followed, and opening the pipe does not block.
         return open_regular(path, follow=False)
     except FileNotFoundError:
-        raise NoPackageError(f"there is no {name}") from None
+        raise no_package(f"there is no {name}") from None
     except NotAFileError as error:
-        raise UnsafeEntryError(f"{name!r:.200} is {error.kind}, not a plain file") from None
+        raise unsafe_entry(f"{name!r:.200} is {error.kind}, not a plain file") from None
     except (OSError, ValueError) as error:
-        raise TruncatedError(f"{name!r:.200} cannot be read: {error}") from None
+        raise truncated(f"{name!r:.200} cannot be read: {error}") from None
 
 
 def _files_below(directory: str) -> Iterator[str]:
@@ -181,11 +175,11 @@ def _files_below(directory: str) -> Iterator[str]:
             with os.scandir(os.path.join(directory, prefix)) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
-            raise TruncatedError(f"{prefix or '.'!r} cannot be read: {error.strerror}") from None
+            raise truncated(f"{prefix or '.'!r} cannot be read: {error.strerror}") from None
         seen += len(entries)
         # Millions of empty directories would keep a verifier busy with nothing that is listed.
         if seen > _MAX_ENTRIES:
-            raise OverLimitError(f"more than {_MAX_ENTRIES} names")
+            raise over_limit(f"more than {_MAX_ENTRIES} names")
         below = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
         waiting += [f"{prefix}{name}/" for name in reversed(below)]
         yield from (prefix + e.name for e in entries if not e.is_dir(follow_symlinks=False))

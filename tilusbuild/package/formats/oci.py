@@ -20,12 +20,12 @@ import rfc8785
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import (
-    ChangedFileError,
-    MalformedListError,
-    NoPackageError,
-    OverLimitError,
-    TruncatedError,
-    UnlistedFileError,
+    changed,
+    malformed,
+    no_package,
+    over_limit,
+    truncated,
+    unlisted,
 )
 from tilusbuild.package.formats.archive import FileSection, Unpacked, entries, frames, write_layer
 from tilusbuild.package.formats.directory import (
@@ -70,7 +70,7 @@ Descriptor = dict[str, Any]
 
 
 def write_oci(contents: Contents, path: str, *, time: int) -> None:
-    """Write the directory. `time`: every entry's, in seconds since 1970. Raises `CannotPackError`,
+    """Write the directory. `time`: every entry's, in seconds since 1970. Raises `PackageError`,
     `OSError`."""
     blobs = _BlobStore(path)
     listed = contents.listed
@@ -206,9 +206,7 @@ class OciReader:
         packages = [manifest for manifest in found if manifest.artifact == ARTIFACT]
         # Of two packages one could be what is verified and the other what is installed.
         if len(packages) != 1:
-            raise NoPackageError(
-                f"the image layout holds {len(packages) or 'no'} packages of kernels"
-            )
+            raise no_package(f"the image layout holds {len(packages) or 'no'} packages of kernels")
         self._package = packages[0]
         self._beside = [m for m in found if m.subject == self._package.digest]
         self._check_unlisted([self._package, *self._beside])
@@ -221,20 +219,18 @@ class OciReader:
         found: dict[str, bytes] = {}
         for manifest in self._beside:
             if self._content(manifest.config, len(_EMPTY)) != _EMPTY:
-                raise UnlistedFileError("an artifact beside the package has a config")
+                raise unlisted("an artifact beside the package has a config")
             for blob in manifest.layers:
                 name = f"{names.ATTESTATIONS}/{blob.title}"
                 if name not in names.BESIDE or name in found:
-                    raise UnlistedFileError(
-                        f"an artifact beside the package is {blob.title!r:.100}"
-                    )
+                    raise unlisted(f"an artifact beside the package is {blob.title!r:.100}")
                 found[name] = self._content(blob, MAX_ATTESTATION_SIZE)
         return found
 
     def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         blobs = self._package.layers
         if len(blobs) != layers:
-            raise TruncatedError(f"it has {len(blobs)} layers, and its list makes {layers}")
+            raise truncated(f"it has {len(blobs)} layers, and its list makes {layers}")
         for number, blob in enumerate(blobs):
             if number not in skip:
                 yield from self._layer(blob)
@@ -244,21 +240,19 @@ class OciReader:
 
     def _layer(self, blob: Blob) -> Iterator[ContainerFile]:
         if blob.media != _LAYER_TYPE:
-            raise MalformedListError(f"a layer of type {blob.media!r:.100}")
+            raise malformed(f"a layer of type {blob.media!r:.100}")
         handle = open_plain(self._blob_path(blob), blob.digest)
         try:
             if os.fstat(handle).st_size != blob.size:
-                raise TruncatedError(
-                    f"blob {blob.digest} has not the {blob.size} bytes that name it"
-                )
+                raise truncated(f"blob {blob.digest} has not the {blob.size} bytes that name it")
             if len(frames(handle, blob.size, 1)) != 1:
-                raise TruncatedError(f"blob {blob.digest} is empty")
+                raise truncated(f"blob {blob.digest} is empty")
             section = _HashedFile(handle, blob.size)
             yield from entries(Unpacked(section), ends=True)
             # Only now: a layer is too large to be hashed before it is decompressed, and each file
             # in it was compared with the list already.
             if section.digest() != blob.digest:
-                raise ChangedFileError(f"blob {blob.digest} is not what it is named by")
+                raise changed(f"blob {blob.digest} is not what it is named by")
         finally:
             os.close(handle)
 
@@ -274,7 +268,7 @@ class OciReader:
         )
 
     def _check_unlisted(self, manifests: Sequence[_Manifest]) -> None:
-        """Raise `UnlistedFileError` for a file or a blob that nothing names."""
+        """Raise `PackageError` for a file or a blob that nothing names."""
         known = {m.digest for m in manifests}
         known |= {blob.digest for m in manifests for blob in (m.config, *m.layers)}
         for directory, wanted in (
@@ -285,20 +279,18 @@ class OciReader:
             try:
                 present = set(os.listdir(self._at(directory)))
             except OSError as error:
-                raise TruncatedError(f"{directory} cannot be read: {error.strerror}") from None
+                raise truncated(f"{directory} cannot be read: {error.strerror}") from None
             if strangers := present - wanted:
                 name = os.path.join(directory, min(strangers))
-                raise UnlistedFileError(f"{name!r:.200} is not listed")
+                raise unlisted(f"{name!r:.200} is not listed")
 
     def _content(self, blob: Blob, limit: int) -> bytes:
         """Return a blob's bytes, compared with what names it. A larger one is not opened."""
         if blob.size > limit:
-            raise OverLimitError(
-                f"blob {blob.digest} has {blob.size} bytes; at most {limit} are read"
-            )
+            raise over_limit(f"blob {blob.digest} has {blob.size} bytes; at most {limit} are read")
         data = read_plain(self._blob_path(blob), f"blob {blob.digest}", limit)
         if len(data) != blob.size or sha256_bytes(data) != blob.digest:
-            raise ChangedFileError(f"blob {blob.digest} is not what it is named by")
+            raise changed(f"blob {blob.digest} is not what it is named by")
         return data
 
     def _blob_path(self, blob: Blob) -> str:
@@ -329,7 +321,7 @@ class _HashedFile(FileSection):
 def _decoded(name: str, data: bytes) -> dict[str, Any]:
     value = decode(data)
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
-        raise MalformedListError(f"{name} is not an OCI index or manifest")
+        raise malformed(f"{name} is not an OCI index or manifest")
     return value
 
 
@@ -353,4 +345,4 @@ def _blob(value: Any) -> Blob:
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise MalformedListError(f"the image layout is malformed: {problem}")
+    raise malformed(f"the image layout is malformed: {problem}")

@@ -28,13 +28,13 @@ from typing import IO
 from tilusbuild._version import __version__
 from tilusbuild.package import names
 from tilusbuild.package.errors import (
-    CannotPackError,
-    InconsistentError,
-    NoPackageError,
-    OverLimitError,
-    TruncatedError,
-    UnlistedFileError,
-    UnsafeEntryError,
+    PackageError,
+    inconsistent,
+    no_package,
+    over_limit,
+    truncated,
+    unlisted,
+    unsafe_entry,
 )
 from tilusbuild.package.formats.directory import open_plain
 from tilusbuild.package.formats.wheels import (
@@ -87,7 +87,7 @@ class WheelReader:
             self._zip = _opened(self._file)
             self._entries = _checked(self._zip.infolist())
             if len(self._entries) != count:
-                raise TruncatedError(f"the wheel has {len(self._entries)} entries and says {count}")
+                raise truncated(f"the wheel has {len(self._entries)} entries and says {count}")
             check_headers(self._file, list(self._entries.values()), self._zip.start_dir)
             self.module = _module(self._entries)
         except BaseException:
@@ -132,22 +132,22 @@ class WheelReader:
         self._file.close()
 
     def check_other(self, name: str) -> None:
-        """Raise `UnlistedFileError` for a file that is neither the module's code nor pip's."""
+        """Raise `PackageError` for a file that is neither the module's code nor pip's."""
         directory, _, file = name.rpartition("/")
         of_pip = directory.endswith(".dist-info") and "/" not in directory and file in _DIST_INFO
         code = directory in (self.module, f"{self.module}/{RUNTIME}") and file.endswith(".py")
         if not of_pip and not code:
-            raise UnlistedFileError(f"{name!r:.200} is in the wheel, and not listed")
+            raise unlisted(f"{name!r:.200} is in the wheel, and not listed")
 
     def _content(self, name: str, limit: int) -> bytes:
         if name not in self._entries:
-            raise NoPackageError(f"there is no {name}")
+            raise no_package(f"there is no {name}")
         with self._entry(name) as item:
             return item.content(limit)
 
     @contextmanager
     def _entry(self, name: str) -> Iterator[ContainerFile]:
-        """Open an entry. What zipfile raises for a corrupt one is `TruncatedError`."""
+        """Open an entry. What zipfile raises for a corrupt one is `PackageError`."""
 
         def read(count: int) -> bytes:
             with _as_truncated(f"{name!r:.200} in the wheel"):
@@ -163,7 +163,7 @@ def _as_truncated(what: str) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        raise TruncatedError(f"{what} is corrupt: {error}") from None
+        raise truncated(f"{what} is corrupt: {error}") from None
 
 
 def _check_directory(file: IO[bytes], size: int) -> int:
@@ -173,22 +173,22 @@ def _check_directory(file: IO[bytes], size: int) -> int:
     file.seek(max(0, size - _END.size - _LOCATOR_SIZE))
     locator, end = file.read(_LOCATOR_SIZE), file.read(_END.size)
     if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
-        raise TruncatedError("the wheel is truncated, or bytes follow its end")
+        raise truncated("the wheel is truncated, or bytes follow its end")
     *_, count, length, offset, comment = _END.unpack(end)
     if comment:
-        raise TruncatedError("the wheel holds bytes that belong to no entry")
+        raise truncated("the wheel holds bytes that belong to no entry")
     at = size - _END.size
     if locator.startswith(b"PK\x06\x07"):
         at -= _LOCATOR_SIZE + _END64_SIZE
         file.seek(max(0, at))
         end64 = file.read(_END64_SIZE)
         if at < 0 or not end64.startswith(b"PK\x06\x06"):
-            raise TruncatedError("the wheel's directory is corrupt")
+            raise truncated("the wheel's directory is corrupt")
         count, length, offset = struct.unpack_from("<QQQ", end64, 32)
     if length > _MAX_DIRECTORY_SIZE:
-        raise OverLimitError(f"the wheel's directory has {length} bytes")
+        raise over_limit(f"the wheel's directory has {length} bytes")
     if offset + length != at:
-        raise TruncatedError("the wheel holds bytes that belong to no entry")
+        raise truncated("the wheel holds bytes that belong to no entry")
     return int(count)
 
 
@@ -203,27 +203,25 @@ _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     """Return the entries by name, in the order of their bytes."""
     if len(infos) > _MAX_ENTRIES:
-        raise OverLimitError(f"the wheel has {len(infos)} entries")
+        raise over_limit(f"the wheel has {len(infos)} entries")
     found: dict[str, zipfile.ZipInfo] = {}
     for info in sorted(infos, key=lambda each: each.header_offset):
         name = info.orig_filename
         kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG) or name.endswith("/"):
             what = "a link" if kind == stat.S_IFLNK else "not a plain file"
-            raise UnsafeEntryError(f"{name!r:.200} is {what}")
+            raise unsafe_entry(f"{name!r:.200} is {what}")
         if info.external_attr >> 16 & _SPECIAL:
-            raise UnsafeEntryError(f"{name!r:.200} would have its owner's rights when it is run")
+            raise unsafe_entry(f"{name!r:.200} would have its owner's rights when it is run")
         # LZMA allocates the dictionary that the entry asks for; an encrypted entry asks a password.
         if info.compress_type not in _METHODS or info.flag_bits & 1:
-            raise UnsafeEntryError(
-                f"{name!r:.200} is packed or encrypted in a way that is not read"
-            )
+            raise unsafe_entry(f"{name!r:.200} is packed or encrypted in a way that is not read")
         # zipfile cuts a name at a null byte, and takes a Unicode name from an extra field; others
         # do not, and would unpack the file elsewhere.
         if name != info.filename:
-            raise UnsafeEntryError(f"{name!r:.200} has a second name")
+            raise unsafe_entry(f"{name!r:.200} has a second name")
         if name in found:
-            raise UnlistedFileError(f"{name!r:.200} is there twice")
+            raise unlisted(f"{name!r:.200} is there twice")
         found[name] = info
     return found
 
@@ -231,7 +229,7 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
 def _module(entries: dict[str, zipfile.ZipInfo]) -> str:
     lists = [match[1] for name in entries if (match := _LIST.fullmatch(name))]
     if len(lists) != 1:
-        raise NoPackageError(f"the wheel holds {len(lists) or 'no'} packages of kernels")
+        raise no_package(f"the wheel holds {len(lists) or 'no'} packages of kernels")
     return lists[0]
 
 
@@ -256,11 +254,11 @@ def not_vouched_for(reader: object, listing: FileList) -> str | None:
 def check_wheel(reader: WheelReader, listing: FileList) -> None:
     """Compare the wheel's code, metadata and record with what this version writes for the list.
 
-    Raises `InconsistentError`, and what reading raises.
+    Raises `PackageError`, and what reading raises.
     """
     # The code is a copy of a version's own runtime, so no other version can make it again.
     if listing.tool.version != __version__:
-        raise InconsistentError(
+        raise inconsistent(
             f"the wheel's own code is of tilusbuild {listing.tool.version}; this is {__version__}",
             hint="verify it with that version, or take another format",
         )
@@ -277,7 +275,7 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
             return
         if f"{reader.module}/__init__.py" in expected:
             first = min(different, key=lambda name: (name.endswith("/RECORD"), name))
-    raise InconsistentError(f"{first} is not what a wheel of this package has")
+    raise inconsistent(f"{first} is not what a wheel of this package has")
 
 
 def _distributions(listing: FileList) -> Iterator[Distribution]:
@@ -288,7 +286,7 @@ def _distributions(listing: FileList) -> Iterator[Distribution]:
             if listing.name.endswith(f"-{target}") and len(listing.targets) == 1:
                 title = title_of(listing.project, listing.name.removesuffix(f"-{target}"))
                 yield part_of(title, target, listing.version)
-    except CannotPackError:
+    except PackageError:
         return
 
 
@@ -321,23 +319,23 @@ _PIECE = 1 << 16
 
 def check_headers(file: IO[bytes], infos: Sequence[zipfile.ZipInfo], directory: int) -> None:
     """Compare the header of each entry with the directory, which begins at `directory`; `infos` are
-    in the order of their bytes. Raises `TruncatedError`."""
+    in the order of their bytes. Raises `PackageError`."""
     end = 0
     for info in infos:
         name = f"{info.orig_filename!r:.200}"
         if info.header_offset != end:
-            raise TruncatedError(f"{name}: bytes that belong to no entry stand before it")
+            raise truncated(f"{name}: bytes that belong to no entry stand before it")
         file.seek(end)
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size:
-            raise TruncatedError(f"{name} has no header")
+            raise truncated(f"{name} has no header")
         *_, name_size, extra_size = _HEADER.unpack(head)
         rest = file.read(name_size + extra_size)
         if not _agrees(info, head, rest[:name_size], rest[name_size:]):
-            raise TruncatedError(f"{name}: its header and the directory disagree")
+            raise truncated(f"{name}: its header and the directory disagree")
         end += _HEADER.size + name_size + extra_size + info.compress_size
     if end != directory:
-        raise TruncatedError("bytes that belong to no entry stand before the zip's directory")
+        raise truncated("bytes that belong to no entry stand before the zip's directory")
 
 
 def _agrees(info: zipfile.ZipInfo, head: bytes, name: bytes, extra: bytes) -> bool:
@@ -372,7 +370,7 @@ def _is_large_only(extra: bytes) -> bool:
 
 def open_entry(file: IO[bytes], info: zipfile.ZipInfo) -> Callable[[int], bytes]:
     """Return what reads an entry whose header was checked: a function from a number of bytes to at
-    most so many, none at the end. It raises `TruncatedError` as soon as the data is not all of what
+    most so many, none at the end. It raises `PackageError` as soon as the data is not all of what
     the sizes and the CRC say, `zlib.error` and `OSError`."""
     return _Content(file, info).read
 
@@ -429,7 +427,7 @@ class _Content:
         return data
 
     def _cut(self) -> bytes:
-        raise TruncatedError(f"{self._info.orig_filename!r:.200} holds less than it says")
+        raise truncated(f"{self._info.orig_filename!r:.200} holds less than it says")
 
     def _check_end(self) -> None:
         """Raise for data behind what the size says, or of another CRC."""
@@ -441,12 +439,12 @@ class _Content:
             while not self._inflate.eof and (self._rest or self._packed):
                 self._rest = self._rest or self._raw(_PIECE)
                 if self._inflate.decompress(self._rest, 1):
-                    raise TruncatedError(f"{name} holds more than it says")
+                    raise truncated(f"{name} holds more than it says")
                 self._rest = self._inflate.unconsumed_tail
             if not self._inflate.eof:
                 self._cut()
             self._rest = self._inflate.unused_data
         if self._rest or self._packed:
-            raise TruncatedError(f"{name}: bytes follow its data")
+            raise truncated(f"{name}: bytes follow its data")
         if self._crc != self._info.CRC:
-            raise TruncatedError(f"{name} is not what its CRC says")
+            raise truncated(f"{name} is not what its CRC says")

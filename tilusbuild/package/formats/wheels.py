@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from tilusbuild import runtime
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents, only_target
-from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.formats.directory import finish
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import mode_of, numbers_of
@@ -98,7 +98,7 @@ def write_wheels(
     time: int,
 ) -> Iterator[tuple[str, str | None]]:
     """Write the wheels; yield their names, each with the digest of its list. Raises
-    `CannotPackError`, `OSError`."""
+    `PackageError`, `OSError`."""
     for wheel, held in _wheels(title, contents, split=split):
         if held is not None:
             held = replace(held, beside=attest(held))
@@ -112,7 +112,7 @@ def _wheels(
 ) -> Iterator[tuple[Distribution, Contents | None]]:
     name, version = normalized(title), _version(contents.listed.version)
     if not name[0].isalpha() or iskeyword(name):
-        raise CannotPackError(
+        raise cannot_pack(
             f'"{title}" cannot name a wheel', hint="Python imports it: it begins with a letter"
         )
     targets = sorted(contents.listed.targets)
@@ -121,7 +121,7 @@ def _wheels(
         return
     parts = {target: f"{name}-{normalized(target)}" for target in targets}
     if len(set(parts.values())) < len(parts):
-        raise CannotPackError(
+        raise cannot_pack(
             f"two of the targets {', '.join(targets)} would make one wheel",
             hint="in a wheel's name, capitals, `.`, `_` and `-` are all one: rename a target",
         )
@@ -133,7 +133,7 @@ def _wheels(
 
 
 def whole(title: str, version: str) -> Distribution:
-    """Return the one wheel of a package. Raises `CannotPackError`."""
+    """Return the one wheel of a package. Raises `PackageError`."""
     name = normalized(title)
     module = name.replace("-", "_")
     code, entry = _code_of_single(title, module), (name, f"{module}:path")
@@ -141,7 +141,7 @@ def whole(title: str, version: str) -> Distribution:
 
 
 def part_of(title: str, target: str, version: str) -> Distribution:
-    """Return the wheel of one target of several. Raises `CannotPackError`."""
+    """Return the wheel of one target of several. Raises `PackageError`."""
     name, version = normalized(title), _version(version)
     part = f"{name}-{normalized(target)}"
     code = _code_of_part(title, target, name.replace("-", "_"))
@@ -155,13 +155,11 @@ def _summary(title: str) -> str:
 
 
 def normalized(name: str) -> str:
-    """Return a distribution's name as PEP 503 compares it. Raises `CannotPackError` for what cannot
+    """Return a distribution's name as PEP 503 compares it. Raises `PackageError` for what cannot
     be one."""
     found = re.sub(r"[-_.]+", "-", name).lower()
     if not _NAME.fullmatch(found):
-        raise CannotPackError(
-            f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit"
-        )
+        raise cannot_pack(f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit")
     return found
 
 
@@ -171,7 +169,7 @@ def _version(text: str) -> str:
     try:
         return str(Version(text))
     except InvalidVersion:
-        raise CannotPackError(
+        raise cannot_pack(
             f'"{text}" cannot be the version of a wheel',
             hint="`version` in [project] as PEP 440 has it, as in 1.2.0 or 1.2.0rc1",
         ) from None
@@ -220,7 +218,7 @@ def members(
 
 def write_wheel(wheel: Distribution, contents: Contents | None, path: str, *, time: int) -> None:
     """Write the file, with a package or with code alone. `time`: every entry's, in seconds since
-    1970. Raises `CannotPackError` and `OSError`."""
+    1970. Raises `PackageError` and `OSError`."""
     listed, heads, lines = None, {}, []
     if contents is not None:
         listed, heads = contents.listed, {names.LIST: contents.encoded, **contents.beside}
