@@ -186,7 +186,8 @@ def calls(directory: Path, path: Path, rounds: int, count: int) -> list[dict[str
 
     kernel = tilusbuild.load("tiny", where=directory / "cache", strict=True)
     chosen = kernel.select(m=100, n=100)
-    bare = tvm_ffi.load_module(chosen.script.library(chosen.program))["launch"]
+    library = f"programs/{kernel.programs[chosen.program].hash}/module/lib.so"
+    bare = tvm_ffi.load_module(str(directory / "cache" / library))["launch"]
     in_c = tvm_ffi.load_module(str(path / "dispatch" / "libtiny.so"))["launch"]
     x, y = np.ones((100, 100), "float32"), np.empty((100, 100), "float32")
     kinds: list[tuple[str, Any, Any]] = [("NumPy", x, y)]

@@ -18,10 +18,10 @@ from tilusbuild.dispatch import dispatcher, tables
 from tilusbuild.dispatch.csource import NoDispatcherError, sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.errors import LibraryChangedError
+from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.kernel import Kernel, programs_there
 from tilusbuild.runtime.library import launcher
-from tilusbuild.runtime.tables import TableEntry, read_tables
+from tilusbuild.runtime.tables import TableEntry, read_dispatch
 
 MAIN = """\
 #include "dispatch.h"
@@ -80,20 +80,6 @@ def test_a_library_whose_bytes_were_changed_is_not_opened(copied: Marks, tmp_pat
     out = compiled(tmp_path, MAIN, Path(script.path, "dispatch", "libmark.so"))
     assert out.startswith("-1 0 0 mark: ")
     assert "is not what was built" in out
-
-
-def test_it_is_called_from_python_like_a_program(copied: Marks) -> None:
-    import tvm_ffi
-
-    library = Path(copied.script("modelled", real="f64").path, "dispatch", "libmodelled.so")
-    launch = tvm_ffi.load_module(str(library))["launch"]
-    x, y = np.arange(6.0).reshape(2, 3), np.empty((2, 6))
-    launch(x, y, 7)
-    np.testing.assert_array_equal(y, np.repeat(x, 2, axis=1) + 7)
-    with pytest.raises(TypeError, match="expected 3 arguments"):
-        launch(x, y)
-    with pytest.raises(TypeError, match="expected f64"):
-        launch(x.astype("float32"), y, 7)
 
 
 FORKS = """\
@@ -157,7 +143,7 @@ def selections(
 def agree(
     copied: Marks, directory: Path, made: str, script: Any, sizes: Sequence[tuple[int, ...]]
 ) -> None:
-    entries = [e for t in read_tables(script) for e in t.entries]
+    entries = [e for t in read_dispatch(script).tables for e in t.entries]
     chooser = Chooser(script, entries, programs_there(script))
     expected = [chooser.choose(dict(zip(script.keys, s, strict=True)))[:2] for s in sizes]
     assert selections(directory, Path(made), script.name, sizes) == expected
@@ -220,22 +206,12 @@ def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Marks
     assert kernel._direct is launcher(built.script("mark"), 1, None)
 
 
-def test_a_changed_program_is_its_own_error_through_it_too(copied: Marks) -> None:
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    assert ran(kernel, 9) == 1
-    lib = Path(copied.script("mark").library(2))
-    lib.write_bytes(lib.read_bytes()[:-40] + bytes(40))
-    for _ in range(2):
-        with pytest.raises(LibraryChangedError):
-            kernel(np.zeros(3, "float32"))
-
-
 def test_a_dispatcher_whose_bytes_were_changed(copied: Marks) -> None:
     library = Path(copied.script("mark").path, "dispatch", "libmark.so")
     data = bytearray(library.read_bytes())
     data[-40] ^= 1
     library.write_bytes(data)
-    with pytest.raises(LibraryChangedError, match="libmark"):
+    with pytest.raises(CorruptCacheError, match="libmark"):
         tilusbuild.load("mark", where=copied.cache)(np.zeros(9, "float32"))
 
 
@@ -313,7 +289,7 @@ def test_each_gpu_has_its_own_table(copied: Marks, tmp_path: Path) -> None:
         fingerprint = {"script": script.hash, "device": device, "arch": arch}
         tables.record(script, fingerprint, [TableEntry((128,), program, "measured", None)])
     directory = Path(script.path, "dispatch")
-    for name, text in sources(script._replace(kind="cuda"), read_tables(script)).items():
+    for name, text in sources(script._replace(kind="cuda"), read_dispatch(script).tables).items():
         (directory / name).write_text(text)
     strict = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     (tmp_path / "driver.c").write_text(DRIVER)

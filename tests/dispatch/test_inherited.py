@@ -227,17 +227,6 @@ def test_a_program_that_is_gone_is_named_and_the_next_best_serves(tmp_path: Path
     )
 
 
-def test_a_program_that_has_other_code_has_no_measurements(tmp_path: Path) -> None:
-    cache = Tree(str(tmp_path))
-    measured(cache, (16, 0, {0: 1.0, 1: 3.0, 2: 2.0}))
-    said, rows = after(cache, Space((0, 1, 2), 1, 1, "tilus", "n", frozenset()))
-    assert rows == {}
-    assert said is not None
-    assert "to be tuned again: n=16" in said
-    # What was measured is in the directory of before: once the code is as it was, it holds again.
-    assert after(cache, Space((1, 0), 0, 1, "tilus", "n", frozenset())) == (None, {16: (1, 1.0)})
-
-
 def test_other_keys_and_other_buckets_are_said(tmp_path: Path) -> None:
     cache = Tree(str(tmp_path))
     measured(cache, (96, 0, {0: 1.0}))

@@ -11,7 +11,7 @@ import pytest
 
 from support.marks import Marks
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.tables import read_tables
+from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.tune.bench.race import Decision, Outcome
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.tune import Publisher
@@ -46,7 +46,7 @@ def publish(copied: Marks) -> Callable[..., Any]:
 
 
 def rows(script: Any) -> dict[int, int]:
-    return {e.key[0]: e.program for table in read_tables(script) for e in table.entries}
+    return {e.key[0]: e.program for table in read_dispatch(script).tables for e in table.entries}
 
 
 def test_the_greatest_size_decides_for_its_bucket(publish: Callable[..., Any]) -> None:

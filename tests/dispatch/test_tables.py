@@ -18,9 +18,9 @@ from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.dispatch.overview import cover
 from tilusbuild.expr import ExprError, parse
-from tilusbuild.runtime.errors import CorruptTableError
+from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.semantics import NoValueError, function_of
-from tilusbuild.runtime.tables import TableEntry, read_tables
+from tilusbuild.runtime.tables import TableEntry, read_dispatch
 
 HERE = {"script": "*", "device": "here", "arch": "cpu"}
 THERE = {"script": "*", "device": "there", "arch": "sm_90"}
@@ -42,7 +42,7 @@ def test_a_table_is_written_as_people_read_it(copied: Marks) -> None:
     )
     text = Path(script.path, "dispatch_table.json").read_text()
     assert '[[1536], 0, "measured", 1.25e-05]' in text.splitlines()[6]
-    (table,) = read_tables(script)
+    (table,) = read_dispatch(script).tables
     assert table.entries == tuple(reversed(entries))
 
 
@@ -51,7 +51,7 @@ def test_what_one_device_measured_leaves_the_others_alone(copied: Marks) -> None
     tables.record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
     tables.record(script, THERE, [TableEntry((8,), 1, "measured", 2.0)])
     tables.record(script, HERE, [TableEntry((16,), 3, "measured", 3.0)])
-    found = {t.fingerprint["device"]: t.entries for t in read_tables(script)}
+    found = {t.fingerprint["device"]: t.entries for t in read_dispatch(script).tables}
     assert found == {
         "there": (TableEntry((8,), 1, "measured", 2.0),),
         "here": (TableEntry((16,), 3, "measured", 3.0),),
@@ -64,10 +64,10 @@ def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Marks) -> N
     for fingerprint in (anywhere, THERE, any_name, HERE):
         tables.record(script, fingerprint, [TableEntry((8,), 0, "measured", None)])
         tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", None)])
-    found = [(t.fingerprint["device"], t.fingerprint["arch"]) for t in read_tables(script)]
+    found = [(t.fingerprint["device"], t.fingerprint["arch"]) for t in read_dispatch(script).tables]
     assert sorted(found[:2]) == [("here", "cpu"), ("there", "sm_90")]
     assert found[2:] == [("*", "sm_90"), ("*", "*")]
-    assert {len(t.entries) for t in read_tables(script)} == {2}
+    assert {len(t.entries) for t in read_dispatch(script).tables} == {2}
 
 
 def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
@@ -79,14 +79,14 @@ def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(write, range(40)))
-    assert [len(table.entries) for table in read_tables(script)] == [20, 20]
+    assert [len(table.entries) for table in read_dispatch(script).tables] == [20, 20]
 
 
 def test_a_damaged_table_is_not_written_over(copied: Marks) -> None:
     script = copied.script("mark")
     path = Path(script.path, "dispatch_table.json")
     path.write_text("{")
-    with pytest.raises(CorruptTableError):
+    with pytest.raises(CorruptCacheError):
         tables.record(script, HERE, [])
     assert path.read_text() == "{"
 
@@ -120,7 +120,7 @@ def test_a_damaged_table_that_may_be_somebodys_work_stays(
     path.write_bytes(text)
     if kept == "unread":
         monkeypatch.setattr(tables, "read_or_none", lambda path: None)
-    with pytest.raises(CorruptTableError):
+    with pytest.raises(CorruptCacheError):
         tables.keep_current(script)
     assert path.read_bytes() == text
 

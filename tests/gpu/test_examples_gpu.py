@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.runtime import load
-from tilusbuild.runtime.errors import ProgramNotFoundError
+from tilusbuild.runtime.errors import LoadError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
@@ -76,7 +76,7 @@ def test_run_and_tensors_on_the_wrong_device(torch: Any, example: NewExample) ->
     assert all(call["checked"] and 0 < call["seconds"] < 1 for call in calls)
     rms_norm = load("rms_norm", where=project.cache, target=project.target)
     x, weight = torch.randn(4, 64), torch.randn(64)
-    with pytest.raises(ProgramNotFoundError, match="the call's tensors are on the cpu"):
+    with pytest.raises(LoadError, match="the call's tensors are on the cpu"):
         rms_norm(x, weight, eps=1e-6)
 
 

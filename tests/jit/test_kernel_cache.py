@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -35,29 +33,6 @@ def test_memory_then_disk_then_the_compiler(source: Source) -> None:
     assert other.stats == Stats(disk_hits=1)
 
 
-def test_another_process_hits_the_disk(source: Source, cache: Path) -> None:
-    KernelCache().cached(source, target="cpu", times=2)
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import numpy, tilusbuild\n"
-        "from conftest import TEXT\n"
-        "args = {'a': 'f32', 'x': 'f32*[n]', 'y': {'type': 'f32*[n]', 'out': True}, 'n': 'i64'}\n"
-        "launch = {'grid': ['cdiv(n, 256)'], 'block': [256]}\n"
-        "space = {'times': [1, 2, 3]}\n"
-        "source = tilusbuild.Source(TEXT, kernel='scale', args=args, launch=launch, space=space)\n"
-        "kernels = tilusbuild.KernelCache()\n"
-        "kernel = kernels.cached(source, target='cpu', times=2)\n"
-        "print(kernel(2.0, numpy.ones(3, 'float32')), kernels.stats)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, os.path.dirname(__file__)],
-        env={**os.environ, "TILUSBUILD_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "[4. 4. 4.] Stats(memory_hits=0, disk_hits=1, compiles=0)\n"
-
-
 @pytest.mark.parametrize("backend", ["tvm_ffi", "ctypes"])
 def test_each_backend_computes_the_same_and_checks_the_same(source: Source, backend: str) -> None:
     kernel = KernelCache().cached(source, target="cpu", execution_backend=backend, times=3)
@@ -81,19 +56,6 @@ def test_each_backend_computes_the_same_and_checks_the_same(source: Source, back
     for error, args, said in wrong:
         with pytest.raises(error, match=said):
             kernel(*args)
-
-
-def test_arguments_that_are_not_dense_tensors(source: Source) -> None:
-    """They are passed as `load`'s kernels pass them: a stride, and a pointer without a shape."""
-    text = source.text.replace("x[i] *", "x[i * s] *").replace(
-        "const float *x, float *y", "const float *x, long long s, float *y"
-    )
-    args = dict(source.table["args"])
-    args = {"a": "f32", "x": {"type": "f32*[n]", "strides": ["s"]}, "s": "i64", **args}
-    args["x"] = {"type": "f32*[n]", "strides": ["s"]}
-    spread = Source(text, **{**source.table, "args": args})
-    kernel = KernelCache().cached(spread, target="cpu", times=2)
-    np.testing.assert_array_equal(kernel(2.0, np.repeat(X, 3)[::3]), 4 * X)
 
 
 @pytest.mark.nvcc
@@ -243,21 +205,6 @@ def test_flags_and_the_hosts_processor_make_other_kernels(source: Source) -> Non
         for how in ({}, {"compile_flags": "-fno-inline"}, {"target_host": "x86-64-v3"})
     }
     assert len(programs) == 3
-
-
-def test_an_edit_that_keeps_size_mtime_and_inode_is_noticed(project: Path) -> None:
-    template = project / "scale.cu.j2"
-    os.utime(template, ns=(5, 5))
-    kernels = KernelCache()
-    kernels.cached("scale", target="host", kind="two", times=3)
-    before = template.stat()
-    template.write_text(template.read_text().replace("a * x[i]", "a + x[i]"))
-    os.utime(template, ns=(before.st_atime_ns, before.st_mtime_ns))
-    after = template.stat()
-    same = [(s.st_size, s.st_mtime_ns, s.st_ino) for s in (before, after)]
-    assert same[0] == same[1]
-    edited = kernels.cached("scale", target="host", kind="two", times=3)
-    np.testing.assert_array_equal(edited(1.0, X), 3 * X + 1)
 
 
 def test_a_file_too_young_to_trust_its_stamp_is_read_again(

@@ -148,14 +148,6 @@ def test_its_files_and_sources(source: Source) -> None:
         assert json.load(file)["script"] == "scale"
 
 
-def test_clearing_empties_although_a_kernel_is_held(source: Source, cache: Path) -> None:
-    kernels = KernelCache()
-    kernel = kernels.cached(source, target="cpu", times=3)
-    kernels.clear_cache()
-    assert list((cache / "programs").iterdir()) == []
-    np.testing.assert_array_equal(kernel(1.0, X), 3 * X)
-
-
 def test_the_environments_target_is_every_verbs(project: Path) -> None:
     by_name = command_line.run(project, "plan", "--json", environment={"TILUSBUILD_TARGET": "host"})
     by_arch = command_line.run(project, "plan", "--json", environment={"TILUSBUILD_TARGET": "cpu"})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tilusbuild
 from support.marks import Marks
 from tilusbuild.runtime import arrays
-from tilusbuild.runtime.arrays import CallForms
+from tilusbuild.runtime.arrays import CallForm, completed
 from tilusbuild.runtime.script import Script, read_script
 
 
@@ -52,14 +52,14 @@ def modelled(built: Marks) -> Script:
 
 
 def test_every_form_means_what_the_slow_way_says(modelled: Script) -> None:
-    calls = CallForms(modelled)  # kept across examples: a form is met with other sizes
+    calls: dict[object, CallForm] = {}  # kept across examples: a form is met with other sizes
 
     @given(forms(modelled), st.integers(0, 5), st.integers(0, 5))
     def holds(form: tuple[list[str], list[str]], m: int, n: int) -> None:
         args = [value(name, m, n) for name in form[0]]
         named = {name: value(name, m, n) for name in form[1]}
         for _ in range(2):
-            found = outcome(lambda: calls.complete(args, named)[0])
+            found = outcome(lambda: completed(modelled, calls, args, named)[0])
             expected = outcome(lambda: slowly(modelled, args, named))
             # An argument of the wrong kind that no size is read from is the library's to refuse.
             assert found == expected or (isinstance(found, list) and expected[0] is TypeError)
@@ -70,11 +70,11 @@ def test_every_form_means_what_the_slow_way_says(modelled: Script) -> None:
 def test_a_known_form_is_not_worked_out_again(
     modelled: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = CallForms(modelled)
-    calls.complete((value("x", 2, 3), 7), {})
+    calls: dict[object, CallForm] = {}
+    completed(modelled, calls, (value("x", 2, 3), 7), {})
     for name in ("bound", "sizes", "allocate", "first_tensor"):
         monkeypatch.setattr(arrays, name, None)
-    full, made = calls.complete((value("x", 4, 5), 7), {})
+    full, made = completed(modelled, calls, (value("x", 4, 5), 7), {})
     assert made.shape == (4, 10)
     assert full[1] is made
 
@@ -83,9 +83,9 @@ def test_a_known_form_is_not_worked_out_again(
 def test_wrong_arguments_are_refused_in_the_same_words_after_right_ones(
     modelled: Script, wrong: Any
 ) -> None:
-    calls = CallForms(modelled)
-    calls.complete((value("x", 2, 3), 7), {})
-    assert outcome(lambda: calls.complete((wrong, 7), {})[0]) == outcome(
+    calls: dict[object, CallForm] = {}
+    completed(modelled, calls, (value("x", 2, 3), 7), {})
+    assert outcome(lambda: completed(modelled, calls, (wrong, 7), {})[0]) == outcome(
         lambda: slowly(modelled, [wrong, 7], {})
     )
 
@@ -140,17 +140,6 @@ def test_whatever_a_library_raises_names_the_argument(built: Marks) -> None:
             with pytest.raises(TypeError, match=words):
                 kernel(wrong, value("y", 2, 3), 7)
         kernel(value("x", 2, 3), value("y", 2, 3), 7)
-
-
-def test_torch_tensors_without_memory_of_their_own_are_named(built: Marks) -> None:
-    torch = pytest.importorskip("torch")
-    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
-    right = torch.ones(2, 3)
-    for _ in range(2):
-        for wrong in (torch.ones(2, 3, device="meta"), torch.ones(2, 3).to_sparse()):
-            with pytest.raises(TypeError, match=r'argument "x": torch.* cannot be handed over'):
-                kernel(wrong, value("y", 2, 3), 7)
-        kernel(right, value("y", 2, 3), 7)
 
 
 def test_an_error_of_the_device_blames_no_argument(built: Marks) -> None:

@@ -15,13 +15,7 @@ import tilusbuild
 from support.marks import Marks
 from tilusbuild.runtime import library
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.errors import (
-    CorruptCacheError,
-    CorruptTableError,
-    LibraryChangedError,
-    TableOutOfRangeError,
-    WrongDeviceTableError,
-)
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 
 
 def write_table(built: Marks, entries: list[Any], **fields: str) -> Path:
@@ -46,12 +40,6 @@ def test_a_table_of_this_device_decides(copied: Marks, caplog: pytest.LogCapture
     assert "n = 192" in caplog.messages[0]
 
 
-def test_a_row_by_hand_says_so(copied: Marks) -> None:
-    write_table(copied, [[[128], 3, "table"]])
-    chosen = tilusbuild.load("mark", where=copied.cache).select(n=100)
-    assert chosen[:3] == (3, "table", "set by hand at n = 128")
-
-
 def test_a_star_matches_any_device(copied: Marks) -> None:
     write_table(copied, [[[128], 3]], device="*", arch="*", script="*", driver="*")
     kernel = tilusbuild.load("mark", where=copied.cache)
@@ -65,7 +53,7 @@ def test_a_table_of_another_device_is_never_used_silently(
     copied: Marks, field: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_table(copied, [[[128], 3]], **field)
-    with pytest.raises(WrongDeviceTableError, match=f"{next(iter(field))} is"):
+    with pytest.raises(LoadError, match=f"{next(iter(field))} is"):
         tilusbuild.load("mark", where=copied.cache, strict=True).select(n=100)
     with caplog.at_level(logging.WARNING):
         kernel = tilusbuild.load("mark", where=copied.cache)
@@ -78,15 +66,7 @@ def test_a_table_of_another_device_is_never_used_silently(
 @pytest.mark.parametrize("program", [4, -1, 10**12])
 def test_an_index_out_of_range(copied: Marks, program: int) -> None:
     write_table(copied, [[[128], program]])
-    with pytest.raises(TableOutOfRangeError, match=f"choose program {program}"):
-        tilusbuild.load("mark", where=copied.cache).select(n=100)
-
-
-@pytest.mark.parametrize("size", [0, 1, 20, 60, -3])
-def test_a_table_cut_short(copied: Marks, size: int) -> None:
-    path = write_table(copied, [[[128], 3]])
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(CorruptTableError):
+    with pytest.raises(CorruptCacheError, match=f"choose program {program}"):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
@@ -114,14 +94,14 @@ def test_a_table_cut_short(copied: Marks, size: int) -> None:
 )
 def test_an_invalid_dispatch_table_is_an_error(copied: Marks, entries: Any) -> None:
     write_table(copied, entries)
-    with pytest.raises(CorruptTableError):
+    with pytest.raises(CorruptCacheError):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
 def test_keys_of_another_manifest(copied: Marks) -> None:
     path = write_table(copied, [[[128], 3]])
     path.write_text(path.read_text().replace('["n"]', '["m"]'))
-    with pytest.raises(CorruptTableError, match="its keys are"):
+    with pytest.raises(CorruptCacheError, match="its keys are"):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
@@ -134,7 +114,7 @@ def test_a_library_whose_bytes_were_changed(copied: Marks) -> None:
         path.write_bytes(data)
     kernel = tilusbuild.load("mark", where=copied.cache)
     for _ in range(2):
-        with pytest.raises(LibraryChangedError, match="is not what was built"):
+        with pytest.raises(CorruptCacheError, match="is not what was built"):
             kernel(np.zeros(9, "float32"))
 
 
@@ -142,7 +122,7 @@ def test_a_library_cut_short_or_missing(copied: Marks) -> None:
     path = Path(copied.script("mark").library(1))
     path.write_bytes(path.read_bytes()[:1000])
     kernel = tilusbuild.load("mark", where=copied.cache)
-    with pytest.raises(LibraryChangedError):
+    with pytest.raises(CorruptCacheError):
         kernel(np.zeros(9, "float32"))
     path.unlink()
     with pytest.raises(CorruptCacheError, match="No such file"):

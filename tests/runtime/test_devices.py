@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tilusbuild
 from support.marks import Marks
-from tilusbuild.runtime import choose, device, library
+from tilusbuild.runtime import choose, device
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import AmbiguousScriptError, DriverError, ProgramNotFoundError
+from tilusbuild.runtime.errors import DriverError, LoadError
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.script import Script
 
@@ -52,10 +51,10 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) 
         cuda("sm_80", toolkit=None),
         built.script("mark"),
     ]
-    with pytest.raises(ProgramNotFoundError) as error:
+    with pytest.raises(LoadError) as error:
         choose.best(scripts, A100)
     for line, reason in zip(
-        error.value.trace,
+        str(error.value).splitlines()[1:],
         [
             "sm_90a code runs on sm_90 only, not sm_80",
             "needs minor version 9",
@@ -68,11 +67,10 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) 
         strict=True,
     ):
         assert reason in line
-        assert line in str(error.value)
 
 
 def test_what_is_not_known_is_refused(cuda: Any) -> None:
-    with pytest.raises(ProgramNotFoundError, match="is not known"):
+    with pytest.raises(LoadError, match="is not known"):
         choose.best([cuda("sm_90"), cuda("sm_120")], FUTURE)
     assert choose.best([cuda("sm_90", ptx=True)], FUTURE)[0].ptx
 
@@ -80,19 +78,19 @@ def test_what_is_not_known_is_refused(cuda: Any) -> None:
 def test_ptx_needs_a_driver_as_new_as_its_toolkit(cuda: Any) -> None:
     script = cuda("sm_80", ptx=True, toolkit="13.2.10")
     assert choose.best([script], A100._replace(driver=13000))[0] is script
-    with pytest.raises(ProgramNotFoundError, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
+    with pytest.raises(LoadError, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
         choose.best([script], H100)
     assert choose.best([script], H100._replace(driver=13020))[0] is script
 
 
 def test_two_that_suit_equally_well_are_not_guessed_between(cuda: Any) -> None:
-    with pytest.raises(AmbiguousScriptError, match=r"mark big, mark small\n.*target="):
+    with pytest.raises(LoadError, match=r"mark big, mark small\n.*target="):
         choose.best([cuda("sm_80", target="big"), cuda("sm_80", target="small")], A100)
 
 
 def test_no_gpu_means_the_cpu_or_an_error(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "may_have_cuda", lambda: False)
-    with pytest.raises(ProgramNotFoundError, match="cuda code"):
+    with pytest.raises(LoadError, match="cuda code"):
         Kernel([cuda("sm_80")]).select(n=1)
 
 
@@ -108,31 +106,6 @@ class OnGpu:
         return 2, self._index
 
 
-def test_several_kinds_of_gpu_in_one_process(
-    built: Marks, cuda: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus = [H100, A100]
-
-    def find(index: int) -> Device:
-        if index >= len(gpus):
-            raise DriverError(f"there is no cuda:{index}")
-        return gpus[index]
-
-    monkeypatch.setattr(device, "cuda", find)
-    used: list[tuple[str, str]] = []
-
-    def launcher(script: Script, program: int, here: Device) -> Any:
-        return lambda *args: used.append((script.target, here.name))
-
-    monkeypatch.setattr(library, "launcher", launcher)
-    kernel = Kernel([cuda("sm_90a"), cuda("sm_80"), built.script("mark")])
-    for index in (0, 1, 0, 1):
-        kernel(OnGpu(index, 8), OnGpu(index, 8))
-    assert used == [("sm_90a", "NVIDIA H100"), ("sm_80", "NVIDIA A100")] * 2
-    with pytest.raises(ProgramNotFoundError, match="no cuda:2"):
-        kernel(OnGpu(2, 8), OnGpu(2, 8))
-
-
 @pytest.mark.parametrize("driver", [True, False], ids=["driver", "no-driver"])
 def test_tensors_on_the_wrong_device_are_reported_as_such(
     built: Marks, cuda: Any, monkeypatch: pytest.MonkeyPatch, driver: bool
@@ -144,16 +117,11 @@ def test_tensors_on_the_wrong_device_are_reported_as_such(
 
     monkeypatch.setattr(device, "cuda", find)
     text = r"mark is built for cpu \(cpu\), and the call's tensors are on cuda:1"
-    with pytest.raises(ProgramNotFoundError, match=text):
+    with pytest.raises(LoadError, match=text):
         Kernel([built.script("mark")])(OnGpu(1, 8), OnGpu(1, 8))
     text = r"built for h100 \(sm_90a\), .* are on the cpu"
-    with pytest.raises(ProgramNotFoundError, match=text):
+    with pytest.raises(LoadError, match=text):
         Kernel([cuda("sm_90a", target="h100")])(np.zeros(8, "f4"), np.zeros(8, "f4"))
-
-
-def test_a_target_that_is_asked_for(built: Marks) -> None:
-    kernel = tilusbuild.load("mark", where=built.cache, target="cpu")
-    assert "mark cpu (cpu): suits: host code" in kernel.explain(n=1)
 
 
 def test_without_a_driver_there_is_no_device() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.runtime.dtypes import DTYPES, FLOATS, WHOLE, DataType
+from tilusbuild.runtime.dtypes import DTYPES, DataType
 from tilusbuild.tune.bench.devices import c_type
 from tilusbuild.tune.inputs import numpy_type
 
@@ -47,16 +47,6 @@ class TestEachType:
             assert limits == (known.min, known.max)
         else:
             assert limits is None
-
-
-def test_a_pair_of_fp4_is_a_byte() -> None:
-    pair = DTYPES["f4e2m1x2"]
-    assert (pair.code, pair.bits, pair.lanes, pair.bytes) == (17, 4, 2, 1)
-
-
-def test_every_type_is_whole_or_a_float() -> None:
-    assert set(DTYPES) == WHOLE | FLOATS
-    assert not WHOLE & FLOATS
 
 
 @pytest.mark.nvcc

@@ -152,20 +152,3 @@ def test_every_value_of_the_type_arrives_and_no_other(
         else:
             with pytest.raises(ValueError, match=f'argument "{dtype.name}"'):
                 call(given_values(dtype, value))
-
-
-@pytest.mark.parametrize("script", ["plain", "keyed", "ruled"])
-@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.name)
-def test_numpy_s_scalars_are_their_values(
-    callers: dict[str, dict[str, Call]], dtype: DataType, script: str
-) -> None:
-    low, high = dtype.limits or (0, 0)
-    held = (low, high if script == "plain" else min(high, INT64_MAX))
-    scalars = [np.dtype(dtype.numpy).type(v) for v in held]
-    scalars += [np.int64(v) for v in held if v <= INT64_MAX] + [np.uint64(high // 2)]
-    for name in ("C dispatcher", "Python"):
-        for value in (*scalars, np.True_):
-            found = callers[script][name](given_values(dtype, value))
-            assert found[INTEGERS.index(dtype)] == bits(int(value))
-        with pytest.raises(TypeError, match=f'argument "{dtype.name}"'):
-            callers[script][name](given_values(dtype, np.float64(1.5)))

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,16 +16,9 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.dispatch import tables
-from tilusbuild.runtime import choose, device, library
-from tilusbuild.runtime.errors import (
-    AmbiguousScriptError,
-    LoadError,
-    ProgramNotFoundError,
-    ScriptNotFoundError,
-)
+from tilusbuild.runtime import choose, library
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.process import process
-from tilusbuild.runtime.tables import TableEntry
 
 
 def ran(kernel: Any, n: int) -> int:
@@ -121,7 +113,7 @@ def test_where_may_be_many_things(built: Marks) -> None:
         lambda: built.cache,
     ):
         assert ran(tilusbuild.load("mark", where=where), 9) == 1
-    with pytest.raises(ScriptNotFoundError, match="not a directory"):
+    with pytest.raises(LoadError, match="not a directory"):
         tilusbuild.load("mark", where="/nowhere")
     with pytest.raises(TypeError):
         tilusbuild.load("mark", where=3)
@@ -134,7 +126,7 @@ def test_places_are_looked_in_in_order(
     in_directory: Callable[[Path], None],
 ) -> None:
     in_directory(tmp_path)
-    with pytest.raises(ScriptNotFoundError, match="searched:"):
+    with pytest.raises(LoadError, match="searched:"):
         tilusbuild.load("mark")
     (built.directory / "deep").mkdir(exist_ok=True)
     in_directory(built.directory / "deep")
@@ -159,19 +151,19 @@ def test_places_are_looked_in_in_order(
 
 
 def test_a_script_that_is_not_there(built: Marks) -> None:
-    with pytest.raises(ScriptNotFoundError, match='did you mean "mark"') as error:
+    with pytest.raises(LoadError, match='did you mean "mark"') as error:
         tilusbuild.load("marks", where=built.cache)
     assert str(built.cache) in str(error.value)
-    with pytest.raises(ScriptNotFoundError, match=r"not built for 'h100': there is cpu"):
+    with pytest.raises(LoadError, match=r"not built for 'h100': there is cpu"):
         tilusbuild.load("mark", where=built.cache, target="h100")
 
 
 def test_instances_are_chosen_by_their_constants(built: Marks) -> None:
-    with pytest.raises(AmbiguousScriptError, match=r"real='f32'\s+real='f64'"):
+    with pytest.raises(LoadError, match=r"real='f32'\s+real='f64'"):
         tilusbuild.load("modelled", where=built.cache)
-    with pytest.raises(ScriptNotFoundError, match=r"there are: real='f32'; real='f64'"):
+    with pytest.raises(LoadError, match=r"there are: real='f32'; real='f64'"):
         tilusbuild.load("modelled", where=built.cache, real="f16")
-    with pytest.raises(ScriptNotFoundError, match='did you mean "real"'):
+    with pytest.raises(LoadError, match='did you mean "real"'):
         tilusbuild.load("modelled", where=built.cache, rael="f32")
 
 
@@ -225,29 +217,6 @@ def test_one_library_for_one_program_that_is_used(
     assert len(opened) == 1
 
 
-def test_many_threads_load_and_call_at_once(
-    copied: Marks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With nowhere to keep receipts, and sizes that none was measured for."""
-    monkeypatch.delenv("HOME")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    script = copied.script("mark")
-    entries = [TableEntry((128,), 3, "measured", None)]
-    tables.record(script, device.cpu().fingerprint(script.hash), entries)
-    shared = tilusbuild.load("mark", where=copied.cache)
-    barrier = threading.Barrier(8)
-
-    def work(_: int) -> list[int]:
-        barrier.wait()
-        own = tilusbuild.load("mark", where=copied.cache, strict=True)
-        return [ran(own, 3), ran(own, 100), *(ran(shared, n) for n in (100, 3, 5000, 17, 99))]
-
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(work, range(8)))
-    assert found == [[2, 3, 3, 2, 3, 3, 3]] * 8
-    assert len(caplog.messages) == 1, "the shared kernel tells once"
-
-
 def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Marks) -> None:
     kernel = tilusbuild.load("mark", where=built.cache)
     assert ran(kernel, 9) == 1
@@ -281,7 +250,7 @@ def test_a_working_directory_that_is_gone(
     in_directory(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert ran(tilusbuild.load("mark", where=built.cache), 9) == 1
-    with pytest.raises(ScriptNotFoundError):
+    with pytest.raises(LoadError):
         tilusbuild.load("mark")
 
 
@@ -305,10 +274,5 @@ def test_a_program_that_did_not_come_along_is_not_chosen(copied: Marks) -> None:
     assert "the default, 1, is not there" in chosen.why
     for digest in copied.script("mark").programs:
         shutil.rmtree(copied.cache / "programs" / digest, ignore_errors=True)
-    with pytest.raises(ProgramNotFoundError):
+    with pytest.raises(LoadError):
         tilusbuild.load("mark", where=copied.cache).select(n=9)
-
-
-def test_every_error_is_a_load_error() -> None:
-    assert issubclass(ScriptNotFoundError, LoadError)
-    assert tilusbuild.LoadError is LoadError

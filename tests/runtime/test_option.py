@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,12 +53,6 @@ def test_each_choice_can_be_had_for_a_while() -> None:
     assert dict(option.chosen()) == {"jobs": 1}
 
 
-def test_a_choice_ends_with_an_error_too() -> None:
-    with pytest.raises(KeyError), option.parallel_workers(2):
-        raise KeyError
-    assert not option.chosen()
-
-
 def test_the_cache_directory_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert option.get_cache_dir() == str(tmp_path / "home" / ".cache" / "tilus")
@@ -92,9 +83,3 @@ def test_an_invalid_option_is_refused(choose: object, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         choose()  # type: ignore[operator]
     assert not option.chosen()
-
-
-def test_the_module_costs_nothing_to_import() -> None:
-    code = "import sys, tilusbuild.option; print([m for m in sys.modules if 'pydantic' in m])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]", os.linesep + done.stderr

@@ -105,8 +105,3 @@ def test_a_tree_is_not_followed_without_end() -> None:
 def test_what_has_no_value_says_so() -> None:
     with pytest.raises(NoValueError, match="division by zero"):
         function_of(["binary", "//", 1, ["name", "m"]], ("m",))({"m": 0})
-
-
-def test_strings_to_choose_from_are_no_names() -> None:
-    member = function_of(["in", ["name", "m"], ["name", "other"], False], ("m",))
-    assert member({"m": "other"}) is True

@@ -173,18 +173,6 @@ def test_each_gpu_has_its_own_code_and_its_own_table(called: Callable[..., Calle
     ]
 
 
-def test_an_unsupported_gpu_is_reported_beside_a_supported_one(
-    called: Callable[..., Called],
-) -> None:
-    said, launches = called("80 120", (0, 100), (1, 100), (0, 1000))
-    assert said[0] == said[2] == "chosen in Python"
-    assert said[1].startswith(
-        "ProgramNotFoundError fill has no program for cuda:1 (Fake sm_120, sm_120)"
-    )
-    assert "sm_90a code runs on sm_90 only, not sm_120" in said[1]
-    assert launches == ["primary0 block=32,1,1", "primary0 block=64,1,1"]
-
-
 def test_the_only_gpu_is_chosen_for_in_c(called: Callable[..., Called]) -> None:
     said, launches = called("80", (0, 100), (0, 1000), (0, 100))
     assert said == ["chosen in C"] * 3

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilusbuild.runtime import load
-from tilusbuild.runtime.errors import ProgramNotFoundError, RefusedProgramError
+from tilusbuild.runtime.errors import LoadError
 
 New = Callable[..., Any]
 WARM = ("tune", "scale", "--cache", "warm", "--repeat", "4")
@@ -130,13 +130,13 @@ table = [{ when = "n > 100000", use = { mode = "wrong1000" } }]
     assert kernel.select(n=5).schedule == {"mode": "slow"}
     x = np.ones(200_000, np.float32)
     for call in (lambda: kernel.select(n=200_000), lambda: kernel(2.0, x)):
-        with pytest.raises(RefusedProgramError, match="incorrect at n=1000: y"):
+        with pytest.raises(LoadError, match="incorrect at n=1000: y"):
             call()
     # Without a row, calls come to the default.
     path = project.script / "dispatch_table.json"
     said = json.loads(path.read_text())
     path.write_text(json.dumps({**said, "tables": []}))
-    with pytest.raises(RefusedProgramError, match="the default schedule means program"):
+    with pytest.raises(LoadError, match="the default schedule means program"):
         loaded(project).select(n=5)
 
 
@@ -147,7 +147,7 @@ def test_a_mended_reference_clears_what_the_wrong_one_condemned(tune_project: Ne
     reference.write_text(right.replace("* x", "* x + 1"))
     project.events(*WARM, status=1)
     assert len(refused(project)) == 2
-    with pytest.raises(ProgramNotFoundError, match="incorrect at n=1000"):
+    with pytest.raises(LoadError, match="incorrect at n=1000"):
         loaded(project).select(n=5)
     reference.write_text(right)
     project.events(*WARM, "--size", "n=64", status=1)

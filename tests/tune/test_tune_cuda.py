@@ -14,7 +14,7 @@ import pytest
 from support import command_line
 from support.project import head
 from tilusbuild.runtime.script import read_script
-from tilusbuild.runtime.tables import read_tables
+from tilusbuild.runtime.tables import read_dispatch
 
 pytestmark = pytest.mark.nvcc
 
@@ -100,7 +100,7 @@ def test_the_fast_and_right_one_is_chosen(directory: Path, cache: str) -> None:
         assert "y[7] is 0, expected 7" in wrong["why"]
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in fault["why"]
     (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()
-    (table,) = read_tables(read_script(str(path)))
+    (table,) = read_dispatch(read_script(str(path))).tables
     assert (table.fingerprint["device"], table.fingerprint["arch"]) == ("Fake GPU", "sm_90")
     assert [(e.key, e.program, e.source) for e in table.entries] == [
         ((128,), 1, "measured"),
@@ -136,7 +136,7 @@ def test_a_bundle_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path) 
     *sizes, _ = back.events
     assert [tuned["schedule"] for tuned in sizes] == [{"threads": 64}] * 2
     (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()
-    (read,) = read_tables(read_script(str(path)))
+    (read,) = read_dispatch(read_script(str(path))).tables
     assert read.fingerprint["device"] == "Fake GPU"
 
 

@@ -29,7 +29,6 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.runtime.naming import (
     Name,
-    NameSyntaxError,
     instance_name,
     listed,
     parse_name,
@@ -360,7 +359,7 @@ def parsed_name(word: str) -> Name:
     """Return what a name of the command line says. Raises `InputError`."""
     try:
         return parse_name(word)
-    except NameSyntaxError as error:
+    except ValueError as error:
         raise input_error(f'"{word}": {error}') from None
 
 

@@ -91,11 +91,11 @@ def ls(arguments: CacheLsArgs) -> int:
 
 
 def _is_path(word: str) -> bool:
-    from tilusbuild.runtime.naming import NameSyntaxError, parse_name
+    from tilusbuild.runtime.naming import parse_name
 
     try:
         parse_name(word)
-    except NameSyntaxError:
+    except ValueError:
         return "/" in word
     return False
 

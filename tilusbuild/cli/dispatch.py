@@ -188,14 +188,14 @@ def _coverage(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int
     for number, look in enumerate(looks):
         rows = look.coverage()
         if arguments.json:
-            for row in rows:
-                emit(CoverageLine(look.script.label, *row))
+            for sizes, choice in rows:
+                emit(CoverageLine(look.script.label, sizes, *choice[:3]))
             continue
         print(("\n" if number else "") + f"{look.script.label} on {look.device or 'any device'}")
-        shown = [(*row.sizes.values(), row.program, row.source, row.why) for row in rows]
-        names = tuple(rows[0].sizes) if rows else look.script.keys
+        shown = [(*sizes.values(), *choice[:3]) for sizes, choice in rows]
+        names = tuple(rows[0][0]) if rows else look.script.keys
         print(table((*names, "choice", "source", "why"), shown), end="")
-        counts = Counter(row.source for row in rows)
+        counts = Counter(choice.source for _, choice in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
     _summary(arguments, looks)
     return 0

@@ -112,8 +112,8 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
     for look, lines in measured(project, plan):
         yield from lines
         if look.script.keys:
-            for served in look.coverage():
-                yield CoverageLine(look.script.label, *served)
+            for sizes, choice in look.coverage():
+                yield CoverageLine(look.script.label, sizes, *choice[:3])
     if (timeline := last(project.cache.state_path)) is not None:
         yield timeline
     if arguments.against is not None:

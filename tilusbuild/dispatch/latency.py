@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from tilusbuild.cache import layout
 from tilusbuild.dispatch.tables import alone
 from tilusbuild.dispatch.tables import write as write_tables
-from tilusbuild.runtime.errors import CorruptTableError, LoadError
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
@@ -102,7 +102,7 @@ def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict
 
 def read(script: Script) -> list[Measured]:
     """Return everything measured of a script, on every device, by key. Raises
-    `CorruptTableError`."""
+    `CorruptCacheError`."""
     directory = os.path.join(script.path, DIRECTORY)
     try:
         names = sorted(os.listdir(directory))
@@ -118,7 +118,7 @@ def _read(path: str, script: Script) -> list[Measured]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise CorruptTableError(f"{path} cannot be read: {error}") from None
+        raise CorruptCacheError(f"{path} cannot be read: {error}") from None
     try:
         if value["schema"] != SCHEMA or tuple(value["keys"]) != script.keys:
             return []  # of other keys: it says nothing of this script any more
@@ -132,7 +132,7 @@ def _read(path: str, script: Script) -> list[Measured]:
             for each in value["measured"]
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptTableError(f"{path} is malformed: {error}") from None
+        raise CorruptCacheError(f"{path} is malformed: {error}") from None
 
 
 def _report(script: Script, measured: Sequence[Measured]) -> str:

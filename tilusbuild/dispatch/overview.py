@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -25,10 +25,10 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.model import PlanSelection, chosen_pairs, script_of
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
-from tilusbuild.runtime.choose import Chooser
+from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
-from tilusbuild.runtime.errors import DriverError, LoadError, WrongDeviceTableError
+from tilusbuild.runtime.errors import DriverError, LoadError
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.naming import Name, snake_case
 from tilusbuild.runtime.places import SearchPlace
@@ -44,15 +44,6 @@ from tilusbuild.runtime.tables import (
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
 _MAKE = "`tilusbuild dispatch build`"
-
-
-class ServedSizes(NamedTuple):
-    """Who serves some sizes."""
-
-    sizes: Mapping[str, Value]
-    program: int
-    source: str
-    why: str
 
 
 class DispatchOverview(Struct, frozen=True):
@@ -74,7 +65,7 @@ class DispatchOverview(Struct, frozen=True):
             try:
                 found = table_for(self.script, self.tables, self.device)
                 entries = found.entries if found else ()
-            except WrongDeviceTableError:
+            except LoadError:
                 pass
         elif len(self.tables) == 1:
             entries = self.tables[0].entries
@@ -84,20 +75,21 @@ class DispatchOverview(Struct, frozen=True):
         """Return why programs are chosen nowhere, by their numbers."""
         return by_number(self.script.programs, self.refused)
 
-    def coverage(self) -> list[ServedSizes]:
+    def coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
         """Return the manifest's sizes and everything that is measured, each with who serves it."""
         keys = self.script.keys
         measured = {e.key for t in self.tables for e in t.entries}
         wanted = [dict(size) for size in self.sizes if all(key in size for key in keys)]
         wanted += [dict(zip(keys, key, strict=True)) for key in sorted(measured)]
-        chooser, found, seen = self.chooser(), list[ServedSizes](), set[tuple[Value, ...]]()
+        chooser, seen = self.chooser(), set[tuple[Value, ...]]()
+        found: list[tuple[Mapping[str, Value], Choice]] = []
         for sizes in wanted:
             shown = {key: sizes[key] for key in keys}
             if tuple(shown.values()) in seen:
                 continue
             seen.add(tuple(shown.values()))
             rules = {**dict.fromkeys(self._integers(), 1), **sizes}
-            found.append(ServedSizes(shown, *chooser.choose(rules)))
+            found.append((shown, chooser.choose(rules)))
         return found
 
     def _integers(self) -> list[str]:
@@ -110,7 +102,7 @@ class DispatchOverview(Struct, frozen=True):
         if self.device is not None and self.tables:
             try:
                 table_for(self.script, self.tables, self.device)
-            except WrongDeviceTableError as error:
+            except LoadError as error:
                 yield str(error)
         available = programs_there(self.script)
         chosen = {entry.program for table in self.tables for entry in table.entries}

@@ -27,7 +27,7 @@ from tilusbuild.cache.layout import LATENCY, SCRIPT_TXT, read_or_none
 from tilusbuild.cache.locks import lock_file
 from tilusbuild.expr import Value
 from tilusbuild.runtime.choose import Chooser
-from tilusbuild.runtime.errors import CorruptTableError, ProgramNotFoundError
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.table_file import FILE, Refusal, by_number, measured_keys
@@ -116,7 +116,7 @@ def _read_or_nothing(script: Script) -> TableFile:
     measured here, and it has no part of a row or of a refusal, which a user may have written."""
     try:
         return read_dispatch(script)
-    except CorruptTableError:
+    except CorruptCacheError:
         path = os.path.join(script.path, FILE)
         measured = os.path.lexists(os.path.join(script.path, LATENCY))
         data = b"" if _is_no_file(path) else read_or_none(path)
@@ -283,7 +283,7 @@ def unmeasured(script: Script, refused: Sequence[Refusal]) -> dict[str, Any]:
         try:
             found = Chooser(script, (), built, out).default()
             rest = _rest(found.source, found.program, found.why)
-        except ProgramNotFoundError as error:
+        except LoadError as error:
             rest = _rest("none", None, str(error).splitlines()[0])
     return {"rules": rules, **rest}
 

@@ -58,7 +58,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.tables import read_tables
+from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
@@ -299,7 +299,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")
     try:
         script = read_script(path)
-        tables = read_tables(script)
+        tables = read_dispatch(script).tables
     except LoadError as error:
         raise inconsistent(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)

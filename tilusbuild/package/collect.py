@@ -50,7 +50,7 @@ from tilusbuild.package.model import (
 )
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, chosen_pairs
-from tilusbuild.runtime.errors import LoadError, RefusedProgramError
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal
@@ -231,7 +231,7 @@ def reachable(script: Script) -> frozenset[int]:
     refused = by_number(script.programs, dispatch.refused)
     for entry in (entry for table in dispatch.tables for entry in table.entries):
         if entry.source == "table" and entry.program in refused:
-            raise RefusedProgramError(
+            raise LoadError(
                 f"{script.label}: the row by hand for {list(entry.key)} means program"
                 f" {entry.program}, which was {refused[entry.program]}: it could not be called"
             )

@@ -17,11 +17,11 @@ from tilusbuild.package.model import numbers_of
 from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.choose import Chooser, Evaluation
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.script import SHARED, Script, read_script
 from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import Table, read_dispatch, read_tables
+from tilusbuild.runtime.tables import Table, read_dispatch
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
@@ -100,7 +100,7 @@ def _instance(
     label = instance_name(scripts[0].name, scripts[0].params)
     try:
         chosen, evaluations = choose.best(scripts, host.device, host.machine)
-    except (ProgramNotFoundError, AmbiguousScriptError) as error:
+    except LoadError as error:
         evaluations = tuple(choose.judge(each, host.device, host.machine) for each in scripts)
         reason = str(error).splitlines()[0]
         return InstanceReport(label, scripts[0].params, None, evaluations, (), (reason,))
@@ -135,7 +135,7 @@ def _code_problems(
         meta = {"images": [{"kind": image.kind, "arch": image.arch} for image in images]}
         try:
             library.check_images(script, program, meta, host.device)
-        except ProgramNotFoundError as error:
+        except LoadError as error:
             yield str(error)
 
 
@@ -145,7 +145,7 @@ def _tables(script: Script, host: DescribedHost) -> list[Table]:
     wanted = host.device.fingerprint(script.hash)
     return [
         table
-        for table in read_tables(script)
+        for table in read_dispatch(script).tables
         if not table.refusal(
             {**wanted, "device": table.fingerprint["device"]}
             if host.device.name == ANY_GPU

@@ -19,7 +19,6 @@ from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.runtime.naming import (
     Name,
-    NameSyntaxError,
     as_typed,
     instance_name,
     parse_name,
@@ -95,7 +94,7 @@ def named(text: str) -> Name:
     """Return what a name says. Raises `InputError`."""
     try:
         return parse_name(text)
-    except NameSyntaxError as error:
+    except ValueError as error:
         raise input_error(f'"{text}": {error}') from None
 
 

@@ -246,27 +246,20 @@ _MAX_FORMS = 256
 _Read = Callable[[Sequence[Any]], Any]
 
 
-class CallForms:
-    """The forms in which a script has been called. Any number of threads may call."""
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-        self._forms: dict[object, CallForm] = {}
-
-    def complete(
-        self, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], Any]:
-        """Return all arguments in order, and the outputs that were allocated: one, several as a
-        tuple, or None. Raises `TypeError` and `ValueError`."""
-        key = (len(args), *named) if named else len(args)
-        form = self._forms.get(key)
-        if form is None:
-            form = CallForm(self._script, len(args), tuple(named))
-            if len(self._forms) >= _MAX_FORMS:
-                self._forms.clear()
-            self._forms[key] = form
-        values = (*args, *named.values()) if named else args
-        return form.complete(values)
+def completed(
+    script: Script, forms: dict[object, CallForm], args: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Any]:
+    """Return all arguments in order, and the outputs that were allocated: one, several as a tuple,
+    or None. `forms` are those in which the script was called before; any number of threads may
+    call. Raises `TypeError` and `ValueError`."""
+    key = (len(args), *named) if named else len(args)
+    form = forms.get(key)
+    if form is None:
+        form = CallForm(script, len(args), tuple(named))
+        if len(forms) >= _MAX_FORMS:
+            forms.clear()
+        forms[key] = form
+    return form.complete((*args, *named.values()) if named else args)
 
 
 class CallForm:

@@ -24,12 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tilusbuild.runtime.device import CodeKind, Device, arch_number, can_run, code_rank
-from tilusbuild.runtime.errors import (
-    AmbiguousScriptError,
-    ProgramNotFoundError,
-    RefusedProgramError,
-    RuleError,
-)
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value, number
 from tilusbuild.runtime.tables import TableEntry
@@ -40,11 +35,12 @@ _KEPT = 4096
 
 
 class Choice(NamedTuple):
-    """The program for some sizes, and where that comes from."""
+    """The program for some sizes: its number, where that comes from, and its parameters."""
 
     program: int
     source: str
     why: str
+    schedule: Mapping[str, Value]
 
 
 class Chooser:
@@ -83,8 +79,7 @@ class Chooser:
         return not (rules or self._measured or self._noted or self._script.model or self._wide)
 
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
-        """Raises `ProgramNotFoundError` when there is none at all, `RefusedProgramError`,
-        `RuleError`, and `ValueError` for a size that no choice can be made for."""
+        """Raises `LoadError`, and `ValueError` for a size that no choice can be made for."""
         for name in self._wide:
             if number(sizes.get(name, 0)) > INT64_MAX:
                 what = "the choice of a program depends on it, and it is above"
@@ -92,7 +87,7 @@ class Chooser:
         for rule in self._script.rules:
             if self._is_known(rule.program) and self._holds(rule.source, rule.when, sizes):
                 self._refuse(rule.program, f"the dispatch rule {rule.source!r}")
-                return Choice(rule.program, "table", f"rule: {rule.source}")
+                return self._choice(rule.program, "table", f"rule: {rule.source}")
         bucket = self.bucket(sizes)
         known = self._decided.get(bucket)
         if known is None:
@@ -107,10 +102,10 @@ class Chooser:
         return program in self.available or program in self.refused
 
     def _refuse(self, program: int, what: str) -> None:
-        """Raise `RefusedProgramError` when a person's word for a program cannot be followed."""
+        """Raise `LoadError` when a person's word for a program cannot be followed."""
         why = self.refused.get(program)
         if why is not None:
-            raise RefusedProgramError(
+            raise LoadError(
                 f"{self._script.label}: {what} means program {program}, which was {why};"
                 " it is chosen nowhere until it is rebuilt"
             )
@@ -127,22 +122,24 @@ class Chooser:
         try:
             return bool(when(sizes))  # type: ignore[operator]
         except NoValueError as error:
-            raise RuleError(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
+            raise LoadError(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
 
     def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
         exact = self._measured.get(bucket)
         if exact is not None:
             self._refuse(exact.program, f"the row by hand for {self._named(bucket)}")
             how = "measured" if exact.source == "measured" else "set by hand"
-            return Choice(exact.program, exact.source, f"{how} at {self._named(bucket)}")
+            return self._choice(exact.program, exact.source, f"{how} at {self._named(bucket)}")
         if self._measured:
             near = nearest(bucket, self._measured)
             self._refuse(self._measured[near].program, f"the row by hand for {self._named(near)}")
             why = f"nothing is measured for {self._named(bucket)}; {self._named(near)} is nearest"
-            return Choice(self._measured[near].program, "nearest", why)
+            return self._choice(self._measured[near].program, "nearest", why)
         noted = self._noted.get(bucket)
         if noted is not None:
-            return Choice(noted.program, noted.source, f"noted in the table as {noted.source}")
+            return self._choice(
+                noted.program, noted.source, f"noted in the table as {noted.source}"
+            )
         return self._by_model(bucket, sizes) or self.default()
 
     def _by_model(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice | None:
@@ -159,30 +156,30 @@ class Chooser:
                 cost = number(model.cost({**at, **values}))
             except NoValueError as error:
                 what = f"the model {model.source!r} of program {program} at {_text(at)}"
-                raise RuleError(f"{what}: {error}") from None
+                raise LoadError(f"{what}: {error}") from None
             if best is None or cost < best[0]:
                 best = (cost, program)
         if best is None:
             return None
-        return Choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
+        return self._choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
 
     def default(self) -> Choice:
-        """Return what serves sizes that nothing else decides. Raises `ProgramNotFoundError`,
-        `RefusedProgramError`."""
+        """Return what serves sizes that nothing else decides. Raises `LoadError`."""
         default = self._script.default
         if default is not None:
             self._refuse(default, "the default schedule")
         if default in self.available and default is not None:
-            return Choice(default, "default", "the default schedule")
+            return self._choice(default, "default", "the default schedule")
         if not self._usable:
             reasons = tuple(f"program {i} is refused: {why}" for i, why in self.refused.items())
-            raise ProgramNotFoundError(
-                f"none of the programs of {self._script.label} is there", reasons
-            )
+            raise LoadError(f"none of the programs of {self._script.label} is there", reasons)
         why = "the first program: no default is declared"
         if default is not None:
             why = f"the first program: the default, {default}, is not there"
-        return Choice(min(self._usable), "default", why)
+        return self._choice(min(self._usable), "default", why)
+
+    def _choice(self, program: int, source: str, why: str) -> Choice:
+        return Choice(program, source, why, self._script.schedule(program))
 
     def _named(self, bucket: Sequence[int]) -> str:
         return _text(dict(zip(self._script.keys, bucket, strict=True)))
@@ -290,20 +287,16 @@ def best(
 ) -> tuple[Script, tuple[Evaluation, ...]]:
     """Return the instance that suits best, and what was thought of each.
 
-    Raises `ProgramNotFoundError`, and `AmbiguousScriptError` when two suit equally well.
+    Raises `LoadError` when none does, or two suit equally well.
     """
     judged = tuple(judge(script, device, machine) for script in scripts)
     suited = sorted((each for each in judged if each.suits), key=lambda each: each.suits or (0, 0))
     if not suited:
         name = scripts[0].name if scripts else "the script"
-        raise ProgramNotFoundError(
-            f"{name} has no program for {device}", tuple(str(each) for each in judged)
-        )
+        raise LoadError(f"{name} has no program for {device}", tuple(str(each) for each in judged))
     first = suited[0]
     rivals = [each.script for each in suited if each.suits == first.suits]
     if len(rivals) > 1:
         labels = ", ".join(script.label for script in rivals)
-        raise AmbiguousScriptError(
-            f"several suit {device} equally well: {labels}\n  say which: target=…"
-        )
+        raise LoadError(f"several suit {device} equally well: {labels}\n  say which: target=…")
     return first.script, judged

@@ -14,7 +14,7 @@ import hashlib
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tilusbuild.runtime import library, script, table_file
 from tilusbuild.runtime.errors import CorruptCacheError
@@ -31,12 +31,6 @@ REFUSED = "TilusbuildRefused"
 
 class DispatcherRefusedError(RuntimeError):
     """The dispatcher chose no program, or would not open it: the kernel finds out why."""
-
-
-class Listener(Protocol):
-    """Called when sizes are served by the nearest that were measured."""
-
-    def warn_nearest(self) -> None: ...
 
 
 class OpenDispatcher(NamedTuple):
@@ -68,13 +62,13 @@ def _digest(path: str) -> str:
 
 
 def launcher(
-    described: Script, available: frozenset[int], listener: Listener
+    described: Script, available: frozenset[int], listener: Any
 ) -> Callable[..., Any] | None:
     """Return the packed function of the script's dispatcher; None without one that is current and
     can be loaded.
 
-    `listener` is called when sizes are served by the nearest that was measured. Raises
-    `LibraryChangedError` and `CorruptCacheError` for a dispatcher that is not what was built.
+    `listener.warn_nearest` is called when sizes are served by the nearest that was measured. Raises
+    `CorruptCacheError` for a dispatcher that is not what was built.
     """
     directory = os.path.join(described.path, DIRECTORY)
     try:

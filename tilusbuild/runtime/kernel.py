@@ -14,16 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime import arrays, choose, device, direct, library, tables
-from tilusbuild.runtime.arrays import CallForms
+from tilusbuild.runtime.arrays import CallForm
 from tilusbuild.runtime.choose import Choice, Chooser, Evaluation
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import (
-    DriverError,
-    LoadError,
-    ProgramNotFoundError,
-    WrongDeviceTableError,
-    suggestion,
-)
+from tilusbuild.runtime.errors import DriverError, LoadError, suggestion
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import Script
@@ -45,23 +39,6 @@ class Program(NamedTuple):
     status: str
     """ "built", or why there is none: "failed", "pruned", "missing"."""
     schedule: Mapping[str, Value]
-
-
-class Selection(NamedTuple):
-    """What serves some sizes: the program's number, and which source chose it."""
-
-    program: int
-    source: str
-    why: str
-    script: Script
-
-    def __repr__(self) -> str:
-        return f"Selection(program={self.program}, source={self.source!r}, why={self.why!r})"
-
-    @property
-    def schedule(self) -> dict[str, Value]:
-        """Return the chosen program's parameters."""
-        return self.script.schedule(self.program)
 
 
 class _Active(NamedTuple):
@@ -102,7 +79,7 @@ class Kernel:
         wanted = arrays.passed(scripts[0])
         # Structs become bytes in the forms: no call of theirs is complete as it is.
         self._count = -1 if any(is_struct(a.dtype) for a in wanted) else len(wanted)
-        self._forms = CallForms(scripts[0])
+        self._forms: dict[object, CallForm] = {}
 
     def after_fork(self) -> None:
         """Replace the lock in a child: the thread that held it there does not exist."""
@@ -115,7 +92,7 @@ class Kernel:
         """Launch. Raises `LoadError`s, and what the library says of the arguments."""
         made = None
         if named or len(args) != self._count:
-            args, made = self._forms.complete(args, named)
+            args, made = arrays.completed(self._scripts[0], self._forms, args, named)
         everything = self._direct
         try:
             if everything is not None:
@@ -141,15 +118,14 @@ class Kernel:
         self._find(again)(*again)
         return made
 
-    def select(self, **sizes: Value) -> Selection:
+    def select(self, **sizes: Value) -> Choice:
         """Return what would serve these sizes on the usual device: cuda:0, or the cpu where there
         is none.
 
         Raises `TypeError` when a dispatch key is missing, and `LoadError`s.
         """
         active = self._usual()
-        choice = self._choose(active, self._checked(active.script, sizes))
-        return Selection(*choice, active.script)
+        return self._choose(active, self._checked(active.script, sizes))
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -218,7 +194,7 @@ class Kernel:
         except DriverError as error:
             if "cpu" in kinds:
                 return self._on("cpu", 0)
-            raise ProgramNotFoundError(f"{self._scripts[0].name} needs a GPU: {error}") from None
+            raise LoadError(f"{self._scripts[0].name} needs a GPU: {error}") from None
 
     def _on(self, kind: str, index: int) -> _Active:
         key = (kind, index)
@@ -235,7 +211,7 @@ class Kernel:
         found = tables.read_dispatch(script)
         try:
             table = tables.table_for(script, found.tables, here)
-        except WrongDeviceTableError as error:
+        except LoadError as error:
             if self._strict:
                 raise
             self._tell(f"table {script.path}", str(error))
@@ -309,21 +285,19 @@ class Kernel:
             ) from None
         kind, index = device.kind_of(place), int(place[1])
         if kind is None:
-            raise ProgramNotFoundError(
-                f"{self._scripts[0].name} runs on no device of DLPack type {place[0]}"
-            )
+            raise LoadError(f"{self._scripts[0].name} runs on no device of DLPack type {place[0]}")
         if all(script.kind != kind for script in self._scripts):
             # Without asking the driver, which may be missing: it is the call that is wrong.
             built = ", ".join(f"{script.target} ({script.arch})" for script in self._scripts)
             device_name = "the cpu" if kind == "cpu" else f"cuda:{index}"
             name = self._scripts[0].name
-            raise ProgramNotFoundError(
+            raise LoadError(
                 f"{name} is built for {built}, and the call's tensors are on {device_name}"
             )
         try:
             return self._on(kind, index if kind == "cuda" else 0)
         except DriverError as error:
-            raise ProgramNotFoundError(f"{self._scripts[0].name}: {error}") from None
+            raise LoadError(f"{self._scripts[0].name}: {error}") from None
 
 
 def programs_there(script: Script) -> frozenset[int]:

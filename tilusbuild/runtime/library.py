@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from tilusbuild.runtime.device import CodeKind, Device, can_run
-from tilusbuild.runtime.errors import CorruptCacheError, LibraryChangedError, ProgramNotFoundError
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.places import is_trusted
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import open_regular, read_bytes
@@ -32,7 +32,7 @@ LIBRARY = "module/lib.so"
 def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
     """Return the packed function of a program, for a device; None is any.
 
-    Raises `CorruptCacheError`, `LibraryChangedError`, and `ProgramNotFoundError` when the library
+    Raises `LoadError`, also when the library
     is not for the device.
     """
     path = script.library(program)
@@ -67,16 +67,13 @@ def _loaded(path: str) -> Callable[..., Any]:
 
 
 def check_library(path: str, digest: str) -> None:
-    """Raises `LibraryChangedError` unless the file has this sha256, `CorruptCacheError` when it is
-    not there."""
+    """Raises `CorruptCacheError` unless the file has this sha256."""
     try:
         found = sha256_of(path)
     except OSError as error:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     if found != digest:
-        raise LibraryChangedError(
-            f"{path} is not what was built: sha256 {found}, expected {digest}"
-        )
+        raise CorruptCacheError(f"{path} is not what was built: sha256 {found}, expected {digest}")
 
 
 def read_meta(script: Script, program: int) -> Mapping[str, Any]:
@@ -100,7 +97,7 @@ def read_meta(script: Script, program: int) -> Mapping[str, Any]:
 
 
 def check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
-    """Compare the code in the binary with the device. Raises `ProgramNotFoundError`."""
+    """Compare the code in the binary with the device. Raises `LoadError`."""
     refused = []
     for image in meta.get("images", ()):
         kind: CodeKind = "ptx" if image.get("kind") == "ptx" else "sass"
@@ -108,7 +105,7 @@ def check_images(script: Script, program: int, meta: Mapping[str, Any], device: 
         if verdict:
             return
         refused.append(verdict.reason)
-    raise ProgramNotFoundError(
+    raise LoadError(
         f"program {program} of {script.label} holds nothing that runs on {device}", tuple(refused)
     )
 

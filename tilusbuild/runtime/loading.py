@@ -10,15 +10,10 @@ from __future__ import annotations
 import os
 
 from tilusbuild.runtime import choose, device
-from tilusbuild.runtime.errors import (
-    AmbiguousScriptError,
-    CorruptCacheError,
-    ScriptNotFoundError,
-    suggestion,
-)
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError, suggestion
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
-from tilusbuild.runtime.naming import Name, NameSyntaxError, parse_name, snake_case
+from tilusbuild.runtime.naming import Name, parse_name, snake_case
 from tilusbuild.runtime.places import SearchPlace, here, places
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import CALLED, SHARED, Script, glance, read_script
@@ -55,7 +50,7 @@ def load(
     chosen, hold = _found(script, where, target, signed_by, params)
     if (form := chosen[0].form) != CALLED:
         hint = "; tilusbuild.library_path gives its file" if form == SHARED else ""
-        raise ScriptNotFoundError(f"{chosen[0].name!r} is a library, and nothing to call{hint}")
+        raise LoadError(f"{chosen[0].name!r} is a library, and nothing to call{hint}")
     return Kernel(chosen, strict=strict, hold=hold)
 
 
@@ -73,7 +68,7 @@ def library_path(
         chosen = [choose.best(chosen, here_is)[0]]
     script = chosen[0]
     if script.form != SHARED:
-        raise ScriptNotFoundError(f"{script.name!r} is not a shared library")
+        raise LoadError(f"{script.name!r} is not a shared library")
     path = script.library(0)
     check_library(path, read_meta(script, 0)["files"][LIBRARY]["sha256"])
     return path
@@ -113,7 +108,7 @@ def _found(
         looked.append(f"{place.path} ({place.origin})")
     hint = suggestion(directory, known)
     lines = [f"there is no script {name.script!r}", *([hint] if hint else []), "searched:"]
-    raise ScriptNotFoundError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
+    raise LoadError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
 
 
 def _named(script: str) -> Name:
@@ -121,10 +116,10 @@ def _named(script: str) -> Name:
         return Name(script)  # parsing imports `re`
     try:
         name = parse_name(script)
-    except NameSyntaxError as error:
-        raise ScriptNotFoundError(f"{script!r}: {error}") from None
+    except ValueError as error:
+        raise LoadError(f"{script!r}: {error}") from None
     if name.program is not None:
-        raise ScriptNotFoundError(f"{script!r} is one program: load {name.script!r}")
+        raise LoadError(f"{script!r} is one program: load {name.script!r}")
     return name
 
 
@@ -143,16 +138,14 @@ def _chosen(
         unknown = sorted(params.keys() - found[0].params.keys())
         what = suggestion(unknown[0], found[0].params) if unknown else ""
         choices = "; ".join(sorted({_constants(each) for each in found}))
-        raise ScriptNotFoundError(
+        raise LoadError(
             f"no instance of {script} in {place.path} has {_text(params) or name}"
             + (f"\n  {what}" if what else "")
             + f"\n  there are: {choices or 'instances without constants'}"
         )
     if len({_constants(each) for each in fitting}) > 1:
         choices = "\n  ".join(sorted({_constants(each) for each in fitting}))
-        raise AmbiguousScriptError(
-            f"{script} has several instances, say which by keyword:\n  {choices}"
-        )
+        raise LoadError(f"{script} has several instances, say which by keyword:\n  {choices}")
     if target is not None:
         fitting = _of_target(script, fitting, target)
     if target is None and not device.may_have_cuda():
@@ -164,7 +157,7 @@ def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
     chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
     if not chosen:
         choices = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
-        raise ScriptNotFoundError(f"{script} is not built for {target!r}: there is {choices}")
+        raise LoadError(f"{script} is not built for {target!r}: there is {choices}")
     return chosen
 
 

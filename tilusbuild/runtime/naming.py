@@ -71,10 +71,6 @@ def _assembled(script: str, fixed: str, index: int | None, target: str) -> str:
     return f"{script}{f'[{fixed}]' if fixed else ''}{number} {target}".rstrip()
 
 
-class NameSyntaxError(ValueError):
-    """A word of the command line is not a name; the text says why."""
-
-
 class Name(NamedTuple):
     """A name as it was typed: it means all that fit."""
 
@@ -114,12 +110,12 @@ def means(text: str, value: object) -> bool:
 
 @lru_cache(maxsize=256)
 def parse_name(text: str) -> Name:
-    """Return what a name says. Raises `NameSyntaxError`."""
+    """Return what a name says. Raises `ValueError`."""
     import re
 
     match = re.fullmatch(_NAME, text.strip(), re.DOTALL)
     if match is None:
-        raise NameSyntaxError("a name is SCRIPT, SCRIPT/I or SCRIPT[NAME=VALUE]/I TARGET")
+        raise ValueError("a name is SCRIPT, SCRIPT/I or SCRIPT[NAME=VALUE]/I TARGET")
     script, inside, index, target = match.groups()
     constants = tuple(_constants(inside)) if inside is not None else ()
     return Name(script, constants, None if index is None else int(index), target)
@@ -132,7 +128,7 @@ def _constants(inside: str) -> Iterable[tuple[str, str]]:
     while True:
         match = pattern.match(inside, at)
         if match is None:
-            raise NameSyntaxError(f"[{inside}] is not a list of NAME=VALUE with commas between")
+            raise ValueError(f"[{inside}] is not a list of NAME=VALUE with commas between")
         yield match[1] or "", _canonical(match[2])
         if match.end() == len(inside):
             return
@@ -146,7 +142,7 @@ def _canonical(text: str) -> str:
     try:
         return value_text(json.loads(text))
     except ValueError:
-        raise NameSyntaxError(f"{text} is not a string in quotes") from None
+        raise ValueError(f"{text} is not a string in quotes") from None
 
 
 def joined(words: Sequence[str], targets: Collection[str]) -> list[str]:

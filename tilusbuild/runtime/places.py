@@ -18,21 +18,12 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tilusbuild.runtime import option
-from tilusbuild.runtime.errors import (
-    AmbiguousScriptError,
-    CorruptCacheError,
-    ScriptNotFoundError,
-    UntrustedPlaceError,
-)
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
 
 ENTRY_POINTS = "tilusbuild.packages"
 VARIABLE = "TILUSBUILD_CACHE_DIR"
@@ -44,32 +35,22 @@ its script is not the one that a project has."""
 
 
 class SearchPlace(NamedTuple):
-    """A tree to look in, and where it came from. `also` are trees that are searched together with
-    it: the other targets of a package that is installed in parts."""
+    """A tree to look in, and where it came from."""
 
     path: str
     origin: str
-    also: tuple[str, ...] = ()
 
     def directories(self) -> list[str]:
         """Return the scripts' directories that there are."""
-        roots = (self.path, *self.also)
-        return sorted({name for root in roots for name in _names(os.path.join(root, "scripts"))})
+        return _names(os.path.join(self.path, "scripts"))
 
     def instances(self, directory: str, start: str) -> list[str]:
-        """Return the paths of a script's current directories. Raises `CorruptCacheError` and
-        `AmbiguousScriptError`."""
-        return [
-            path for root in (self.path, *self.also) for path in _instances(root, directory, start)
-        ]
-
-
-def _instances(root: str, directory: str, start: str) -> list[str]:
-    script_root = os.path.join(root, "scripts", directory)
-    instances = [name for name in _names(script_root) if len(name) == 64]
-    current = _current(root, directory, start) if instances else None
-    kept = instances if current is None else [name for name in instances if name in current]
-    return [f"{script_root}/{name}" for name in sorted(kept)]
+        """Return the paths of a script's current directories. Raises `LoadError`."""
+        script_root = os.path.join(self.path, "scripts", directory)
+        instances = [name for name in _names(script_root) if len(name) == 64]
+        current = _current(self.path, directory, start) if instances else None
+        kept = instances if current is None else [name for name in instances if name in current]
+        return [f"{script_root}/{name}" for name in sorted(kept)]
 
 
 def _current(root: str, directory: str, start: str) -> set[str] | None:
@@ -105,7 +86,7 @@ def _of_project(by_manifest: Mapping[str, set[str]], directory: str, start: str)
     groups |= {frozenset(set().union(*packages))} if packages else set()
     if len(groups) > 1:
         named = ", ".join(sorted(by_manifest))
-        raise AmbiguousScriptError(
+        raise LoadError(
             f"several projects have a script {directory}: {named}\n"
             "  call from within one of them, or build it into a cache of its own"
         )
@@ -117,7 +98,7 @@ def _is_within(path: str, directory: str) -> bool:
 
 
 def places(where: object) -> Iterator[SearchPlace]:
-    """Yield the places to look in, in order. Raises `ScriptNotFoundError` for a place that is
+    """Yield the places to look in, in order. Raises `LoadError` for a place that is
     none."""
     if where is not None:
         yield _given(where)
@@ -149,14 +130,9 @@ def here() -> str:
 
 
 def _given(where: Any) -> SearchPlace:
-    # A module of kernels may stand for several directories: what is installed for each target.
-    parts = where.folders() if callable(getattr(where, "folders", None)) else where
-    if isinstance(parts, list | tuple) and parts:
-        first, *others = (_given(part) for part in parts)
-        return first._replace(also=tuple(other.path for other in others))
-    path = directory_of(parts)
+    path = directory_of(where)
     if not os.path.isdir(path):
-        raise ScriptNotFoundError(f"{path} is not a directory")
+        raise LoadError(f"{path} is not a directory")
     above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     if not os.path.isdir(os.path.join(path, "scripts")):
         # A project's directory stands for its cache, a script's own for the tree around it.
@@ -172,39 +148,33 @@ def directory_of(where: Any) -> str:
     `TypeError`."""
     if isinstance(where, str | os.PathLike):
         return os.path.abspath(os.fspath(where))
+    value = getattr(where, "path", None)
+    if isinstance(value, str | os.PathLike):
+        return os.path.abspath(os.fspath(value))
     if getattr(where, "__path__", None):
         return os.path.abspath(str(next(iter(where.__path__))))
-    for name in ("path", "__file__"):
-        value = getattr(where, name, None)
-        if isinstance(value, str | os.PathLike):
-            found = os.path.abspath(os.fspath(value))
-            return os.path.dirname(found) if name == "__file__" else found
+    if isinstance(file := getattr(where, "__file__", None), str):
+        return os.path.dirname(os.path.abspath(file))
     if callable(where):
         return directory_of(where())
     raise TypeError(f"where= is a path, a module or a package, not {type(where).__name__}")
 
 
 def _packages() -> Iterator[SearchPlace]:
-    """Yield what is installed. Entries NAME.TARGET are parts of one package, NAME."""
+    """Yield what is installed."""
     from importlib import metadata
-    from itertools import groupby
 
-    found = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda e: e.name.split("."))
-    for name, parts in groupby(found, key=lambda entry: entry.name.partition(".")[0]):
-        first, *others = map(_directory_of_entry, parts)
-        yield SearchPlace(first, f"package {name}", tuple(others))
-
-
-def _directory_of_entry(entry: EntryPoint) -> str:
-    try:
-        return directory_of(entry.load())
-    except Exception as error:
-        raise CorruptCacheError(f"package {entry.name} ({entry.value}): {error}") from error
+    for entry in sorted(metadata.entry_points(group=ENTRY_POINTS)):
+        try:
+            directory = directory_of(entry.load())
+        except Exception as error:
+            raise CorruptCacheError(f"package {entry.name} ({entry.value}): {error}") from error
+        yield SearchPlace(directory, f"package {entry.name}")
 
 
 def project_cache(start: str, *, named: bool = False) -> tuple[str, str]:
     """Return the cache of the project around a directory, as a build there chooses it. `named`:
-    an option said that it is this project. Raises `UntrustedPlaceError` when another user's files
+    an option said that it is this project. Raises `LoadError` when another user's files
     decide, and no option names them."""
     for directory in upwards(start):
         manifest = os.path.join(directory, "tilus.toml")
@@ -223,7 +193,7 @@ def _believed(cache: str, decide: Iterable[str], *, named: bool) -> str:
     for path in () if named else decide:
         why = distrust(path)
         if why is not None:
-            raise UntrustedPlaceError(why)
+            raise LoadError(why)
     return cache
 
 

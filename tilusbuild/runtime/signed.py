@@ -24,21 +24,17 @@ from tilusbuild.runtime.library import sha256_of
 from tilusbuild.runtime.regular import read_bytes
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
-_PAYLOAD = "application/vnd.in-toto+json"
-_STATEMENT = "https://in-toto.io/Statement/v1"
-_RELEASE = "https://in-toto.io/attestation/release/v0.1"
+PAYLOAD = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+RELEASE = "https://in-toto.io/attestation/release/v0.1"
 _LIMIT = 64 << 20
 _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
-
-
-class SignatureRefusedError(LoadError):
-    """The place is not a package that the key signed, or a file is not what was signed."""
 
 
 def check(scripts: Iterable[str], key: str) -> None:
     """Check the packages that these script directories are in, as far as they use them.
 
-    `key` is the path of a public key in PEM. Raises `SignatureRefusedError`s, and `LoadError` for
+    `key` is the path of a public key in PEM. Raises `LoadError` for
     what is not a key or where the library is missing.
     """
     lists: dict[str, Mapping[str, str]] = {}
@@ -51,63 +47,79 @@ def check(scripts: Iterable[str], key: str) -> None:
 
 def _listed(root: str, key: str) -> Mapping[str, str]:
     """Return the digests of a package's files, by their names, as they were signed."""
-    encoded, envelope = _bytes(root, LIST), _bytes(root, SIGNATURE)
+    encoded, where = _bytes(root, LIST), f"{root}/{SIGNATURE}"
+    payload = payload_of(where, _bytes(root, SIGNATURE), key)
+    digest = hashlib.sha256(encoded).hexdigest()
+    try:
+        statement = json.loads(payload)
+        release = (statement["_type"], statement["predicateType"]) == (STATEMENT, RELEASE)
+        subjects = list(statement["subject"])
+        files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise LoadError(f"{where} says nothing of a package: {error!r:.200}") from None
+    if not release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
+        raise LoadError(f"{root}: the signature is of another list: {LIST} has sha256 {digest}")
+    return files
+
+
+def payload_of(name: str, envelope: bytes, key: str) -> bytes:
+    """Return what is in a DSSE envelope that the owner of a key signed; `name` is for messages.
+    Raises `LoadError`."""
+    public = public_key(key)
     try:
         value = json.loads(envelope)
         payload = base64.b64decode(value["payload"], validate=True)
         kind = value["payloadType"]
         signatures = [base64.b64decode(each["sig"], validate=True) for each in value["signatures"]]
     except (ValueError, LookupError, TypeError, RecursionError, binascii.Error) as error:
-        raise SignatureRefusedError(
-            f"{root}/{SIGNATURE} is not a signature: {error!r:.200}"
-        ) from None
-    message = b"DSSEv1 %d %b %d %b" % (len(_PAYLOAD), _PAYLOAD.encode(), len(payload), payload)
-    if kind != _PAYLOAD or not any(_verifies(key, each, message) for each in signatures):
-        raise SignatureRefusedError(f"{root} is not signed by {key}, or was changed since")
-    digest = hashlib.sha256(encoded).hexdigest()
-    try:
-        statement = json.loads(payload)
-        release = (statement["_type"], statement["predicateType"]) == (_STATEMENT, _RELEASE)
-        subjects = list(statement["subject"])
-        files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise SignatureRefusedError(
-            f"{root}/{SIGNATURE} says nothing of a package: {error!r:.200}"
-        ) from None
-    if not release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
-        raise SignatureRefusedError(
-            f"{root}: the signature is of another list: {LIST} has sha256 {digest}"
-        )
-    return files
+        raise LoadError(f"{name} is not a signature: {error!r:.200}") from None
+    message = message_of(payload)
+    if kind != PAYLOAD or not any(_verifies(public, each, message) for each in signatures):
+        raise LoadError(f"{name} is not signed by {key}, or was changed since")
+    return payload
 
 
-def _verifies(path: str, signature: bytes, message: bytes) -> bool:
+def message_of(payload: bytes) -> bytes:
+    """Return what a DSSE signature is over."""
+    return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD), PAYLOAD.encode(), len(payload), payload)
+
+
+def public_key(path: str) -> Any:
+    """Return the public key in a PEM file. Raises `LoadError`."""
+    keys, exceptions = _library("hazmat.primitives.serialization"), _library("exceptions")
     try:
-        exceptions = importlib.import_module("cryptography.exceptions")
-        hashes = importlib.import_module("cryptography.hazmat.primitives.hashes")
-        keys = importlib.import_module("cryptography.hazmat.primitives.serialization")
-        curves = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ec")
-        rsa = importlib.import_module("cryptography.hazmat.primitives.asymmetric.rsa")
-        paddings = importlib.import_module("cryptography.hazmat.primitives.asymmetric.padding")
-    except ImportError:
-        raise LoadError("checking signatures needs: pip install cryptography") from None
-    try:
-        key: Any = keys.load_pem_public_key(read_bytes(path, _LIMIT))
+        return keys.load_pem_public_key(read_bytes(path, _LIMIT))
     except (OSError, ValueError, exceptions.UnsupportedAlgorithm) as error:
         raise LoadError(f"{path} is not a public key: {error}") from None
+
+
+def scheme_of(public: Any) -> tuple[Any, ...]:
+    """Return how signatures of a key are made, as its `sign` and `verify` take it. Raises
+    `LookupError` for a curve without a scheme."""
+    hashes = _library("hazmat.primitives.hashes")
+    curves = _library("hazmat.primitives.asymmetric.ec")
+    if isinstance(public, curves.EllipticCurvePublicKey):
+        sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
+        return (curves.ECDSA(sizes[public.curve.key_size]()),)
+    if isinstance(public, _library("hazmat.primitives.asymmetric.rsa").RSAPublicKey):
+        paddings, hashed = _library("hazmat.primitives.asymmetric.padding"), hashes.SHA256()
+        return paddings.PSS(paddings.MGF1(hashed), paddings.PSS.DIGEST_LENGTH), hashed
+    return ()
+
+
+def _verifies(public: Any, signature: bytes, message: bytes) -> bool:
     try:
-        if isinstance(key, curves.EllipticCurvePublicKey):
-            sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
-            key.verify(signature, message, curves.ECDSA(sizes[key.curve.key_size]()))
-        elif isinstance(key, rsa.RSAPublicKey):
-            hashed = hashes.SHA256()
-            salted = paddings.PSS(paddings.MGF1(hashed), paddings.PSS.AUTO)
-            key.verify(signature, message, salted, hashed)
-        else:
-            key.verify(signature, message)
-    except (exceptions.InvalidSignature, LookupError, TypeError, AttributeError):
+        public.verify(signature, message, *scheme_of(public))
+    except (_library("exceptions").InvalidSignature, LookupError, TypeError, AttributeError):
         return False
     return True
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(f"cryptography.{name}")
+    except ImportError:
+        raise LoadError("checking signatures needs: pip install cryptography") from None
 
 
 def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
@@ -120,13 +132,13 @@ def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
             present += [*names, *(n for n in listed if n.startswith(f"programs/{program}/"))]
     for name in dict.fromkeys(present):
         if name not in listed:
-            raise SignatureRefusedError(f"{root}/{name} is not in the signed list")
+            raise LoadError(f"{root}/{name} is not in the signed list")
         try:
             found = sha256_of(os.path.join(root, name))
         except OSError as error:
-            raise SignatureRefusedError(f"{root}/{name} cannot be read: {error.strerror}") from None
+            raise LoadError(f"{root}/{name} cannot be read: {error.strerror}") from None
         if found != listed[name]:
-            raise SignatureRefusedError(f"{root}/{name} is not what was signed: sha256 {found}")
+            raise LoadError(f"{root}/{name} is not what was signed: sha256 {found}")
 
 
 def _programs_of(root: str, script: str) -> list[str]:
@@ -151,4 +163,4 @@ def _bytes(root: str, name: str) -> bytes:
     try:
         return read_bytes(os.path.join(root, name), _LIMIT)
     except OSError as error:
-        raise SignatureRefusedError(f"{root}/{name}: {error.strerror}: no signed package") from None
+        raise LoadError(f"{root}/{name}: {error.strerror}: no signed package") from None

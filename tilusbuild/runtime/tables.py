@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import CorruptTableError, TableOutOfRangeError, WrongDeviceTableError
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
@@ -62,15 +62,9 @@ class TableFile(NamedTuple):
     refused: tuple[Refusal, ...] = ()
 
 
-def read_tables(script: Script) -> tuple[Table, ...]:
-    """Return all tables of a script; none without a file. Raises `CorruptTableError`,
-    `TableOutOfRangeError`."""
-    return read_dispatch(script).tables
-
-
 def read_dispatch(script: Script) -> TableFile:
-    """Return all that the file of a script says; nothing without a file. Raises as
-    `read_tables`."""
+    """Return all that the file of a script says; nothing without a file. Raises
+    `CorruptCacheError`."""
     path = os.path.join(script.path, FILE)
     try:
         with open_file(path) as file:
@@ -78,7 +72,7 @@ def read_dispatch(script: Script) -> TableFile:
     except FileNotFoundError:
         return TableFile()
     except OSError as error:
-        raise CorruptTableError(f"{path} cannot be read: {error.strerror}") from None
+        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     try:
         if len(data) > LIMIT:
             raise ValueError("larger than any table")
@@ -86,7 +80,7 @@ def read_dispatch(script: Script) -> TableFile:
         return TableFile(_tables(script, path, value), read_refusals(value.get("refused", [])))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise CorruptTableError(f"{path} is not a dispatch table: {why}\n  {_MEND}") from None
+        raise CorruptCacheError(f"{path} is not a dispatch table: {why}\n  {_MEND}") from None
 
 
 _MEND = "mend or delete it; `tilusbuild tune` makes it again"
@@ -95,7 +89,7 @@ _MEND = "mend or delete it; `tilusbuild tune` makes it again"
 def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
     """Return the first that holds on the device; None when there is none at all.
 
-    Raises `WrongDeviceTableError` when there are tables and none of them holds.
+    Raises `LoadError` when there are tables and none of them holds.
     """
     wanted = device.fingerprint(script.hash)
     reasons = []
@@ -105,7 +99,7 @@ def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Tabl
             return table
         reasons.append(reason)
     if reasons:
-        raise WrongDeviceTableError(
+        raise LoadError(
             f"{os.path.join(script.path, FILE)}: no table holds on {device}: {'; '.join(reasons)}"
         )
     return None
@@ -147,12 +141,12 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
         if seconds is not None and not _is_time(seconds):
             raise ValueError(f"no time: {row!r:.80}")
         if not 0 <= program < len(script.programs):
-            raise TableOutOfRangeError(
+            raise CorruptCacheError(
                 f"{path}: sizes {key} choose program {program}, and there are"
                 f" {len(script.programs)}\n  {_MEND}"
             )
         if program in script.not_built:
-            raise TableOutOfRangeError(
+            raise CorruptCacheError(
                 f"{path}: sizes {key} choose program {program}, which is"
                 f" {script.not_built[program]}\n  {_MEND}"
             )

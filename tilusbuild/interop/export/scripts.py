@@ -22,7 +22,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.tables import Table, read_tables
+from tilusbuild.runtime.tables import Table, read_dispatch
 from tilusbuild.status import Status
 
 
@@ -128,7 +128,7 @@ def _script(
     path = cache.script_path(name, digest)
     try:
         script = read_script(path)
-        tables = read_tables(script)
+        tables = read_dispatch(script).tables
     except LoadError as error:
         raise UnreadableScriptError(str(error)) from None
     programs = tuple(
