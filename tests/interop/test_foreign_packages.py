@@ -40,10 +40,10 @@ def packed(cache: Path, output: Path, form: str = "tar.zst", *, skip_broken: boo
     """The path of the package that a cache makes."""
     found = read(str(cache))
     contents = collect(found, "carried", "1", skip_broken=skip_broken).contents
-    (made,) = pack.write(
+    ((_, path, _),) = pack.write(
         PackageOrder("carried", PackageSection(), found.system, "1"), contents, [form], str(output)
     )
-    return made.path
+    return path
 
 
 def listed(package: str) -> FileList:
@@ -289,10 +289,10 @@ def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> 
     wrong = _with(contents.listed, entries=entries)
     contents = replace(contents, listed=wrong, encoded=wrong.encode())
     order = PackageOrder("carried", PackageSection(), found.system, "1")
-    (made,) = pack.write(order, contents, ["tar.zst"], str(tmp_path / "dist"))
-    assert {each.kind for each in problems_of(made.path)} == {"CodeMismatch"}
+    ((_, path, _),) = pack.write(order, contents, ["tar.zst"], str(tmp_path / "dist"))
+    assert {each.kind for each in problems_of(path)} == {"CodeMismatch"}
     with pytest.raises(PackageError):
-        install(made.path, tmp_path / "there")
+        install(path, tmp_path / "there")
     assert not list((tmp_path / "there").iterdir())
 
 

@@ -76,13 +76,12 @@ def test_the_requested_date_is_in_the_files_and_not_in_the_list(project: Any, pa
         file = archive.extractfile("tilus-package.json")
         assert file is not None
         assert file.read() == (packed / STEM / "tilus-package.json").read_bytes()
-    with zipfile.ZipFile(made / "marks-1.2-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(next(made.glob("*.whl"))) as wheel:
         assert {info.date_time for info in wheel.infolist()} == {(2023, 11, 14, 22, 13, 20)}
 
 
 # ---- wheels ------------------------------------------------------------------------------------
 
-WHEELS = {"marks": "any", "marks_host": "manylinux", "marks_spare": "manylinux"}
 CALL = """\
 import sys
 from importlib.abc import MetaPathFinder
@@ -105,17 +104,15 @@ print(list(y.data), marks.load("mark", target="host").select(n=3).why)
 """
 
 
-def test_wheels_one_a_target_and_one_that_finds_them(packed: Path) -> None:
-    made = {path.name.split("-")[0]: path for path in packed.glob("*.whl")}
-    assert made.keys() == WHEELS.keys()
-    for name, path in made.items():
-        assert path.name.startswith(f"{name}-1.2-py3-none-{WHEELS[name]}")
-        with zipfile.ZipFile(path) as wheel:
-            check_record(wheel, f"{name}-1.2.dist-info")
-    with zipfile.ZipFile(made["marks"]) as wheel:
+def test_the_wheel_holds_the_package_and_a_record(packed: Path) -> None:
+    (path,) = packed.glob("*.whl")
+    assert path.name.startswith("marks-1.2-py3-none-manylinux")
+    with zipfile.ZipFile(path) as wheel:
+        check_record(wheel, "marks-1.2.dist-info")
         said = wheel.read("marks-1.2.dist-info/METADATA").decode()
-    assert 'Requires-Dist: marks-host==1.2; extra == "host"' in said
-    assert "tilusbuild" not in said
+        assert "tilusbuild" not in said
+        data = wheel.read("marks/tilus/tilus-package.json")
+    assert data == (packed / STEM / "tilus-package.json").read_bytes()
 
 
 def check_record(wheel: zipfile.ZipFile, about: str) -> None:
@@ -126,18 +123,6 @@ def check_record(wheel: zipfile.ZipFile, about: str) -> None:
         data = wheel.read(name)
         encoded = base64.urlsafe_b64encode(bytes.fromhex(sha256_bytes(data))).rstrip(b"=")
         assert (digest, int(size)) == (f"sha256={encoded.decode()}", len(data))
-
-
-def test_each_targets_wheel_is_a_package_by_itself(packed: Path) -> None:
-    for target, scripts in (("host", 3), ("spare", 1)):
-        (path,) = packed.glob(f"marks_{target}-*.whl")
-        with zipfile.ZipFile(path) as wheel:
-            inside = f"marks_{target}/tilus/"
-            found = parse(wheel.read(f"{inside}tilus-package.json"))
-            names = {name.removeprefix(inside) for name in wheel.namelist() if inside in name}
-            assert names == {"tilus-package.json", *found.files}
-        assert (found.name, set(found.targets)) == (f"Marks-{target}", {target})
-        assert len(found.scripts) == scripts
 
 
 def installed(wheels: list[Path], directory: Path) -> Path:
@@ -168,23 +153,11 @@ def call(site: Path, tmp_path: Path) -> str:
     return done.stdout.strip()
 
 
-def test_python_tvm_ffi_and_the_wheels_are_enough(packed: Path, tmp_path: Path) -> None:
+def test_python_tvm_ffi_and_the_wheel_are_enough_and_tilusbuild_finds_it(
+    packed: Path, tmp_path: Path
+) -> None:
     site = installed(sorted(packed.glob("*.whl")), tmp_path / "site")
     assert call(site, tmp_path) == "[12.0, 22.0, 32.0] rule: n <= 4"
-
-
-def test_one_wheel_when_it_is_not_split(project: Any, packed: Path, tmp_path: Path) -> None:
-    project.append("[package.Marks]\nsplit = false\n")
-    (path,) = project.package("--format", "wheel").iterdir()
-    with zipfile.ZipFile(path) as wheel:
-        data = wheel.read("marks/tilus/tilus-package.json")
-    assert data == (packed / STEM / "tilus-package.json").read_bytes()
-    site = installed([path], tmp_path / "site")
-    assert call(site, tmp_path) == "[12.0, 22.0, 32.0] rule: n <= 4"
-
-
-def test_tilusbuild_finds_what_is_installed(packed: Path, tmp_path: Path) -> None:
-    site = installed(sorted(packed.glob("*.whl")), tmp_path / "site")
     code = (
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
         "import tilusbuild, marks\n"

@@ -43,12 +43,6 @@ def test_another_path_umask_user_and_time_give_the_same_bytes(
     assert tree(made) == tree(packed)
 
 
-def test_a_cache_built_again_gives_the_same_bytes(project: Any, packed: Path) -> None:
-    shutil.rmtree(project.cache)
-    project.run("build", "-j1")
-    assert tree(project.package(*ALL)) == tree(packed)
-
-
 def test_the_list_is_of_all_that_is_there(packed: Path) -> None:
     found = listed(packed)
     there = tree(packed / STEM)
@@ -101,14 +95,6 @@ def test_sources_and_logs_when_asked_for(project: Any) -> None:
     (directory / "module/lib.so").unlink()
     assert os.system(f"{directory}/module/compile.sh >/dev/null") == 0
     assert (directory / "module/lib.so").read_bytes() == library
-
-
-def test_a_program_is_whole_by_its_own_word(packed: Path) -> None:
-    from tilusbuild.cache.entries import read_entry
-
-    for program in listed(packed).programs:
-        entry = read_entry(str(packed / STEM / "programs" / program), program)
-        assert sorted(entry.meta["files"]) == ["module/lib.so", "options.txt", "program.txt"]
 
 
 def test_only_what_dispatch_can_choose(project: Any) -> None:
@@ -220,42 +206,3 @@ def test_schedules_that_do_not_compile_stay_behind(project: Any) -> None:
     project.run("build")
     found = listed(project.package("--format", "dir"))
     assert [len(s.programs) for s in found.scripts] == [1, 1, 3, 3]
-
-
-KERNEL = 'extern "C" __global__ void fill(float *x, int n) { if (threadIdx.x < n) x[0] = 1; }\n'
-CUDA = """\
-edition = 1
-[project]
-name = "Fills"
-version = "1.0"
-[target.many]
-arch = ["sm_80", "sm_90a"]
-ptx = true
-[script.fill]
-template = "fill.cu.j2"
-kernel = "fill"
-args = { x = { type = "f32*[n]", out = true }, n = "i32" }
-launch = { grid = [1], block = [32] }
-"""
-
-
-@pytest.mark.nvcc
-def test_the_code_in_a_library_is_read_from_it(tmp_path: Path, project: Any) -> None:
-    for name, text in (("tilus.toml", CUDA), ("fill.cu.j2", KERNEL), (".git", "")):
-        (tmp_path / name).write_text(text)
-    fills = type(project)(tmp_path)
-    fills.run("build")
-    made = fills.package("--format", "dir,wheel")
-    found = parse((made / "Fills-1.0" / "tilus-package.json").read_bytes())
-    (program,) = found.programs.values()
-    assert {(image.kind, image.arch) for image in program.images} == {
-        ("sass", "sm_80"),
-        ("sass", "sm_90a"),
-        ("ptx", "sm_80"),
-    }
-    target = found.targets["many"]
-    assert (target.kind, target.archs, target.ptx) == ("cuda", ("sm_80", "sm_90a"), True)
-    assert target.toolkit is not None
-    assert [path.name for path in made.glob("*.whl")] == [
-        f"fills-1.0-py3-none-manylinux_2_17_{os.uname().machine}.whl"
-    ]

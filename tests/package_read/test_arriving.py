@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +24,7 @@ def held(hand: Hand) -> list[list[tuple[str, int, bytes]]]:
 
 def read(reader: MemoryReader, hand: Hand, skip: Any = frozenset()) -> dict[str, bytes]:
     found = members(reader, hand.listing, skip)
-    return {member.path: b"".join(member.pieces()) for member in found}
-
-
-def test_every_file_arrives(hand: Hand) -> None:
-    assert read(MemoryReader(hand.listed(), held(hand)), hand) == hand.files
+    return {member.path: b"".join(member.pieces) for member in found}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -37,19 +32,6 @@ def test_the_order_does_not_matter(hand: Hand, seed: int) -> None:
     files = [file for layer in held(hand) for file in layer]
     random.Random(seed).shuffle(files)
     assert verify(MemoryReader(hand.listed(), [files]), Limits()).problems == ()
-
-
-def test_a_layer_that_is_not_needed_is_not_asked_for(hand: Hand) -> None:
-    reader = MemoryReader(hand.listed(), held(hand))
-    found = read(reader, hand, skip={0})
-    assert reader.asked == [1]
-    assert {"mark"} & {path.split("/")[1] for path in found} == set()
-
-
-def test_a_file_left_unread_is_not_a_missing_file(hand: Hand) -> None:
-    reader = MemoryReader(hand.listed(), held(hand))
-    paths = [a.path for a in members(reader, hand.listing)]
-    assert sorted(paths) == sorted(hand.files)
 
 
 @pytest.mark.parametrize("change", [lambda data: data + b"more", lambda data: data[:-1]])
@@ -72,13 +54,6 @@ def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Hand) -> None:
     found = members(reader, hand.listing, refuse=told.append)
     assert {a.path for a in found} == hand.files.keys() - {gone[0]}
     assert [error.kind for error in told] == ["UnlistedFile", "UnsafeName", "MissingFile"]
-
-
-def test_a_package_of_nothing(hand: Hand, tmp_path: Path) -> None:
-    empty: dict[str, Any] = {"scripts": (), "programs": {}, "targets": {}}
-    hand.files = {}
-    reader = MemoryReader(hand.relist(**empty).listed(), [])
-    assert verify(reader, Limits()).problems == ()
 
 
 def test_limits_are_the_lists_size_and_the_ratio(hand: Hand) -> None:

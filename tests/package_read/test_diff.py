@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.packages import Hand, by_hand
+from support.packages import Hand
 from support.project import Project
 from tilusbuild.package.diff import PackageChange, changes, side
 from tilusbuild.package.extract import Limits
@@ -47,26 +47,6 @@ def test_an_edit_of_a_template(own_project: Project, hand: Hand, tmp_path: Path)
     assert found == [
         PackageChange("program", "changed", "twice cpu", ("the rendered source changed",))
     ]
-
-
-def test_a_flag_changes_every_program_for_one_reason(
-    own_project: Project, hand: Hand, tmp_path: Path
-) -> None:
-    edited(
-        own_project,
-        "tilus.toml",
-        'version = "0.1.0"',
-        'version = "0.1.0"\n[build]\ndefines = { X = 1 }',
-    )
-    new = by_hand(own_project.cache).archive(tmp_path / "new")
-    found = between(hand.archive(tmp_path / "old"), new)
-    assert [change.label for change in found] == [
-        "mark cpu (variant = 0)",
-        "mark cpu (variant = 1)",
-        "mark cpu (variant = 2)",
-        "twice cpu",
-    ]
-    assert all("-DX=1" in change.reasons[0] for change in found)
 
 
 def test_schedules_and_scripts_that_come_and_go(

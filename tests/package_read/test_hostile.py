@@ -73,30 +73,8 @@ def assert_nothing_came(target: Path) -> None:
 # The container.
 
 
-@pytest.mark.parametrize("carrier", ["archive", "wheel"])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_that_is_cut_short(hand: Hand, carrier: str, share: float, tmp_path: Path) -> None:
-    path = hand.write(carrier, tmp_path)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-    assert refusal(path).kind in ("Truncated", "NoPackage")
-
-
-def test_a_blob_that_is_cut_short(hand: Hand, tmp_path: Path) -> None:
-    path = hand.write("oci", tmp_path)
-    largest = max((path / "blobs/sha256").iterdir(), key=lambda blob: blob.stat().st_size)
-    largest.write_bytes(largest.read_bytes()[:-10])
-    assert refusal(path).kind == "Truncated"
-
-
 def test_a_layer_that_is_missing(hand: Hand, tmp_path: Path) -> None:
     path = packages.archive(tmp_path / "p", hand.listed(), [packages.tar(hand.layers()[0])])
-    assert refusal(path).kind == "Truncated"
-
-
-def test_bytes_after_the_end(hand: Hand, tmp_path: Path) -> None:
-    path = hand.archive(tmp_path / "p")
-    path.write_bytes(path.read_bytes() + packages.frame(b"more"))
     assert refusal(path).kind == "Truncated"
 
 
@@ -127,23 +105,12 @@ def test_a_window_that_takes_a_gigabyte(hand: Hand, tmp_path: Path) -> None:
 # Names.
 
 
-NAMES = {
-    "absolute": "/tmp/evil",
-    "parent": "../evil",
-    "parent within": "programs/../../evil",
-    "dot": "./scripts/x",
-    "empty part": "scripts//x",
-    "backslash": "programs\\..\\evil",
-    "control character": "programs/\x07evil",
-    "drive": "C:/evil",
-}
-
-
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_a_name_that_leads_elsewhere(hand: Hand, name: str, tmp_path: Path) -> None:
+def test_a_name_that_leads_elsewhere(hand: Hand, tmp_path: Path) -> None:
     *layers, last = map(packages.tar, hand.layers())
     path = packages.archive(
-        tmp_path / "p", hand.listed(), [*layers, last + packages.member(name, b"evil")]
+        tmp_path / "p",
+        hand.listed(),
+        [*layers, last + packages.member("programs/../../evil", b"evil")],
     )
     assert refusal(path).kind == "UnsafeName"
 

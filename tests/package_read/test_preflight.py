@@ -118,25 +118,6 @@ def test_which_target_serves_which_gpu(
     assert result.ok == (target is not None)
 
 
-def test_without_ptx_a_later_gpu_gets_nothing(hand: Hand, tmp_path: Path) -> None:
-    path = for_targets(hand, {**AMPERE, "ptx": False}, HOPPER).archive(tmp_path / "p")
-    result = ask(path, DescribedHost(gpu("sm_100"), MACHINE))
-    assert not result.ok
-    assert [judged.suits for judged in result.instances[0].evaluations] == [None, None]
-
-
-@pytest.mark.parametrize(
-    ("driver", "arch", "target"),
-    [(13000, "sm_80", "ampere"), (12080, "sm_80", None), (13000, "sm_120", "ampere")],
-)
-def test_a_driver_that_is_too_old(
-    hand: Hand, driver: int, arch: str, target: str | None, tmp_path: Path
-) -> None:
-    path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
-    (answer,) = ask(path, DescribedHost(gpu(arch, driver), MACHINE)).instances
-    assert (answer.chosen.target if answer.chosen else None) == target
-
-
 def test_code_that_is_not_what_its_target_says(hand: Hand, tmp_path: Path) -> None:
     """Given a program whose binary holds code for sm_90 only, when its target says sm_80, then
     that program is told: the runtime would refuse it at its first call."""

@@ -65,13 +65,10 @@ def test_each_gpu_gets_the_right_answer(project: Project, tmp_path: Path) -> Non
         "sm_120": "ampere",
     }
     devices = [word for arch in answers for word in ("--device", arch)]
-    parts = {name for name in os.listdir(tmp_path / "dist") if name.endswith("_64.whl")}
-    assert len(parts) == 2
-    for made in parts:
-        own.run("verify", f"dist/{made}")
-        own.run("install", f"dist/{made}", "--cache-dir", "installed")
+    (wheel,) = (name for name in os.listdir(tmp_path / "dist") if name.endswith(".whl"))
+    own.run("install", f"dist/{wheel}", "--cache-dir", "installed")
     assert own.run("diff", "installed", ".cache").out == "nothing changed\n"
-    for made in ("two-targets-1.0.0", "two-targets-1.0.0.tar.zst", "two-targets-1.0.0.oci"):
+    for made in ("two-targets-1.0.0", "two-targets-1.0.0.tar.zst", "two-targets-1.0.0.oci", wheel):
         path = f"dist/{made}"
         own.run("verify", path)
         lines = own.run("preflight", path, *devices, "--json").out.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -34,7 +33,7 @@ class MemoryReader:
             if number not in skip:
                 self.asked.append(number)
                 for path, size, data in layer:
-                    yield ContainerFile(path, size, io.BytesIO(data).read)
+                    yield ContainerFile(path, size, iter([data]))
 
     def close(self) -> None:
         return None

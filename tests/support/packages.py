@@ -24,7 +24,13 @@ from cryptography.hazmat.primitives import serialization
 from tilusbuild._version import __version__
 from tilusbuild.binary import read_archs, read_needs
 from tilusbuild.package.contents import HostRequirements
-from tilusbuild.package.formats.wheels import last_line, metadata, record_line, whole
+from tilusbuild.package.formats.wheels import (
+    code_of,
+    distribution,
+    last_line,
+    metadata,
+    record_line,
+)
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
@@ -102,11 +108,10 @@ class Hand:
         return path
 
     def wheel(self, path: Path) -> Path:
-        wheel = whole(self.listing.name, self.listing.version)
-        code = {f"{wheel.module}/{name}": wheel.code[name] for name in sorted(wheel.code)}
+        wheel = distribution(self.listing)
         files = sorted(self.files.items())
         inside = {f"{wheel.module}/tilus/{n}": d for n, d in [*self.first(), *files]}
-        entries = {**code, **inside, **dict(metadata(wheel, self.listing.needs))}
+        entries = {**dict(code_of(wheel.title, wheel.module)), **inside, **dict(metadata(wheel))}
         lines = [
             record_line(name, hashlib.sha256(data).hexdigest(), len(data))
             for name, data in entries.items()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.contents import Contents
-    from tilusbuild.package.pack import Attest, PackageFile
+    from tilusbuild.package.pack import Attest
 
 _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 
@@ -57,7 +57,7 @@ class PackageFileLine(JsonLine, frozen=True):
     format: str
     path: str
     size: int
-    digest: str | None
+    digest: str
 
 
 class PackageLine(JsonLine, frozen=True):
@@ -120,22 +120,24 @@ def _formats(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def show_files(arguments: Common, made: Sequence[PackageFile]) -> None:
-    """Print the path, size and digest of what was written."""
-    for each in made:
+def show_files(arguments: Common, made: Sequence[tuple[str, str, int]], digest: str) -> None:
+    """Print the format, path and size of what was written; `digest` is the list's."""
+    for form, path, size in made:
         if arguments.json:
-            emit(PackageFileLine(each.format, each.path, each.size, each.digest))
+            emit(PackageFileLine(form, path, size, digest))
             continue
-        print(each.path)
+        print(path)
         if not arguments.quiet:
-            digest = f", sha256 {each.digest}" if each.digest else ""
-            say(f"  {each.format}, {each.size} bytes{digest}\n")
+            say(f"  {form}, {size} bytes, sha256 {digest}\n")
 
 
 def _show_made(
-    arguments: PackageArgs, order: PackageOrder, contents: Contents, made: list[PackageFile]
+    arguments: PackageArgs,
+    order: PackageOrder,
+    contents: Contents,
+    made: list[tuple[str, str, int]],
 ) -> None:
-    show_files(arguments, made)
+    show_files(arguments, made, contents.digest)
     if arguments.json:
         listed = contents.listed
         counts = (len(listed.programs), len(listed.files), listed.size)

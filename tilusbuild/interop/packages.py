@@ -135,7 +135,7 @@ def package(arguments: PackCacheArgs) -> int:
             say(f"left out: {path}: {why}\n")
     if not arguments.json:
         say(pickle_warning(listed))
-    show_files(arguments, made)
+    show_files(arguments, made, found.contents.digest)
     if arguments.json:
         counts = (len(found.entries), count_pickles(listed), len(listed.files), listed.size)
         emit(PackedCacheLine(name, version, found.contents.digest, cache.system, *counts))

@@ -300,8 +300,6 @@ class PackageSection(Table, frozen=True):
     programs: Literal["all", "dispatched"] = "all"
     """`dispatched`: only the programs that a rule, a dispatch table or the default can choose; of a
     script that has a model and no table, all."""
-    split: bool = True
-    """A wheel for each target, and one that finds them."""
     max_size: Annotated[Size | None, Key(examples=["100MB"])] = None
     """The maximum size of each package file; more is an error."""
 

@@ -11,22 +11,18 @@ program's library and texts, or several where a container mixes them up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.cache.index import programs
-from tilusbuild.cache.tree import Tree
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
     Limits,
-    PackageMember,
     Refuse,
     check_limits,
     members,
@@ -47,6 +43,7 @@ from tilusbuild.package.listing import (
 from tilusbuild.package.model import (
     MAX_LIBRARY_SIZE,
     PROGRAM_FILES,
+    ContainerFile,
     Reader,
     images_text,
     numbers_of,
@@ -61,7 +58,6 @@ from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
-from tilusbuild.status import Status
 
 _MAX_TEXT_SIZE = 64 << 20
 _MAX_WAITING = 512 << 20
@@ -137,7 +133,7 @@ class Checker(Struct):
             else:
                 self._files.setdefault(f"{kind}/{digest}", {})[_within(path)] = entry
 
-    def take(self, member: PackageMember, *, keep: bool) -> None:
+    def take(self, member: ContainerFile, *, keep: bool) -> None:
         """Read a file to its end. Raises `PackageError`, and what the reader
         raises."""
         if self._content is not None:
@@ -146,7 +142,7 @@ class Checker(Struct):
         kind, _, digest = names.root_of(member.path)
         name = _within(member.path)
         wanted = {layout.PROGRAMS: PROGRAM_FILES, layout.INCLUDE: (layout.MANIFEST,)}.get(kind, ())
-        pieces = write_member(member, self.directory) if keep else member.pieces()
+        pieces = write_member(member, self.directory) if keep else member.pieces
         if name not in wanted:
             for _ in pieces:
                 pass
@@ -170,18 +166,18 @@ class Checker(Struct):
             if not self._left[script.hash]:
                 self._report(check_script, self.listing, script, self.directory)
 
-    def _take_part(self, checker: ContentChecker, member: PackageMember, *, keep: bool) -> None:
-        wanted = checker.wants(member.path, member.entry.size)
-        pieces = write_member(member, self.directory) if keep else member.pieces()
+    def _take_part(self, checker: ContentChecker, member: ContainerFile, *, keep: bool) -> None:
+        wanted = checker.wants(member.path, member.size)
+        pieces = write_member(member, self.directory) if keep else member.pieces
         data = b"".join(piece if wanted else b"" for piece in pieces)
         if wanted:
             self._report(checker.check, member.path, data)
 
-    def _admit(self, member: PackageMember, limit: int) -> None:
-        if member.entry.size > limit:
+    def _admit(self, member: ContainerFile, limit: int) -> None:
+        if member.size > limit:
             raise over_limit(f"{member.path} has more than {limit} bytes")
         # A container that leaves every program one file short would fill the memory.
-        self._waiting += member.entry.size
+        self._waiting += member.size
         if self._waiting > _MAX_WAITING:
             raise over_limit("the files of its programs are too far apart")
 
@@ -354,31 +350,3 @@ def _check_dispatcher(where: str, directory: str) -> None:
         raise inconsistent(f"{where}/{direct.FILE} is corrupt: {error}") from None
     if found != library["sha256"]:
         raise inconsistent(f"{where}: the dispatcher is not what was built")
-
-
-# The libraries of a cache.
-
-
-def code_problems(cache: Tree) -> Iterator[str]:
-    """Read the libraries of a cache again, and yield each whose code is not what its `meta.json`
-    says, in the order of hashes. What is not whole is left to the cache's own check."""
-    for program in programs(cache):
-        entry = lookup(cache, program)
-        if entry is None or entry.status != Status.BUILT:
-            continue
-        product = product_of(entry.meta)
-        if product.endswith(".a"):
-            continue
-        where = f"{layout.PROGRAMS}/{program}/{product}"
-        try:
-            images = read_archs(read_bytes(os.path.join(entry.path, product)))
-        except (BinaryError, OSError) as error:
-            yield f"{where}: {error}"
-            continue
-        held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
-        recorded = {
-            (image.get("kind"), image.get("arch")) for image in entry.meta.get("images", ())
-        }
-        if held != recorded:
-            texts = images_text(held), images_text(recorded)
-            yield f"{where} holds code for {texts[0]}; {layout.META} says {texts[1]}"

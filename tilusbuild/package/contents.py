@@ -9,22 +9,16 @@ exception: compilers seldom mark it, so the recorded `-march` of host code count
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tilusbuild.binary import Needs as LibraryNeeds
-from tilusbuild.binary import read_needs
-from tilusbuild.cache import layout
-from tilusbuild.package import names
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
     HostNeeds,
-    ProgramEntry,
-    digest_of_inputs,
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
@@ -66,53 +60,6 @@ def read_file(path: str) -> bytes:
         return read_bytes(path)
     except OSError as error:
         raise cannot_pack(f"{path} cannot be read: {error.strerror}") from None
-
-
-# One target of several.
-
-
-def only_target(contents: Contents, target: str) -> Contents:
-    """Return the package NAME-TARGET, without attestations: those are about another list. Raises
-    `PackageError`."""
-    listed = contents.listed
-    scripts = tuple(script for script in listed.scripts if script.target == target)
-    programs: dict[str, ProgramEntry] = {}
-    for script in scripts:
-        for digest in script.programs:
-            owned = replace(listed.programs[digest], script=script.script, target=target)
-            programs.setdefault(digest, owned)
-    hashes = [script.hash for script in scripts]
-    kept = {*hashes, *programs, *_headers_of(contents, programs)}
-    files = {path: f for path, f in listed.files.items() if names.root_of(path)[2] in kept}
-    part = replace(
-        listed,
-        name=f"{listed.name}-{target}",
-        inputs=digest_of_inputs(hashes, programs, files),
-        targets={target: listed.targets[target]},
-        needs=_needs(contents, files),
-        scripts=scripts,
-        programs=programs,
-        files=files,
-    )
-    return Contents(part, part.encode(), contents.origins, {})
-
-
-def _headers_of(contents: Contents, programs: Iterable[str]) -> set[str]:
-    """Return the digests of the header directories that the programs' `compile.sh` name."""
-    paths = (f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH}" for program in programs)
-    texts = (contents.read(path) for path in paths if path in contents.listed.files)
-    return {digest for text in texts for digest in layout.mentioned_headers(text)}
-
-
-def _needs(contents: Contents, files: Iterable[str]) -> HostNeeds:
-    requirements = HostRequirements()
-    for path in files:
-        if path.endswith(".so"):
-            options = path.removesuffix(layout.LIBRARY) + layout.OPTIONS_TXT
-            text = contents.read(options) if options in contents.listed.files else b""
-            library = read_needs(contents.read(path))
-            requirements.add(path, library, text.decode("utf-8", "replace"))
-    return requirements.needs()
 
 
 # What a host must have.

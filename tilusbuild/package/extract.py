@@ -21,7 +21,6 @@ from tilusbuild.package.listing import FileEntry, FileList, layers
 from tilusbuild.package.model import ContainerFile, Reader
 from tilusbuild.state.files import hasher
 
-_READ_SIZE = 1 << 18
 _MAX_SCRIPT_FILE = 32 << 20
 """Bytes of a file of a script, such as the list of 200,000 programs."""
 _MAX_SCRIPTS = 1 << 30
@@ -43,40 +42,30 @@ class Limits(Struct, frozen=True):
     """Bytes that the ratio does not count."""
 
 
-class PackageMember(Struct, frozen=True):
-    """A listed file of a package. Its pieces are read once, before the next file is asked for."""
-
-    path: str
-    entry: FileEntry
-    _item: ContainerFile
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the content. Raises `PackageError` after the last piece when it is not what is
-        listed, and what the reader raises."""
-        found, left = hasher(), self.entry.size
-        while piece := self._item.read(min(_READ_SIZE, left) or 1):
-            # One byte more than is listed is enough to refuse: an endless file is not read on.
-            left -= len(piece)
-            found.update(piece)
-            if left < 0:
-                break
-            yield piece
-        if left:
-            raise changed(f"{self.path} has another size than the {self.entry.size} bytes listed")
-        if found.hexdigest() != self.entry.sha256:
-            raise changed(
-                f"{self.path} was modified: sha256 {found.hexdigest()}, listed {self.entry.sha256}"
-            )
+def _checked(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[bytes]:
+    """Yield the content. Raises `PackageError` after the last piece when it is not what is listed,
+    and what the reader raises."""
+    found, left = hasher(), entry.size
+    for piece in pieces:
+        left -= len(piece)
+        if left < 0:  # an endless file is not read on
+            break
+        found.update(piece)
+        yield piece
+    if left:
+        raise changed(f"{path} has another size than the {entry.size} bytes listed")
+    if found.hexdigest() != entry.sha256:
+        raise changed(f"{path} was modified: sha256 {found.hexdigest()}, listed {entry.sha256}")
 
 
-def write_member(member: PackageMember, directory: str) -> Iterator[bytes]:
-    """Yield the pieces, each after it was written to the file's place below `directory`. Raises as
-    `pieces`, and `OSError`. The directory is private, so that nothing in it leads out."""
+def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
+    """Yield the pieces, each after it was written to the file's place below `directory`, which is
+    private, so that nothing in it leads out. Raises what reading raises, and `OSError`."""
     path = os.path.join(directory, member.path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with os.fdopen(handle, "wb") as file:
-        for piece in member.pieces():
+        for piece in member.pieces:
             file.write(piece)
             yield piece
 
@@ -112,8 +101,9 @@ def members(
     listing: FileList,
     skip: Container[int] = frozenset(),
     refuse: Refuse = raising,
-) -> Iterator[PackageMember]:
-    """Yield the listed files in the container's order, but for those of layers to skip.
+) -> Iterator[ContainerFile]:
+    """Yield the listed files in the container's order, but for those of layers to skip. Pieces
+    end in `PackageError` when they are not what is listed.
 
     `skip` are the layers' numbers. `refuse` is called with what is wrong with a name, a size, or
     the set of files, and may return: the file is left out then. Raises what the reader raises."""
@@ -126,7 +116,7 @@ def members(
         if error is not None:
             refuse(error)
             continue
-        yield PackageMember(item.path, listing.files[item.path], item)
+        yield item._replace(pieces=_checked(item.pieces, item.path, listing.files[item.path]))
     for path in sorted(waiting - seen):
         refuse(missing(f"{path} is listed, and missing"))
 

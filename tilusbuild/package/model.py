@@ -8,7 +8,7 @@ are there twice, numbers that are not whole or are negative, and what nests with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from msgspec import Meta, Struct
@@ -18,6 +18,8 @@ from tilusbuild.cache import layout
 from tilusbuild.package.errors import malformed, over_limit
 from tilusbuild.runtime import direct
 
+READ_SIZE = 1 << 18
+"""Bytes of a piece, at most."""
 MAX_ATTESTATION_SIZE = 16 << 20
 """Bytes of a signature, a provenance or an SBOM."""
 
@@ -30,8 +32,8 @@ class ContainerFile(NamedTuple):
 
     path: str
     size: int
-    read: Callable[[int], bytes]
-    """Return the next bytes, at most so many; b"" at the end. Valid until the next item."""
+    pieces: Iterator[bytes]
+    """The content. To be taken once, and before the next file is asked for."""
 
     def content(self, limit: int) -> bytes:
         """Return the whole content. Raises `PackageError` for more than `limit` bytes."""
@@ -39,7 +41,7 @@ class ContainerFile(NamedTuple):
             raise over_limit(f"{self.path} has {self.size} bytes; at most {limit} are read")
         # What a container claims is not what it holds: a file can grow while it is read.
         found, size = [], 0
-        while piece := self.read(1 << 20):
+        for piece in self.pieces:
             found.append(piece)
             size += len(piece)
             if size > limit:

@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
@@ -28,7 +27,7 @@ from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.formats.archive import write_archive
 from tilusbuild.package.formats.directory import write_directory
 from tilusbuild.package.formats.oci import write_oci
-from tilusbuild.package.formats.wheels import INSIDE, RUNTIME, write_wheels
+from tilusbuild.package.formats.wheels import INSIDE, wheel_name, write_wheel
 from tilusbuild.package.read import opened
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.runtime.regular import open_file
@@ -40,16 +39,6 @@ Attest = Callable[[Contents], Mapping[str, bytes]]
 FORMATS = ("dir", "tar.zst", "wheel", "oci")
 _MAX_TIME = 4354819199
 """The end of 2107, the last that a zip can say."""
-
-
-class PackageFile(Struct, frozen=True):
-    """A file or directory that was written: its format, path and bytes. `digest` is the list's;
-    None for the wheel that only finds others."""
-
-    format: str
-    path: str
-    size: int
-    digest: str | None
 
 
 def orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
@@ -90,44 +79,35 @@ def write(
     *,
     attest: Attest = lambda contents: {},
     time: int | None = None,
-) -> list[PackageFile]:
-    """Write a package in each format into a directory: in all of them, or none. Raises
-    `PackageError` and `InputError`."""
+) -> list[tuple[str, str, int]]:
+    """Write a package in each format into a directory: in all of them, or none. Return the format,
+    path and bytes of each. Raises `PackageError` and `InputError`."""
     time = source_date() if time is None else time
+    stem = f"{order.title}-{order.version}"
+    signed = replace(contents, beside=attest(contents))
     with _staging(directory) as staged:
         made = []
         for form in formats:
-            for name, digest in _write(form, order, contents, staged, attest, time):
-                size = _size(os.path.join(staged, name))
-                made.append(PackageFile(form, os.path.join(directory, name), size, digest))
+            name, writer = _WRITERS[form]
+            name = wheel_name(contents.listed) if form == "wheel" else stem + name
+            writer(signed, os.path.join(staged, name), time=time)
+            made.append((form, os.path.join(directory, name), _size(os.path.join(staged, name))))
         _check_size(order, made)
-        _publish(staged, directory, [os.path.basename(each.path) for each in made])
+        _publish(staged, directory, [os.path.basename(path) for _, path, _ in made])
     return made
 
 
-def _write(
-    form: str, order: PackageOrder, contents: Contents, directory: str, attest: Attest, time: int
-) -> Iterator[tuple[str, str | None]]:
-    """Write one format; yield the names of what was made, each with its list's digest."""
-    stem = f"{order.title}-{order.version}"
-    if form == "wheel":
-        yield from write_wheels(
-            order.title, contents, attest, directory, split=order.package.split, time=time
-        )
-        return
-    name, writer = {
-        "dir": (stem, write_directory),
-        "tar.zst": (f"{stem}.tar.zst", write_archive),
-        "oci": (f"{stem}.oci", write_oci),
-    }[form]
-    writer(replace(contents, beside=attest(contents)), os.path.join(directory, name), time=time)
-    yield name, contents.digest
+_WRITERS: Mapping[str, tuple[str, Callable[..., None]]] = {
+    "dir": ("", write_directory),
+    "tar.zst": (".tar.zst", write_archive),
+    "oci": (".oci", write_oci),
+    "wheel": (".whl", write_wheel),
+}
 
 
-def _check_size(order: PackageOrder, made: Sequence[PackageFile]) -> None:
+def _check_size(order: PackageOrder, made: Sequence[tuple[str, str, int]]) -> None:
     limit = order.package.max_size
-    for form in dict.fromkeys(each.format for each in made):
-        size = sum(each.size for each in made if each.format == form)
+    for form, _, size in made:
         if limit is not None and size > limit:
             raise cannot_pack(
                 f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
@@ -211,6 +191,6 @@ def is_package(path: str) -> bool:
 
 
 def _is_wheel(path: str) -> bool:
-    pattern = re.compile(rf"\w+/({INSIDE}/{re.escape(names.LIST)}|{RUNTIME}/loading\.py)")
+    pattern = re.compile(rf"\w+/{INSIDE}/{re.escape(names.LIST)}")
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         return any(pattern.fullmatch(name) for name in archive.namelist())

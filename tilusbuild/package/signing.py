@@ -12,6 +12,7 @@ subject is compared with the sha256 of the list's bytes.
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import uuid
@@ -26,16 +27,15 @@ from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import badly_signed
 from tilusbuild.package.listing import FileList
+from tilusbuild.runtime import signed
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
 
-STATEMENT = "https://in-toto.io/Statement/v1"
-PAYLOAD = "application/vnd.in-toto+json"
-RELEASE = "https://in-toto.io/attestation/release/v0.1"
 SLSA = "https://slsa.dev/provenance/v1"
 CYCLONEDX = "https://cyclonedx.org/bom"
 BUILD_TYPE = "https://github.com/tilusbuild/tilusbuild/docs/packages.md"
-PREDICATES = {names.SIGNATURE: RELEASE, names.PROVENANCE: SLSA, names.SBOM: CYCLONEDX}
+PREDICATES = {names.SIGNATURE: signed.RELEASE, names.PROVENANCE: SLSA, names.SBOM: CYCLONEDX}
 """What each of the files attests."""
 _INSTALL = "pip install 'tilusbuild[sign]'"
 _MAX_KEY_SIZE = 64 << 10  # a path such as /dev/zero would be read without end
@@ -101,7 +101,7 @@ def check_signature(
 def _statement(name: str, payload: bytes) -> dict[str, Any]:
     try:
         statement = json.loads(payload)
-        known = statement["_type"] == STATEMENT and isinstance(statement["subject"], list)
+        known = statement["_type"] == signed.STATEMENT and isinstance(statement["subject"], list)
         if not known or not isinstance(statement["predicate"], dict):
             raise ValueError("not an in-toto statement")
         return {**statement, "predicateType": str(statement["predicateType"])}
@@ -114,10 +114,10 @@ def _statement(name: str, payload: bytes) -> dict[str, Any]:
 
 def _with_key(path: str) -> Sign:
     serialization = _library("cryptography.hazmat.primitives.serialization")
-    signers = _library("securesystemslib.signer")
     try:
         private = serialization.load_pem_private_key(_pem(path), None)
-        signer = signers.CryptoSigner(private)
+        scheme = signed.scheme_of(private.public_key())
+        private.sign(b"", *scheme)
     except Exception as error:
         raise input_error(
             f"{path}: not a private key that can sign: {error}",
@@ -126,43 +126,31 @@ def _with_key(path: str) -> Sign:
         ) from None
 
     def sign(statement: bytes) -> bytes:
-        envelope = _library("securesystemslib.dsse").Envelope(statement, PAYLOAD, {})
-        envelope.sign(signer)
-        return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+        signature = private.sign(signed.message_of(statement), *scheme)
+        texts = [base64.b64encode(each).decode() for each in (statement, signature)]
+        envelope = {
+            "payload": texts[0],
+            "payloadType": signed.PAYLOAD,
+            "signatures": [{"keyid": "", "sig": texts[1]}],
+        }
+        return json.dumps(envelope, sort_keys=True, separators=(",", ":")).encode()
 
     return sign
 
 
 def _by_key(path: str) -> Callable[[str, bytes], bytes]:
-    serialization = _library("cryptography.hazmat.primitives.serialization")
-    signers = _library("securesystemslib.signer")
     try:
-        key = signers.SSlibKey.from_crypto(serialization.load_pem_public_key(_pem(path)))
-    except Exception as error:
-        raise input_error(f"{path}: not a public key: {error}", hint="a PEM file") from None
+        signed.public_key(path)
+    except LoadError as error:
+        raise input_error(str(error), hint="a PEM file") from None
 
     def verify(name: str, data: bytes) -> bytes:
-        envelope = _envelope(name, data)
         try:
-            envelope.verify([key], 1)
-        except Exception:
-            raise badly_signed(f"{name} is not signed by {path}, or was changed since") from None
-        payload: bytes = envelope.payload
-        return payload
+            return signed.payload_of(name, data, path)
+        except LoadError as error:
+            raise badly_signed(str(error)) from None
 
     return verify
-
-
-def _envelope(name: str, data: bytes) -> Any:
-    try:
-        value = json.loads(data)
-        if value["payloadType"] != PAYLOAD:
-            raise ValueError(f"a payload of type {value['payloadType']!r:.80}")
-        return _library("securesystemslib.dsse").Envelope.from_dict(value)
-    except TilusbuildError:
-        raise
-    except Exception as error:
-        raise badly_signed(f"{name} is not a DSSE envelope: {error!r:.200}") from None
 
 
 def _pem(path: str) -> bytes:
@@ -210,7 +198,7 @@ def _by_identity(policy: SignaturePolicy) -> Callable[[str, bytes], bytes]:
             kind, payload = checks.Verifier.production(offline=True).verify_dsse(bundle, wanted)
         except Exception as error:
             raise badly_signed(f"{name} is not signed by {policy.identity}: {error}") from None
-        if kind != PAYLOAD:
+        if kind != signed.PAYLOAD:
             raise badly_signed(f"{name} holds a payload of type {kind!r:.80}")
         found: bytes = payload
         return found
@@ -245,7 +233,7 @@ def statements(contents: Contents) -> dict[str, bytes]:
 def _encoded(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
     return rfc8785.dumps(
         {
-            "_type": STATEMENT,
+            "_type": signed.STATEMENT,
             "subject": [{"name": names.LIST, "digest": {"sha256": digest}}],
             "predicateType": kind,
             "predicate": dict(predicate),

@@ -20,7 +20,7 @@ import struct
 import tarfile
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from typing import IO, NamedTuple, Protocol, cast
+from typing import IO, BinaryIO, NamedTuple, cast
 
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
@@ -32,9 +32,9 @@ from tilusbuild.package.errors import (
     unsafe_entry,
     unsafe_name,
 )
-from tilusbuild.package.formats.directory import Sink, finish, open_plain
+from tilusbuild.package.formats.directory import finish, open_plain
 from tilusbuild.package.listing import MAX_LIST_SIZE, Layer, named_layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, mode_of
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
 MAX_WINDOW_LOG = 27
@@ -55,40 +55,40 @@ class Frame(NamedTuple):
     size: int
 
 
-class FileSection:
-    """The bytes of a file between two offsets, read in order. Several sections may share the file:
-    each keeps its own position."""
+Read = Callable[[int], bytes]
+"""Return the next bytes, at most so many, and fewer only at the end."""
+
+
+class _Section:
+    """The bytes of a file between two offsets, read in order: what follows a frame is not its."""
 
     def __init__(self, handle: int, offset: int, size: int) -> None:
         self._handle, self._at, self._end = handle, offset, offset + size
 
-    def read(self, count: int = -1) -> bytes:
-        left = self._end - self._at
-        try:
-            data = os.pread(self._handle, left if count < 0 else min(count, left), self._at)
-        except OSError as error:
-            raise truncated(f"it cannot be read: {error.strerror}") from None
+    def read(self, count: int) -> bytes:
+        data = os.pread(self._handle, min(count, self._end - self._at), self._at)
         self._at += len(data)
         return data
 
 
-class Unpacked:
-    """The content of a frame, read in order."""
+def unpacked(handle: int, frame: Frame) -> Read:
+    """Return what reads the content of a frame. It raises `PackageError`."""
+    import zstandard
 
-    def __init__(self, section: FileSection) -> None:
-        import zstandard
+    section = cast("IO[bytes]", _Section(handle, *frame))
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+    stream = decompressor.stream_reader(section, read_size=_READ_SIZE)
 
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-        self._broken = zstandard.ZstdError
-        self._stream = decompressor.stream_reader(cast("IO[bytes]", section), read_size=_READ_SIZE)
-
-    def read(self, count: int) -> bytes:
-        """Return at most `count` bytes; fewer only at the end. Raises `PackageError`."""
+    def read(count: int) -> bytes:
         try:
-            data: bytes = self._stream.read(count)
-        except self._broken as error:
+            data: bytes = stream.read(count)
+        except zstandard.ZstdError as error:
             raise truncated(f"its compressed data is corrupt: {error}") from None
+        except OSError as error:
+            raise truncated(f"it cannot be read: {error.strerror}") from None
         return data
+
+    return read
 
 
 def frames(handle: int, size: int, limit: int) -> list[Frame]:
@@ -166,38 +166,30 @@ _KINDS = {
 }
 
 
-class ByteStream(Protocol):
-    """A source that is read in order; it gives fewer bytes than asked for only at its end."""
-
-    def read(self, count: int, /) -> bytes: ...
-
-
-def entries(stream: ByteStream, *, ends: bool) -> Iterator[ContainerFile]:
+def entries(read: Read, *, ends: bool) -> Iterator[ContainerFile]:
     """Yield the files, to be read one after the other. What is left unread of one is skipped.
 
     `ends`: the end-of-archive mark must come, and nothing after it; without, it must not come.
     Raises `PackageError`.
     """
-    while header := stream.read(BLOCK):
+    while header := read(BLOCK):
         if header == _ZEROS:
             if not ends:
                 raise truncated("the archive ends before its last part")
-            _check_end(stream)
+            _check_end(read)
             return
         extended: dict[bytes, bytes] = {}
         if _kind(header) == b"x":
             # The header that follows is the file's: two extended headers in a row are refused
             # there.
-            extended = _pax(_exactly(stream, _padded(_size(header, _MAX_PAX_SIZE))), header)
-            header = _exactly(stream, BLOCK)
-        yield from _file(stream, header, extended)
+            extended = _pax(_exactly(read, _padded(_size(header, _MAX_PAX_SIZE))), header)
+            header = _exactly(read, BLOCK)
+        yield from _file(read, header, extended)
     if ends:
         raise truncated("the archive has no end")
 
 
-def _file(
-    stream: ByteStream, header: bytes, extended: dict[bytes, bytes]
-) -> Iterator[ContainerFile]:
+def _file(read: Read, header: bytes, extended: dict[bytes, bytes]) -> Iterator[ContainerFile]:
     kind = _kind(header)
     name = _name(extended.get(b"path") or _full_name(header))
     if kind not in (b"0", b"\0"):
@@ -206,33 +198,34 @@ def _file(
     size = int(extended[b"size"]) if b"size" in extended else _size(header)
     left = size
 
-    def read(count: int) -> bytes:
+    def pieces() -> Iterator[bytes]:
         nonlocal left
-        data = _exactly(stream, min(count, left)) if left else b""
-        left -= len(data)
-        return data
+        while left:
+            data = _exactly(read, min(READ_SIZE, left))
+            left -= len(data)
+            yield data
 
-    yield ContainerFile(name, size, read)
-    while left:
-        read(BLOCK * 256)
+    yield ContainerFile(name, size, pieces())
+    for _ in pieces():  # what was left unread
+        pass
     # Bytes in the padding are in no file and no digest: a place to hide something in.
-    if any(_exactly(stream, -size % BLOCK)):
+    if any(_exactly(read, -size % BLOCK)):
         raise truncated(f"{name!r:.200} is followed by bytes that belong to no file")
 
 
-def _exactly(stream: ByteStream, count: int) -> bytes:
-    data = stream.read(count) if count else b""
+def _exactly(read: Read, count: int) -> bytes:
+    data = read(count) if count else b""
     if len(data) < count:
         raise truncated("the archive is truncated")
     return data
 
 
-def _check_end(stream: ByteStream) -> None:
+def _check_end(read: Read) -> None:
     # GNU tar pads to a record of 10 KiB. Zeros compress a thousand times and more: padding without
     # end would keep a reader busy for as long as its maker likes.
     left = _MAX_PADDING
-    second = _exactly(stream, BLOCK)
-    while piece := second or stream.read(BLOCK):
+    second = _exactly(read, BLOCK)
+    while piece := second or read(BLOCK):
         second = b""
         left -= len(piece)
         if left < 0 or any(piece):
@@ -330,7 +323,7 @@ def write_archive(contents: Contents, path: str, *, time: int) -> None:
         finish(out)
 
 
-def write_layer(contents: Contents, layer: Layer, out: Sink, *, time: int, end: bool) -> None:
+def write_layer(contents: Contents, layer: Layer, out: BinaryIO, *, time: int, end: bool) -> None:
     """Write a layer as one frame; with `end` it is a tar by itself. Raises `PackageError`,
     `OSError`."""
     files = contents.listed.files
@@ -338,7 +331,7 @@ def write_layer(contents: Contents, layer: Layer, out: Sink, *, time: int, end: 
     write_frame(out, described, time=time, end=end)
 
 
-def write_frame(out: Sink, files: Iterable[TarFile], *, time: int, end: bool) -> None:
+def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool) -> None:
     """Write one zstd frame with these files as tar entries, in this order. `time`: seconds since
     1970; `end`: with the mark that ends a tar. Raises what reading a file raises, and `OSError`."""
     import zstandard
@@ -359,8 +352,7 @@ def write_frame(out: Sink, files: Iterable[TarFile], *, time: int, end: bool) ->
     # Not the library's own writer: left by an error, it raises another for the missing bytes.
     frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=total)
     for header, size, read in headed:
-        for data in (header, read(), bytes(-size % BLOCK)):
-            out.write(frame.compress(data))
+        out.writelines(frame.compress(data) for data in (header, read(), bytes(-size % BLOCK)))
     out.write(frame.compress(_END if end else b""))
     out.write(frame.flush())
 
@@ -388,11 +380,11 @@ class ArchiveReader:
     kind = "archive"
 
     def __init__(self, path: str) -> None:
-        self._handle = open_plain(path, os.path.basename(path))
+        self._file = os.fdopen(open_plain(path, os.path.basename(path)), "rb", buffering=0)
         try:
-            size = os.fstat(self._handle).st_size
-            self.packed: int | None = size
-            self._frames = frames(self._handle, size, _MAX_FRAMES)
+            handle = self._file.fileno()
+            self.packed: int | None = os.fstat(handle).st_size
+            self._frames = frames(handle, self.packed, _MAX_FRAMES)
             self._first = self._read_first()
         except BaseException:
             self.close()
@@ -414,12 +406,10 @@ class ArchiveReader:
         yield from entries(self._unpacked(self._frames[-1]), ends=True)
 
     def close(self) -> None:
-        handle, self._handle = self._handle, -1
-        if handle >= 0:
-            os.close(handle)
+        self._file.close()
 
-    def _unpacked(self, frame: Frame) -> Unpacked:
-        return Unpacked(FileSection(self._handle, frame.offset, frame.size))
+    def _unpacked(self, frame: Frame) -> Read:
+        return unpacked(self._file.fileno(), frame)
 
     def _read_first(self) -> dict[str, bytes]:
         """Read the list and the attestations. Of any other file not one byte is read."""

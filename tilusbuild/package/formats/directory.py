@@ -10,26 +10,20 @@ import os
 import stat
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from tilusbuild.cache.disk import Disk
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unsafe_entry
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, mode_of
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
 from tilusbuild.runtime.regular import NotAFileError, open_regular
 
 _MAX_ENTRIES = 2 * MAX_FILES
 
 
 # Writing.
-
-
-class Sink(Protocol):
-    """Something to write bytes to."""
-
-    def write(self, data: bytes, /) -> int: ...
 
 
 def write_directory(contents: Contents, path: str, *, time: int) -> None:
@@ -133,18 +127,17 @@ def read_plain(path: str, name: str, limit: int) -> bytes:
 
 @contextmanager
 def _opened(path: str, name: str) -> Iterator[ContainerFile]:
-    """Open a plain file as an item. Raises as `read_plain`; a disk's errors are
-    `PackageError`."""
+    """Open a plain file as an item. Raises `PackageError`, also for a disk's errors."""
 
-    def read(count: int) -> bytes:
+    def pieces() -> Iterator[bytes]:
         try:
-            return file.read(count) or b""
+            while piece := file.read(READ_SIZE):
+                yield piece
         except OSError as error:
             raise truncated(f"{name!r:.200} cannot be read: {error.strerror}") from None
 
-    handle = open_plain(path, name)
-    with os.fdopen(handle, "rb", buffering=0) as file:
-        yield ContainerFile(name, os.fstat(handle).st_size, read)
+    with os.fdopen(open_plain(path, name), "rb", buffering=0) as file:
+        yield ContainerFile(name, os.fstat(file.fileno()).st_size, pieces())
 
 
 def open_plain(path: str, name: str) -> int:

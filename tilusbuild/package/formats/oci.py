@@ -11,11 +11,11 @@ nothing names is refused.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Container, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import rfc8785
+from msgspec import Meta, Struct, ValidationError, convert
 
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
@@ -27,8 +27,9 @@ from tilusbuild.package.errors import (
     truncated,
     unlisted,
 )
-from tilusbuild.package.formats.archive import FileSection, Unpacked, entries, frames, write_layer
+from tilusbuild.package.formats.archive import entries, frames, unpacked, write_layer
 from tilusbuild.package.formats.directory import (
+    finish,
     make_directory,
     open_plain,
     read_plain,
@@ -37,7 +38,7 @@ from tilusbuild.package.formats.directory import (
 )
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, Layer, named_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, decode
-from tilusbuild.state.files import hasher, sha256_bytes
+from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 ARTIFACT = "application/vnd.tilusbuild.package.v1"
@@ -57,7 +58,6 @@ _ATTESTATION_TYPES = {
 _REF = "org.opencontainers.image.ref.name"
 _TITLE = "org.opencontainers.image.title"
 _VERSION = "org.opencontainers.image.version"
-_DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 # An index and manifests are parsed before anything is known to be named by its digest.
 _MAX_JSON_SIZE = 16 << 20
 _MAX_MANIFESTS = 100
@@ -72,27 +72,33 @@ Descriptor = dict[str, Any]
 def write_oci(contents: Contents, path: str, *, time: int) -> None:
     """Write the directory. `time`: every entry's, in seconds since 1970. Raises `PackageError`,
     `OSError`."""
-    blobs = _BlobStore(path)
+    blobs = os.path.join(path, "blobs", "sha256")
+    for directory in (path, os.path.dirname(blobs), blobs):
+        make_directory(directory)
     listed = contents.listed
     layers = []
     for layer in named_layers(listed):
-        with _BlobWriter(blobs.directory) as blob:
-            write_layer(contents, layer, blob, time=time, end=True)
-        descriptor = _descriptor(_LAYER_TYPE, blob.digest, blob.size)
+        made = os.path.join(blobs, "new")  # the name is the digest, which is known at the end
+        with open(made, "xb") as file:
+            write_layer(contents, layer, file, time=time, end=True)
+            finish(file)
+        descriptor = _descriptor(_LAYER_TYPE, sha256_file(made), os.stat(made).st_size)
+        os.rename(made, _blob_path(path, descriptor["digest"]))
         layers.append({**descriptor, "annotations": {_TITLE: _file_name(layer)}})
-    manifest = blobs.put_manifest(
+    manifest = _put_manifest(
+        path,
         {
             "artifactType": ARTIFACT,
-            "config": blobs.put(contents.encoded, _LIST_TYPE),
+            "config": _put(path, contents.encoded, _LIST_TYPE),
             "layers": layers,
             "annotations": {_TITLE: listed.name, _VERSION: listed.version},
-        }
+        },
     )
     tag = listed.version.replace("+", "_")  # a tag has no `+`
     top = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
     for name, data in sorted(contents.beside.items()):
         title = name.rpartition("/")[2]
-        referrer = _referrer(blobs, manifest, _ATTESTATION_TYPES[name], title, data)
+        referrer = _referrer(path, manifest, _ATTESTATION_TYPES[name], title, data)
         top.append({**referrer, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}})
     write_file(os.path.join(path, LAYOUT), b'{"imageLayoutVersion":"1.0.0"}')
     index: dict[str, Any] = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": top}
@@ -105,16 +111,15 @@ def _file_name(layer: Layer) -> str:
     return "-".join(filter(None, (layer.script or "headers", layer.target))) + ".tar.zst"
 
 
-def _referrer(
-    blobs: _BlobStore, subject: Descriptor, kind: str, title: str, data: bytes
-) -> Descriptor:
-    made = blobs.put_manifest(
+def _referrer(path: str, subject: Descriptor, kind: str, title: str, data: bytes) -> Descriptor:
+    made = _put_manifest(
+        path,
         {
             "artifactType": kind,
-            "config": blobs.put(_EMPTY, _EMPTY_TYPE),
-            "layers": [{**blobs.put(data, kind), "annotations": {_TITLE: title}}],
+            "config": _put(path, _EMPTY, _EMPTY_TYPE),
+            "layers": [{**_put(path, data, kind), "annotations": {_TITLE: title}}],
             "subject": subject,
-        }
+        },
     )
     return {**made, "artifactType": kind}
 
@@ -123,73 +128,50 @@ def _descriptor(kind: str, digest: str, size: int) -> Descriptor:
     return {"mediaType": kind, "digest": f"sha256:{digest}", "size": size}
 
 
-class _BlobStore:
-    """The blobs of a layout that is being written."""
-
-    def __init__(self, path: str) -> None:
-        self.directory = os.path.join(path, "blobs", "sha256")
-        for directory in (path, os.path.dirname(self.directory), self.directory):
-            make_directory(directory)
-
-    def put(self, data: bytes, kind: str) -> Descriptor:
-        digest = sha256_bytes(data)
-        path = os.path.join(self.directory, digest)
-        if not os.path.exists(path):  # the empty config is every attestation's
-            write_file(path, data)
-        return _descriptor(kind, digest, len(data))
-
-    def put_manifest(self, value: Mapping[str, Any]) -> Descriptor:
-        manifest = {"schemaVersion": 2, "mediaType": _MANIFEST_TYPE, **value}
-        return self.put(rfc8785.dumps(manifest), _MANIFEST_TYPE)
+def _put(path: str, data: bytes, kind: str) -> Descriptor:
+    """Write a blob of the layout; its descriptor."""
+    descriptor = _descriptor(kind, sha256_bytes(data), len(data))
+    blob = _blob_path(path, descriptor["digest"])
+    if not os.path.exists(blob):  # the empty config is every attestation's
+        write_file(blob, data)
+    return descriptor
 
 
-class _BlobWriter:
-    """A blob that is written piece by piece, and named by its digest when it is done."""
+def _put_manifest(path: str, value: Mapping[str, Any]) -> Descriptor:
+    manifest = {"schemaVersion": 2, "mediaType": _MANIFEST_TYPE, **value}
+    return _put(path, rfc8785.dumps(manifest), _MANIFEST_TYPE)
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._hasher = hasher()
-        self.size = 0
 
-    def __enter__(self) -> _BlobWriter:
-        # The name is the digest, which is known at the end.
-        self._file = open(os.path.join(self._directory, "new"), "xb")
-        return self
-
-    def write(self, data: bytes, /) -> int:
-        self._hasher.update(data)
-        self.size += len(data)
-        return self._file.write(data)
-
-    def __exit__(self, kind: object, *trouble: object) -> None:
-        with self._file:
-            os.fchmod(self._file.fileno(), 0o644)
-        if kind is None:
-            os.rename(self._file.name, os.path.join(self._directory, self.digest))
-
-    @property
-    def digest(self) -> str:
-        return self._hasher.hexdigest()
+def _blob_path(path: str, digest: str) -> str:
+    return os.path.join(path, "blobs", *digest.split(":"))
 
 
 # Reading.
 
 
-class Blob(NamedTuple):
-    """A descriptor: the type, sha256 and size of a blob, and the title in its annotations."""
+class Blob(Struct, frozen=True, rename="camel"):
+    """A descriptor. `digest` begins with "sha256:"; `size` is in bytes."""
 
-    media: str
-    digest: str
-    size: int
-    title: str
+    media_type: str
+    digest: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
+    size: Annotated[int, Meta(ge=0, le=MAX_FILE_SIZE)]
+    annotations: Mapping[str, str] = {}
 
 
-class _Manifest(NamedTuple):
-    digest: str
-    artifact: str
+class _Manifest(Struct, frozen=True, rename="camel"):
+    schema_version: Literal[2]
     config: Blob
-    layers: tuple[Blob, ...]
-    subject: str | None
+    layers: Annotated[tuple[Blob, ...], Meta(max_length=_MAX_LAYERS)]
+    artifact_type: str | None = None
+    subject: Blob | None = None
+
+
+class _Index(Struct, frozen=True, rename="camel"):
+    schema_version: Literal[2]
+    manifests: Annotated[tuple[Blob, ...], Meta(max_length=_MAX_MANIFESTS)]
+
+
+_Json = TypeVar("_Json", _Manifest, _Index)
 
 
 class OciReader:
@@ -199,17 +181,20 @@ class OciReader:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        index = _decoded(INDEX, read_plain(self._at(INDEX), INDEX, _MAX_JSON_SIZE))
+        data = read_plain(os.path.join(path, INDEX), INDEX, _MAX_JSON_SIZE)
         # A manifest with two tags is there twice.
-        blobs = {blob.digest: blob for blob in _blobs(index, "manifests", _MAX_MANIFESTS)}
-        found = [self._manifest(blob) for blob in blobs.values()]
-        packages = [manifest for manifest in found if manifest.artifact == ARTIFACT]
+        found = {
+            blob.digest: _decoded(blob.digest, self._content(blob, _MAX_JSON_SIZE), _Manifest)
+            for blob in _decoded(INDEX, data, _Index).manifests
+        }
+        packages = [digest for digest in found if found[digest].artifact_type == ARTIFACT]
         # Of two packages one could be what is verified and the other what is installed.
         if len(packages) != 1:
             raise no_package(f"the image layout holds {len(packages) or 'no'} packages of kernels")
-        self._package = packages[0]
-        self._beside = [m for m in found if m.subject == self._package.digest]
-        self._check_unlisted([self._package, *self._beside])
+        self._package = found[packages[0]]
+        beside = {d: m for d, m in found.items() if m.subject and m.subject.digest == packages[0]}
+        self._beside = list(beside.values())
+        self._check_unlisted({*packages, *beside})
         self.packed: int | None = sum(blob.size for blob in self._package.layers)
 
     def list_bytes(self) -> bytes:
@@ -221,9 +206,10 @@ class OciReader:
             if self._content(manifest.config, len(_EMPTY)) != _EMPTY:
                 raise unlisted("an artifact beside the package has a config")
             for blob in manifest.layers:
-                name = f"{names.ATTESTATIONS}/{blob.title}"
+                title = blob.annotations.get(_TITLE, "")
+                name = f"{names.ATTESTATIONS}/{title}"
                 if name not in names.BESIDE or name in found:
-                    raise unlisted(f"an artifact beside the package is {blob.title!r:.100}")
+                    raise unlisted(f"an artifact beside the package is {title!r:.100}")
                 found[name] = self._content(blob, MAX_ATTESTATION_SIZE)
         return found
 
@@ -239,45 +225,32 @@ class OciReader:
         return None
 
     def _layer(self, blob: Blob) -> Iterator[ContainerFile]:
-        if blob.media != _LAYER_TYPE:
-            raise malformed(f"a layer of type {blob.media!r:.100}")
-        handle = open_plain(self._blob_path(blob), blob.digest)
-        try:
+        if blob.media_type != _LAYER_TYPE:
+            raise malformed(f"a layer of type {blob.media_type!r:.100}")
+        handle = open_plain(_blob_path(self._path, blob.digest), blob.digest)
+        with os.fdopen(handle, "rb", buffering=0) as file:
             if os.fstat(handle).st_size != blob.size:
                 raise truncated(f"blob {blob.digest} has not the {blob.size} bytes that name it")
-            if len(frames(handle, blob.size, 1)) != 1:
+            if not (found := frames(handle, blob.size, 1)):
                 raise truncated(f"blob {blob.digest} is empty")
-            section = _HashedFile(handle, blob.size)
-            yield from entries(Unpacked(section), ends=True)
-            # Only now: a layer is too large to be hashed before it is decompressed, and each file
-            # in it was compared with the list already.
-            if section.digest() != blob.digest:
-                raise changed(f"blob {blob.digest} is not what it is named by")
-        finally:
-            os.close(handle)
+            hashed = hasher()
+            while piece := file.read(1 << 20):
+                hashed.update(piece)
+            _check_digest(blob, hashed.hexdigest())
+            yield from entries(unpacked(handle, found[0]), ends=True)
 
-    def _manifest(self, blob: Blob) -> _Manifest:
-        value = _decoded(blob.digest, self._content(blob, _MAX_JSON_SIZE))
-        subject = value.get("subject")
-        return _Manifest(
-            blob.digest,
-            str(value.get("artifactType")),
-            _blob(value.get("config")),
-            tuple(_blobs(value, "layers", _MAX_LAYERS)),
-            None if subject is None else _blob(subject).digest,
-        )
-
-    def _check_unlisted(self, manifests: Sequence[_Manifest]) -> None:
+    def _check_unlisted(self, manifests: set[str]) -> None:
         """Raise `PackageError` for a file or a blob that nothing names."""
-        known = {m.digest for m in manifests}
-        known |= {blob.digest for m in manifests for blob in (m.config, *m.layers)}
+        known = manifests | {
+            blob.digest for m in (self._package, *self._beside) for blob in (m.config, *m.layers)
+        }
         for directory, wanted in (
             ("", {"blobs", INDEX, LAYOUT}),
             ("blobs", {"sha256"}),
-            ("blobs/sha256", known),
+            ("blobs/sha256", {digest.removeprefix("sha256:") for digest in known}),
         ):
             try:
-                present = set(os.listdir(self._at(directory)))
+                present = set(os.listdir(os.path.join(self._path, directory)))
             except OSError as error:
                 raise truncated(f"{directory} cannot be read: {error.strerror}") from None
             if strangers := present - wanted:
@@ -288,61 +261,18 @@ class OciReader:
         """Return a blob's bytes, compared with what names it. A larger one is not opened."""
         if blob.size > limit:
             raise over_limit(f"blob {blob.digest} has {blob.size} bytes; at most {limit} are read")
-        data = read_plain(self._blob_path(blob), f"blob {blob.digest}", limit)
-        if len(data) != blob.size or sha256_bytes(data) != blob.digest:
-            raise changed(f"blob {blob.digest} is not what it is named by")
+        data = read_plain(_blob_path(self._path, blob.digest), f"blob {blob.digest}", limit)
+        _check_digest(blob, sha256_bytes(data))
         return data
 
-    def _blob_path(self, blob: Blob) -> str:
-        return self._at(f"blobs/sha256/{blob.digest}")
 
-    def _at(self, name: str) -> str:
-        return os.path.join(self._path, name)
-
-
-class _HashedFile(FileSection):
-    """A whole file in order, and the digest of what was read and of what is left."""
-
-    def __init__(self, handle: int, size: int) -> None:
-        super().__init__(handle, 0, size)
-        self._hasher = hasher()
-
-    def read(self, count: int = -1) -> bytes:
-        data = super().read(count)
-        self._hasher.update(data)
-        return data
-
-    def digest(self) -> str:
-        while self.read(1 << 20):
-            pass
-        return self._hasher.hexdigest()
+def _check_digest(blob: Blob, found: str) -> None:
+    if blob.digest != f"sha256:{found}":
+        raise changed(f"blob {blob.digest} is not what it is named by")
 
 
-def _decoded(name: str, data: bytes) -> dict[str, Any]:
-    value = decode(data)
-    if not isinstance(value, dict) or value.get("schemaVersion") != 2:
-        raise malformed(f"{name} is not an OCI index or manifest")
-    return value
-
-
-def _blobs(value: dict[str, Any], key: str, limit: int) -> list[Blob]:
-    found = value.get(key)
-    if not isinstance(found, list) or len(found) > limit:
-        _refuse(f"{key} is not a list, or too long a one")
-    return [_blob(each) for each in found]
-
-
-def _blob(value: Any) -> Blob:
-    if not isinstance(value, dict):
-        _refuse("a descriptor is not an object")
-    digest = _DIGEST.fullmatch(str(value.get("digest")))
-    size, notes = value.get("size"), value.get("annotations") or {}
-    if digest is None or type(size) is not int or not 0 <= size <= MAX_FILE_SIZE:
-        _refuse("a descriptor has no sha256 or no size")
-    if not isinstance(notes, dict):
-        _refuse("a descriptor's annotations are not an object")
-    return Blob(str(value.get("mediaType")), digest[1], size, str(notes.get(_TITLE)))
-
-
-def _refuse(problem: str) -> NoReturn:
-    raise malformed(f"the image layout is malformed: {problem}")
+def _decoded(name: str, data: bytes, kind: type[_Json]) -> _Json:
+    try:
+        return convert(decode(data), kind)
+    except ValidationError as error:
+        raise malformed(f"{name} is not an OCI index or manifest: {error}") from None

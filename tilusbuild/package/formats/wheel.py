@@ -21,14 +21,13 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO
 
 from tilusbuild._version import __version__
 from tilusbuild.package import names
 from tilusbuild.package.errors import (
-    PackageError,
     inconsistent,
     no_package,
     over_limit,
@@ -40,14 +39,12 @@ from tilusbuild.package.formats.directory import open_plain
 from tilusbuild.package.formats.wheels import (
     INSIDE,
     RUNTIME,
-    Distribution,
+    distribution,
     last_line,
     members,
-    part_of,
     record_line,
-    whole,
 )
-from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE, FileList, title_of
+from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE, FileList
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
 from tilusbuild.state.files import sha256_bytes
 
@@ -124,8 +121,7 @@ class WheelReader:
             if path == name:
                 self.check_other(name)
             elif path != names.LIST and path not in names.BESIDE:
-                with self._entry(name) as item:
-                    yield item._replace(path=path)
+                yield self._entry(name)._replace(path=path)
 
     def close(self) -> None:
         self._zip.close()
@@ -142,20 +138,11 @@ class WheelReader:
     def _content(self, name: str, limit: int) -> bytes:
         if name not in self._entries:
             raise no_package(f"there is no {name}")
-        with self._entry(name) as item:
-            return item.content(limit)
+        return self._entry(name).content(limit)
 
-    @contextmanager
-    def _entry(self, name: str) -> Iterator[ContainerFile]:
-        """Open an entry. What zipfile raises for a corrupt one is `PackageError`."""
-
-        def read(count: int) -> bytes:
-            with _as_truncated(f"{name!r:.200} in the wheel"):
-                return stream(count)
-
-        with _as_truncated(f"{name!r:.200} in the wheel"):
-            stream = open_entry(self._file, self._entries[name])
-        yield ContainerFile(name, self._entries[name].file_size, read)
+    def _entry(self, name: str) -> ContainerFile:
+        info = self._entries[name]
+        return ContainerFile(name, info.file_size, open_entry(self._file, info))
 
 
 @contextmanager
@@ -262,39 +249,23 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
             f"the wheel's own code is of tilusbuild {listing.tool.version}; this is {__version__}",
             hint="verify it with that version, or take another format",
         )
-    found, first = reader.others(), "its metadata"
+    found = reader.others()
     for name in found:
         reader.check_other(name)
-    for wheel in _distributions(listing):
-        expected = _others(reader, listing, wheel)
-        missing = expected.keys() - found.keys()
-        different = missing | {
-            name for name in found if name not in expected or not reader.holds(name, expected[name])
-        }
-        if not different:
-            return
-        if f"{reader.module}/__init__.py" in expected:
-            first = min(different, key=lambda name: (name.endswith("/RECORD"), name))
-    raise inconsistent(f"{first} is not what a wheel of this package has")
+    expected = _others(reader, listing)
+    different = (expected.keys() - found.keys()) | {
+        name for name in found if name not in expected or not reader.holds(name, expected[name])
+    }
+    if different:
+        first = min(different, key=lambda name: (name.endswith("/RECORD"), name))
+        raise inconsistent(f"{first} is not what a wheel of this package has")
 
 
-def _distributions(listing: FileList) -> Iterator[Distribution]:
-    """Yield what a wheel with this list can be: a whole package, or one target of several."""
-    try:
-        yield whole(listing.title, listing.version)
-        for target in listing.targets:
-            if listing.name.endswith(f"-{target}") and len(listing.targets) == 1:
-                title = title_of(listing.project, listing.name.removesuffix(f"-{target}"))
-                yield part_of(title, target, listing.version)
-    except PackageError:
-        return
-
-
-def _others(reader: WheelReader, listing: FileList, wheel: Distribution) -> dict[str, bytes]:
-    """Return every file beside the package, the record among them."""
+def _others(reader: WheelReader, listing: FileList) -> dict[str, bytes]:
+    """Return every file beside the package, the record among them. Raises `PackageError`."""
     heads = reader.in_order({names.LIST: reader.list_bytes(), **reader.attestations()})
-    found, lines = {}, []
-    for name, content in members(wheel, listing, heads):
+    found, lines, wheel = {}, [], distribution(listing)
+    for name, content in members(listing, heads):
         if isinstance(content, str):
             size, digest = listing.files[content].size, listing.files[content].sha256
         else:
@@ -368,83 +339,42 @@ def _is_large_only(extra: bytes) -> bool:
     return struct.unpack("<2H", extra[:4]) == (1, len(extra) - 4)
 
 
-def open_entry(file: IO[bytes], info: zipfile.ZipInfo) -> Callable[[int], bytes]:
-    """Return what reads an entry whose header was checked: a function from a number of bytes to at
-    most so many, none at the end. It raises `PackageError` as soon as the data is not all of what
-    the sizes and the CRC say, `zlib.error` and `OSError`."""
-    return _Content(file, info).read
+def open_entry(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield the content of an entry whose header was checked. Raises `PackageError` as soon as the
+    data is not all of what the sizes and the CRC say."""
+    name = f"{info.orig_filename!r:.200}"
+    with _as_truncated(f"{name} in the wheel"):
+        yield from _pieces(file, info, name)
 
 
-class _Content:
-    def __init__(self, file: IO[bytes], info: zipfile.ZipInfo) -> None:
-        self._file = file
-        self._info = info
-        self._at = info.header_offset + _HEADER.size
-        file.seek(info.header_offset + _HEADER.size - 4)
-        self._at += sum(struct.unpack("<2H", file.read(4)))
-        self._packed = info.compress_size
-        self._left = info.file_size
-        self._crc = 0
-        deflated = info.compress_type == zipfile.ZIP_DEFLATED
-        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS) if deflated else None
-        self._rest = b""
-        self._checked = False
-
-    def read(self, count: int) -> bytes:
-        if not self._left:
-            self._check_end()
-            return b""
-        data = self._next(max(1, min(count, self._left)))
-        self._left -= len(data)
-        self._crc = zlib.crc32(data, self._crc)
-        if not self._left:
-            self._check_end()
-        return data
-
-    def _next(self, count: int) -> bytes:
-        if self._inflate is None:
-            return self._raw(count) or self._cut()
-        while not self._inflate.eof:
-            if not self._rest:
-                self._rest = self._raw(_PIECE)
-            data = self._inflate.decompress(self._rest, count)
-            is_stuck = not self._rest and not self._packed and not data
-            self._rest = self._inflate.unconsumed_tail
-            if data:
-                return data
-            if is_stuck:
-                break
-        return self._cut()
-
-    def _raw(self, count: int) -> bytes:
-        count = min(count, self._packed)
-        self._file.seek(self._at)
-        data = self._file.read(count)
-        if len(data) < count:
-            self._cut()
-        self._at += count
-        self._packed -= count
-        return data
-
-    def _cut(self) -> bytes:
-        raise truncated(f"{self._info.orig_filename!r:.200} holds less than it says")
-
-    def _check_end(self) -> None:
-        """Raise for data behind what the size says, or of another CRC."""
-        if self._checked:
-            return
-        self._checked = True
-        name = f"{self._info.orig_filename!r:.200}"
-        if self._inflate is not None:
-            while not self._inflate.eof and (self._rest or self._packed):
-                self._rest = self._rest or self._raw(_PIECE)
-                if self._inflate.decompress(self._rest, 1):
-                    raise truncated(f"{name} holds more than it says")
-                self._rest = self._inflate.unconsumed_tail
-            if not self._inflate.eof:
-                self._cut()
-            self._rest = self._inflate.unused_data
-        if self._rest or self._packed:
-            raise truncated(f"{name}: bytes follow its data")
-        if self._crc != self._info.CRC:
-            raise truncated(f"{name} is not what its CRC says")
+def _pieces(file: IO[bytes], info: zipfile.ZipInfo, name: str) -> Iterator[bytes]:
+    file.seek(info.header_offset + _HEADER.size - 4)
+    at = info.header_offset + _HEADER.size + sum(struct.unpack("<2H", file.read(4)))
+    packed, left, crc, rest = info.compress_size, info.file_size, 0, b""
+    deflated = info.compress_type == zipfile.ZIP_DEFLATED
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS) if deflated else None
+    while True:
+        if not rest and packed:
+            file.seek(at)  # whoever takes the pieces may read another entry in between
+            rest = file.read(min(_PIECE, packed))
+            if not rest:
+                raise truncated(f"{name} holds less than it says")
+            at, packed = at + len(rest), packed - len(rest)
+        if inflate is None:
+            data, rest = rest, b""
+        else:
+            data = inflate.decompress(rest, _PIECE)
+            rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+        left, crc = left - len(data), zlib.crc32(data, crc)
+        if left < 0:
+            raise truncated(f"{name} holds more than it says")
+        if data:
+            yield data
+        if (inflate is not None and inflate.eof) or not (data or rest or packed):
+            break
+    if left or (inflate is not None and not inflate.eof):
+        raise truncated(f"{name} holds less than it says")
+    if rest or packed:
+        raise truncated(f"{name}: bytes follow its data")
+    if crc != info.CRC:
+        raise truncated(f"{name} is not what its CRC says")

@@ -1,8 +1,4 @@
-"""A package as wheels, for pip: one for each target and a small one that finds them, or all in one.
-
-With one target, or without `split`, there is one wheel, and its list is the package's. Otherwise
-each target is a package by itself, NAME-TARGET, in a wheel by itself, and a small wheel without
-kernels finds those that are installed. It offers each as an extra: `pip install NAME[TARGET]`.
+"""A package as a wheel, for pip.
 
 A zip's times, order and modes are fixed, so equal packages are equal bytes as long as zlib is the
 same. The tag says the least glibc and libstdc++ that the libraries load with; libraries that no
@@ -10,7 +6,8 @@ manylinux policy allows give a plain `linux` tag, which PyPI refuses and other i
 
 The code of a wheel is a module with `load`, and a copy of tilusbuild's runtime under the module's
 name: a deployment needs the wheel, tvm-ffi and Python, and reads a package with the very code that
-it was made for. A wheel of one target among several has no code but the path of its files.
+it was made for. The price of one wheel for all targets is its size: who wants one a target declares
+a package a target (`targets`).
 """
 
 from __future__ import annotations
@@ -21,15 +18,15 @@ import re
 import stat
 import time as clock
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from keyword import iskeyword
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tilusbuild import runtime
+from tilusbuild._version import __version__
 from tilusbuild.package import names
-from tilusbuild.package.contents import Contents, only_target
+from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.formats.directory import finish
 from tilusbuild.package.listing import FileList, HostNeeds
@@ -58,26 +55,17 @@ _TVM_FFI = "apache-tvm-ffi>=0.1.9"
 
 
 class Distribution(Struct, frozen=True):
-    """A wheel to write. `name` is normalized as PEP 503 has it, `version` as PEP 440;
-    `requires` are its dependencies besides tvm-ffi; `extras` the extras, each with what it needs;
-    `entry` its entry point in the group of packages, as (name, object)."""
+    """What pip knows of a wheel. `name` is normalized as PEP 503 has it, `version` as PEP 440."""
 
+    title: str
     name: str
     version: str
-    summary: str
-    code: Mapping[str, bytes]
-    requires: tuple[str, ...] = ()
-    extras: tuple[tuple[str, str], ...] = ()
-    entry: tuple[str, str] | None = None
+    tag: str
 
     @property
     def module(self) -> str:
         """The name to import."""
         return self.name.replace("-", "_")
-
-    def file(self, listed: FileList | None) -> str:
-        """Return the wheel's file name."""
-        return f"{self.module}-{self.version}-{tag_of(_needs_of(listed))}.whl"
 
     @property
     def dist_info(self) -> str:
@@ -85,73 +73,22 @@ class Distribution(Struct, frozen=True):
         return f"{self.module}-{self.version}.dist-info"
 
 
-# Which wheels, and what they are called.
-
-
-def write_wheels(
-    title: str,
-    contents: Contents,
-    attest: Callable[[Contents], Mapping[str, bytes]],
-    directory: str,
-    *,
-    split: bool,
-    time: int,
-) -> Iterator[tuple[str, str | None]]:
-    """Write the wheels; yield their names, each with the digest of its list. Raises
-    `PackageError`, `OSError`."""
-    for wheel, held in _wheels(title, contents, split=split):
-        if held is not None:
-            held = replace(held, beside=attest(held))
-        name = wheel.file(None if held is None else held.listed)
-        write_wheel(wheel, held, os.path.join(directory, name), time=time)
-        yield name, None if held is None else held.digest
-
-
-def _wheels(
-    title: str, contents: Contents, *, split: bool
-) -> Iterator[tuple[Distribution, Contents | None]]:
-    name, version = normalized(title), _version(contents.listed.version)
+def distribution(listed: FileList) -> Distribution:
+    """Return the wheel of a package. Raises `PackageError`."""
+    name = normalized(listed.title)
     if not name[0].isalpha() or iskeyword(name):
         raise cannot_pack(
-            f'"{title}" cannot name a wheel', hint="Python imports it: it begins with a letter"
+            f'"{listed.title}" cannot name a wheel',
+            hint="Python imports it: it begins with a letter",
         )
-    targets = sorted(contents.listed.targets)
-    if not split or len(targets) == 1:
-        yield whole(title, contents.listed.version), contents
-        return
-    parts = {target: f"{name}-{normalized(target)}" for target in targets}
-    if len(set(parts.values())) < len(parts):
-        raise cannot_pack(
-            f"two of the targets {', '.join(targets)} would make one wheel",
-            hint="in a wheel's name, capitals, `.`, `_` and `-` are all one: rename a target",
-        )
-    for target in parts:
-        yield part_of(title, target, contents.listed.version), only_target(contents, target)
-    extras = tuple((normalized(t), f"{part}=={version}") for t, part in parts.items())
-    code = _code_of_shim(title, name.replace("-", "_"), name)
-    yield Distribution(name, version, _summary(title), code, extras=extras), None
+    tag = f"py3-none-{platform(listed.needs)}"
+    return Distribution(listed.title, name, _version(listed.version), tag)
 
 
-def whole(title: str, version: str) -> Distribution:
-    """Return the one wheel of a package. Raises `PackageError`."""
-    name = normalized(title)
-    module = name.replace("-", "_")
-    code, entry = _code_of_single(title, module), (name, f"{module}:path")
-    return Distribution(name, _version(version), _summary(title), code, entry=entry)
-
-
-def part_of(title: str, target: str, version: str) -> Distribution:
-    """Return the wheel of one target of several. Raises `PackageError`."""
-    name, version = normalized(title), _version(version)
-    part = f"{name}-{normalized(target)}"
-    code = _code_of_part(title, target, name.replace("-", "_"))
-    entry = (f"{name}.{normalized(target)}", f"{part.replace('-', '_')}:path")
-    summary = f"{_summary(title)}, for {target}"
-    return Distribution(part, version, summary, code, (f"{name}=={version}",), entry=entry)
-
-
-def _summary(title: str) -> str:
-    return f"Kernels of {title}"
+def wheel_name(listed: FileList) -> str:
+    """Return the wheel's file name. Raises `PackageError`."""
+    wheel = distribution(listed)
+    return f"{wheel.module}-{wheel.version}-{wheel.tag}.whl"
 
 
 def normalized(name: str) -> str:
@@ -175,15 +112,6 @@ def _version(text: str) -> str:
         ) from None
 
 
-def _needs_of(listed: FileList | None) -> HostNeeds | None:
-    return None if listed is None else listed.needs
-
-
-def tag_of(needs: HostNeeds | None) -> str:
-    """Return the tag of a wheel with libraries that need this, or with none."""
-    return "py3-none-any" if needs is None else f"py3-none-{platform(needs)}"
-
-
 def platform(needs: HostNeeds) -> str:
     """Return the platform that has all that the libraries need."""
     if not set(needs.libraries) <= _ALLOWED:
@@ -201,35 +129,29 @@ def platform(needs: HostNeeds) -> str:
 # What is in a wheel. `check_wheel` makes the same again from the list.
 
 
-def members(
-    wheel: Distribution, listed: FileList | None, heads: Mapping[str, bytes]
-) -> Iterator[tuple[str, bytes | str]]:
+def members(listed: FileList, heads: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | str]]:
     """Yield the name of each file but the record, in order, with its bytes, or with its path in the
-    package. `heads` are the list and the attestations by name; without `listed` there is code
-    alone."""
-    for name in sorted(wheel.code):
-        yield f"{wheel.module}/{name}", wheel.code[name]
+    package. `heads` are the list and the attestations by name. Raises `PackageError`."""
+    wheel = distribution(listed)
+    yield from code_of(wheel.title, wheel.module)
     for name, data in heads.items():
         yield f"{wheel.module}/{INSIDE}/{name}", data
-    for path in sorted(listed.files) if listed is not None else ():
+    for path in sorted(listed.files):
         yield f"{wheel.module}/{INSIDE}/{path}", path
-    yield from metadata(wheel, _needs_of(listed))
+    yield from metadata(wheel)
 
 
-def write_wheel(wheel: Distribution, contents: Contents | None, path: str, *, time: int) -> None:
-    """Write the file, with a package or with code alone. `time`: every entry's, in seconds since
-    1970. Raises `PackageError` and `OSError`."""
-    listed, heads, lines = None, {}, []
-    if contents is not None:
-        listed, heads = contents.listed, {names.LIST: contents.encoded, **contents.beside}
+def write_wheel(contents: Contents, path: str, *, time: int) -> None:
+    """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
+    `OSError`."""
+    heads, lines = {names.LIST: contents.encoded, **contents.beside}, []
     date = clock.gmtime(max(time, _MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members(wheel, listed, heads):
-            data = contents.read(content) if contents and isinstance(content, str) else content
-            assert isinstance(data, bytes)  # noqa: S101 - paths are a package's
+        for name, content in members(contents.listed, heads):
+            data = contents.read(content) if isinstance(content, str) else content
             _put(archive, name, data, date)
             lines.append(record_line(name, sha256_bytes(data), len(data)))
-        record = f"{wheel.dist_info}/RECORD"
+        record = f"{distribution(contents.listed).dist_info}/RECORD"
         _put(archive, record, "".join([*lines, last_line(record)]).encode(), date)
         archive.close()  # it writes the directory of the zip, which is to be synced, too
         finish(out)
@@ -245,13 +167,22 @@ def _put(
     archive.writestr(info, data)
 
 
-def metadata(wheel: Distribution, needs: HostNeeds | None) -> Iterator[tuple[str, bytes]]:
+def metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
     """Yield the files with the wheel's metadata, in their order, without the record."""
-    yield f"{wheel.dist_info}/METADATA", _metadata(wheel)
-    yield f"{wheel.dist_info}/WHEEL", _wheel(needs)
-    if wheel.entry is not None:
-        text = f"[{ENTRY_POINTS}]\n{wheel.entry[0]} = {wheel.entry[1]}\n"
-        yield f"{wheel.dist_info}/entry_points.txt", text.encode()
+    texts = {
+        "METADATA": (
+            f"Metadata-Version: 2.1\nName: {wheel.name}\nVersion: {wheel.version}\n"
+            f"Summary: Kernels of {wheel.title}\nRequires-Python: {_PYTHON}\n"
+            f"Requires-Dist: {_TVM_FFI}\n"
+        ),
+        "WHEEL": (
+            f"Wheel-Version: 1.0\nGenerator: tilusbuild {__version__}\nRoot-Is-Purelib: false\n"
+            f"Tag: {wheel.tag}\n"
+        ),
+        "entry_points.txt": f"[{ENTRY_POINTS}]\n{wheel.name} = {wheel.module}:path\n",
+    }
+    for name, text in texts.items():
+        yield f"{wheel.dist_info}/{name}", text.encode()
 
 
 def record_line(name: str, sha256: str, size: int) -> str:
@@ -269,32 +200,6 @@ def _quoted(name: str) -> str:
     return f'"{name.replace(chr(34), chr(34) * 2)}"' if "," in name or '"' in name else name
 
 
-def _metadata(wheel: Distribution) -> bytes:
-    lines = [
-        "Metadata-Version: 2.1",
-        f"Name: {wheel.name}",
-        f"Version: {wheel.version}",
-        f"Summary: {wheel.summary}",
-        f"Requires-Python: {_PYTHON}",
-        *(f"Requires-Dist: {each}" for each in (_TVM_FFI, *wheel.requires)),
-    ]
-    for extra, needed in wheel.extras:
-        lines += [f"Provides-Extra: {extra}", f'Requires-Dist: {needed}; extra == "{extra}"']
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _wheel(needs: HostNeeds | None) -> bytes:
-    from tilusbuild._version import __version__
-
-    lines = [
-        "Wheel-Version: 1.0",
-        f"Generator: tilusbuild {__version__}",
-        f"Root-Is-Purelib: {'true' if needs is None else 'false'}",
-        f"Tag: {tag_of(needs)}",
-    ]
-    return ("\n".join(lines) + "\n").encode()
-
-
 # The code.
 
 
@@ -303,24 +208,19 @@ INSIDE = "tilus"
 RUNTIME = "_runtime"
 _LAYER = "tilusbuild.runtime"
 
-_PART = '''\
-"""Kernels of {title}, for {target}: the files. `import {shim}` loads them."""
+_CODE = '''\
+"""Kernels of {title}. `load(script)` gives one, to be called with arrays."""
 
 import os
 
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{inside}")
-'''
 
-_LOADING = '''\
-"""Kernels of {title}. `load(script)` gives one, to be called with arrays."""
-
-{finding}
 
 def load(script, *, target=None, strict=False, **params):
     """The kernel of a script, as `tilusbuild.load` gives it, from this package."""
     from {module}.{runtime}.loading import load
 
-    return load(script, where=folders(), target=target, strict=strict, **params)
+    return load(script, where=path, target=target, strict=strict, **params)
 
 
 def __getattr__(name):
@@ -331,64 +231,15 @@ def __getattr__(name):
     return getattr({runtime}, name)
 '''
 
-_SINGLE = '''\
-import os
 
-path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{inside}")
-
-
-def folders():
-    """Where the files are."""
-    return [path]
-'''
-
-_SHIM = '''\
-
-def folders():
-    """Where the files are: a folder for each target that is installed."""
-    from importlib import metadata
-
-    found = metadata.entry_points(group="{group}")
-    parts = sorted(entry for entry in found if entry.name.startswith("{prefix}"))
-    if not parts:
-        raise ImportError(
-            "none of the targets of {title} is installed: pip install '{distribution}[TARGET]'"
-        )
-    return [entry.load() for entry in parts]
-'''
-
-
-def _code_of_part(title: str, target: str, shim: str) -> dict[str, bytes]:
-    """Return the code of a wheel with one target of several; names are relative to the module."""
-    text = _PART.format(title=title, target=target, shim=shim, inside=INSIDE)
-    return {"__init__.py": text.encode()}
-
-
-def _code_of_single(title: str, module: str) -> dict[str, bytes]:
-    """Return the code of a wheel with all targets."""
-    return _loading(title, module, _SINGLE.format(inside=INSIDE))
-
-
-def _code_of_shim(title: str, module: str, distribution: str) -> dict[str, bytes]:
-    """Return the code of the wheel that finds those of the targets by their entry points."""
-    finding = _SHIM.format(
-        group=ENTRY_POINTS, prefix=f"{distribution}.", title=title, distribution=distribution
-    )
-    return _loading(title, module, finding)
-
-
-def _loading(title: str, module: str, finding: str) -> dict[str, bytes]:
-    text = _LOADING.format(title=title, module=module, runtime=RUNTIME, finding=finding)
-    return {"__init__.py": text.encode(), **runtime_copy(module)}
-
-
-def runtime_copy(module: str) -> dict[str, bytes]:
-    """Return tilusbuild's runtime as `MODULE._runtime`, with its imports naming that."""
+def code_of(title: str, module: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the module's code: `load`, and tilusbuild's runtime as `MODULE._runtime`,
+    with its imports naming that."""
+    text = _CODE.format(title=title, module=module, runtime=RUNTIME, inside=INSIDE)
+    yield f"{module}/__init__.py", text.encode()
     directory = os.path.dirname(os.path.abspath(runtime.__file__))
-    found = {}
     for name in sorted(os.listdir(directory)):
         if name.endswith(".py"):
             text = read_text(os.path.join(directory, name))
             copied = text.replace(_LAYER, f"{module}.{RUNTIME}")
-            found[f"{RUNTIME}/{name}"] = copied.encode()
-    return found
+            yield f"{module}/{RUNTIME}/{name}", copied.encode()
