@@ -73,7 +73,7 @@ def described(path: Path, chance: random.Random) -> Script:
     script = read_script(str(path))
     entries = {}
     for _ in range(chance.choice([0, 1, 3, 40, 300])):
-        key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets)
+        key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets.values())
         entries[key] = TableEntry(key, chance.randrange(4), chance.choice(SOURCES), None)
     tables.record(script, cpu().fingerprint(script.hash), entries.values())
     return script

@@ -95,9 +95,10 @@ def test_pass_configs_that_are_flags_of_a_compiler() -> None:
             "dump_ir": False,
         }
     )
-    assert found.fast_math
-    assert found.flags == ("--ptxas-options=--register-usage-level=5", "-lineinfo", "-g")
-    assert found.switches == (("dump_ir", False),)
+    switches, flags, fast_math = found
+    assert fast_math
+    assert flags == ("--ptxas-options=--register-usage-level=5", "-lineinfo", "-g")
+    assert switches == (("dump_ir", False),)
 
 
 @pytest.mark.parametrize("name", ["tl.disable_tma_lower", "tir.disable_vectorize", "dumpir"])

@@ -38,19 +38,19 @@ def merge(cache: Tree, paths: Sequence[str], project: Project | None) -> Merged:
     trees = merging.sources(cache, paths)
     with cache.in_use():
         taken = merging.take(cache, trees)
-        joined = joining.join(cache, trees)
+        joined, unjoined = joining.join(cache, trees)
         roots, refused = _roots(trees, project)
         for (manifest, name), scripts in roots.items():
             record_build(cache, manifest, name, scripts, replace=False)
         current = {digest for scripts in roots.values() for _, digest in scripts}
         if project is not None:
-            whole = [s for s in joined.scripts if s.hash in current and not _missing(s)]
+            whole = [s for s in joined if s.hash in current and not _missing(s)]
             _refresh(cache, project, whole)
         for tree in trees:
             _join_state(cache, tree)
-    taken.scripts = len(joined.scripts)
-    taken.incomplete = {s.label: _missing(s) for s in joined.scripts if _missing(s)}
-    taken.refused += (*joined.refused, *refused)
+    taken.scripts = len(joined)
+    taken.incomplete = {s.label: _missing(s) for s in joined if _missing(s)}
+    taken.refused += (*unjoined, *refused)
     return taken
 
 

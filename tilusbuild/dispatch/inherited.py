@@ -144,7 +144,7 @@ class _Heir:
 
     def _is_bucket(self, key: tuple[int, ...]) -> bool:
         """Return whether what was measured at these sizes speaks for a bucket that there is."""
-        pairs = zip(self._script.buckets, key, strict=True)
+        pairs = zip(self._script.buckets.values(), key, strict=True)
         return all(to_bucket(size) == size for to_bucket, size in pairs)
 
     def _fingerprint(self, fingerprint: Mapping[str, str]) -> dict[str, str]:

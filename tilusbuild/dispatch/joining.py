@@ -15,8 +15,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from msgspec import Struct, field
-
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.merging import RefusedEntry
@@ -35,24 +33,19 @@ from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 _MISSING = "missing"
 
 
-class JoinResult(Struct):
-    """What came of it."""
-
-    scripts: list[Script] = field(default_factory=list)
-    """Those of any source, as they are now."""
-    refused: list[RefusedEntry] = field(default_factory=list)
-
-
-def join(cache: Tree, trees: Sequence[Tree]) -> JoinResult:
-    """Bring every script of the trees into the cache. Raises `CacheError` and `OSError`."""
-    joined = JoinResult()
+def join(cache: Tree, trees: Sequence[Tree]) -> tuple[list[Script], list[RefusedEntry]]:
+    """Bring every script of the trees into the cache; return those, as they are now, and what was
+    refused. Raises `CacheError` and `OSError`."""
+    scripts: list[Script] = []
+    refused: list[RefusedEntry] = []
     having: dict[tuple[str, str], list[Tree]] = {}
     for tree in trees:
         for directory, digest in _directories(tree):
             having.setdefault((directory, digest), []).append(tree)
     for (directory, digest), owners in sorted(having.items()):
-        _join(cache, directory, digest, owners, joined)
-    return joined
+        joined = _join(cache, directory, digest, owners, refused)
+        scripts += [] if joined is None else [joined]
+    return scripts, refused
 
 
 def _directories(tree: Tree) -> Iterator[tuple[str, str]]:
@@ -63,8 +56,8 @@ def _directories(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def _join(
-    cache: Tree, directory: str, digest: str, owners: Sequence[Tree], joined: JoinResult
-) -> None:
+    cache: Tree, directory: str, digest: str, owners: Sequence[Tree], refused: list[RefusedEntry]
+) -> Script | None:
     name = f"{layout.SCRIPTS}/{directory}/{digest}"
     described: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -73,17 +66,17 @@ def _join(
         try:
             value, text = _described(tree.script_path(directory, digest), digest)
         except (LoadError, CorruptFileError, FileNotFoundError) as error:
-            joined.refused.append(RefusedEntry(tree.root, name, str(error)))
+            refused.append(RefusedEntry(tree.root, name, str(error)))
             continue
         if described and _alike(value) != _alike(described[0]):
             what = f"says something else than that of {sides[0].root}: another manifest made it"
-            joined.refused.append(RefusedEntry(tree.root, name, what))
+            refused.append(RefusedEntry(tree.root, name, what))
             continue
         described.append(value)
         texts.append(text)
         sides.append(tree)
     if not sides:
-        return
+        return None
     with suppress(LoadError, CorruptFileError, FileNotFoundError):
         value, _ = _described(cache.script_path(directory, digest), digest)
         if _alike(value) == _alike(described[0]):
@@ -94,8 +87,8 @@ def _join(
         try:
             _join_measured(script, tree.script_path(directory, digest))
         except LoadError as error:
-            joined.refused.append(RefusedEntry(tree.root, name, str(error)))
-    joined.scripts.append(script)
+            refused.append(RefusedEntry(tree.root, name, str(error)))
+    return script
 
 
 def _described(path: str, digest: str) -> tuple[dict[str, Any], str]:

@@ -96,7 +96,9 @@ def forget_other_keys(script: Script) -> None:
     keys = measured_keys(script.path)
     if keys is not None and keys != script.keys:
         with alone(script):
-            write(script, (), read_dispatch(script._replace(keys=keys)).refused)
+            write(
+                script, (), read_dispatch(script._replace(buckets=dict.fromkeys(keys, int))).refused
+            )
 
 
 def keep_current(script: Script) -> TableFile:

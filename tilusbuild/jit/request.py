@@ -112,7 +112,7 @@ def request(
     if target is None:
         target = os.environ.get(f"{_PREFIX}TARGET") or AUTO
     wanted, march = target_of(target)
-    configs = pass_configs_of(pass_configs or {})
+    switches, flags, fast_math = pass_configs_of(pass_configs or {})
     return Request(
         source=source if isinstance(source, Source) else name,
         directory=directory,
@@ -120,9 +120,9 @@ def request(
         target_host=host_of(target_host) or march,
         backend=backend_of(backend),
         out=_indices(out_idx),
-        flags=(*words("compile_flags", compile_flags), *configs.flags),
-        fast_math=configs.fast_math,
-        configs=configs.switches,
+        flags=(*words("compile_flags", compile_flags), *flags),
+        fast_math=fast_math,
+        configs=switches,
         positional=tuple(args),
         params=tuple(sorted(params.items())),
         verbose=setting if verbose is None else verbose,

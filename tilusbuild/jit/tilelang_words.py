@@ -13,8 +13,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from msgspec import Struct
-
 from tilusbuild.errors import did_you_mean, input_error
 
 TargetWords: TypeAlias = tuple[str, str | None]
@@ -36,16 +34,6 @@ _FAST_MATH = "tl.enable_fast_math"
 _REGISTER_LEVEL = "tl.ptxas_register_usage_level"
 _COMPILE_FLAGS = "tl.device_compile_flags"
 _VERBOSE_PTXAS = "tl.enable_ptxas_verbose_output"
-
-
-class PassConfigs(Struct, frozen=True):
-    """What pass configs ask for."""
-
-    switches: tuple[tuple[str, bool], ...]
-    """Ours, by name."""
-    flags: tuple[str, ...]
-    """For the device compiler."""
-    fast_math: bool
 
 
 def backend_of(word: str) -> str:
@@ -127,9 +115,11 @@ def host_of(target_host: object) -> str | None:
     return march
 
 
-def pass_configs_of(given: Mapping[Any, Any]) -> PassConfigs:
-    """Return what pass configs ask for: our switches, and those of TileLang that are a compiler's
-    flag. Raises `InputError` for every other name, `TypeError` for a wrong value."""
+def pass_configs_of(
+    given: Mapping[Any, Any],
+) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...], bool]:
+    """Return what pass configs ask for: our switches by name, flags for the device compiler, and
+    whether fast math is on. Raises `InputError` for other names, `TypeError` for wrong values."""
     switches: list[tuple[str, bool]] = []
     flags: list[str] = []
     fast_math = False
@@ -149,7 +139,7 @@ def pass_configs_of(given: Mapping[Any, Any]) -> PassConfigs:
             fast_math = value
         elif name in PASS_CONFIGS:
             switches.append((name, value))
-    return PassConfigs(tuple(sorted(switches)), tuple(flags), fast_math)
+    return tuple(sorted(switches)), tuple(flags), fast_math
 
 
 def _unknown(name: str) -> Exception:

@@ -112,11 +112,7 @@ class Chooser:
 
     def bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
         """Return the buckets of the keys. Raises `KeyError` for a key without a size."""
-        script = self._script
-        return tuple(
-            to_bucket(int(sizes[key]))
-            for key, to_bucket in zip(script.keys, script.buckets, strict=True)
-        )
+        return tuple(to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
 
     def _holds(self, source: str, when: object, sizes: Mapping[str, Value]) -> bool:
         try:

@@ -77,7 +77,6 @@ class Script(NamedTuple):
     """An instance of a script for a target. Programs are numbered as in the plan."""
 
     path: str
-    root: str
     name: str
     hash: str
     level: int
@@ -99,12 +98,21 @@ class Script(NamedTuple):
     not_built: Mapping[int, str]
     """Programs that there are none of, and why."""
     default: int | None
-    keys: tuple[str, ...]
-    buckets: tuple[Callable[[int], int], ...]
-    """One a key: from a size to its bucket."""
+    buckets: Mapping[str, Callable[[int], int]]
+    """By dispatch key, in their order: from a size to its bucket."""
     rules: tuple[DispatchRule, ...]
     model: ScriptModel | None
     form: str = CALLED
+
+    @property
+    def root(self) -> str:
+        """Return the tree that its directory is in."""
+        return os.path.dirname(os.path.dirname(os.path.dirname(self.path)))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return what its sizes are looked up by."""
+        return tuple(self.buckets)
 
     @property
     def arch(self) -> str:
@@ -201,7 +209,6 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         _index(default, programs)
     return Script(
         path=path,
-        root=os.path.dirname(os.path.dirname(os.path.dirname(path))),
         name=_text(value["script"]),
         hash=_text(value["hash"]),
         level=int(value["level"]),
@@ -219,8 +226,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
             _index(int(number), programs): _text(why) for number, why in value["not_built"].items()
         },
         default=default,
-        keys=keys,
-        buckets=tuple(rounding(dispatch["buckets"][key]) for key in keys),
+        buckets={key: rounding(dispatch["buckets"][key]) for key in keys},
         rules=tuple(_rule(each, scalars, programs) for each in dispatch["rules"]),
         model=_model(dispatch["model"], {*keys, *scalars}, programs),
         form=_text(value.get("form", CALLED)),

@@ -54,8 +54,7 @@ Key = tuple[int, ...]
 
 def key_of(script: Script, integers: Mapping[str, Scalar]) -> Key:
     """Return the bucket of a call. Raises `KeyError` for a dispatch key that has no value."""
-    pairs = zip(script.keys, script.buckets, strict=True)
-    return tuple(to_bucket(int(integers[name])) for name, to_bucket in pairs)
+    return tuple(to_bucket(int(integers[name])) for name, to_bucket in script.buckets.items())
 
 
 class SharedBucket(Struct, frozen=True):
