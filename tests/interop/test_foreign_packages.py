@@ -251,7 +251,9 @@ HOSTILE: dict[str, tuple[Callable[[FileList, ListedCache], FileList], str]] = {
     ),
     "no unit": (lambda found, cache: _with(found, units=cache.units[1:]), "belongs to no unit"),
     "no cache": (
-        lambda found, cache: replace(found, part=None),
+        lambda found, cache: FileList(
+            **{name: getattr(found, name) for name in FileList.__struct_fields__}
+        ),
         "says nothing",
     ),
     "a terminal's control characters": (

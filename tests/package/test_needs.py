@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tilusbuild.binary import Needs as Library
 from tilusbuild.binary import read_needs
 from tilusbuild.package.collect import reachable
-from tilusbuild.package.contents import HostRequirements
+from tilusbuild.package.contents import host_needs
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.formats.wheels import normalized, platform
 from tilusbuild.package.listing import HostNeeds
@@ -25,10 +25,8 @@ HOST = HostNeeds("x86_64", None, None, (), None)
 
 
 def together(*libraries: tuple[Library, str]) -> HostNeeds:
-    found = HostRequirements()
-    for number, (library, options) in enumerate(libraries):
-        found.add(f"lib{number}.so", library, options)
-    return found.needs()
+    found = enumerate(libraries)
+    return host_needs((f"lib{i}.so", library, options) for i, (library, options) in found)
 
 
 def test_the_most_that_any_library_asks_for() -> None:
@@ -102,7 +100,9 @@ def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
     )
     nothing: Mapping[Any, Any] = MappingProxyType({})
     values: dict[str, Any] = dict.fromkeys(Script._fields, nothing)
-    values.update(path=str(tmp_path), programs=tuple("abcdef"), keys=("n",), rules=(), model=None)
+    values.update(
+        path=str(tmp_path), programs=tuple("abcdef"), buckets={"n": int}, rules=(), model=None
+    )
     values.update({"default": None, "not_built": {0: "failed"}, **changes})
     return Script(**values)
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import serialization
 
 from tilusbuild._version import __version__
 from tilusbuild.binary import read_archs, read_needs
-from tilusbuild.package.contents import HostRequirements
+from tilusbuild.package.contents import host_needs
 from tilusbuild.package.formats.wheels import (
     code_of,
     distribution,
@@ -207,7 +207,6 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     scripts: list[ScriptEntry] = []
     programs: dict[str, ProgramEntry] = {}
     targets: dict[str, PackageTarget] = {}
-    together = HostRequirements()
     for directory in sorted((cache / "scripts").glob("*/*")):
         script = read_script(str(directory))
         built = [p for i, p in enumerate(script.programs) if i not in script.not_built]
@@ -225,6 +224,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
             library = (cache / "programs" / digest / "module/lib.so").read_bytes()
             images = tuple(Image(i.kind, i.arch) for i in read_archs(library))
             programs.setdefault(digest, ProgramEntry(script.name, script.target, images))
+    together = []
     for digest in programs:
         directory = cache / "programs" / digest
         for path in _plain(directory):
@@ -235,7 +235,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
                 files[os.fspath(path.relative_to(cache))] = path.read_bytes()
         options = (directory / "options.txt").read_text()
         library = (directory / "module/lib.so").read_bytes()
-        together.add(str(directory), read_needs(library), options)
+        together.append((str(directory), read_needs(library), options))
     if sources:
         files |= {
             os.fspath(p.relative_to(cache)): p.read_bytes() for p in _plain(cache / "include")
@@ -248,7 +248,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
         tool=Tool(__version__),
         inputs="",
         targets=targets,
-        needs=together.needs(),
+        needs=host_needs(together),
         scripts=tuple(scripts),
         programs=programs,
         files={},

@@ -77,7 +77,8 @@ def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
 
             check_signature(reader.list_bytes(), reader.attestations(), policy)
         if (other := command_of(reader.list_bytes())) is not None:
-            return other.install(reader, arguments)
+            status: int = other.install(reader, arguments)
+            return status
         if arguments.into is not None:
             raise input_error(
                 "--into is for packages of foreign caches", hint="--cache-dir names our cache"

@@ -89,7 +89,8 @@ def run(arguments: PreflightArgs) -> int:
     hosts = [_host(arguments, device) for device in arguments.devices]
     with opened(arguments.path) as reader:
         if (other := command_of(reader.list_bytes())) is not None:
-            return other.preflight(reader, arguments, hosts)
+            status: int = other.preflight(reader, arguments, hosts)
+            return status
     with unpacked(arguments.path, of_scripts, options.limits(arguments)) as (listing, directory):
         try:
             results = [preflight(listing, directory, host) for host in hosts]

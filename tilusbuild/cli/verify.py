@@ -98,8 +98,8 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
             if policy is not None:
                 from tilusbuild.package.signing import check_signature
 
-                by = check_signature(reader.list_bytes(), reader.attestations(), policy).signer
-                signed = f"\nsigned by {by}"
+                check_signature(reader.list_bytes(), reader.attestations(), policy)
+                signed = f"\nsigned by {policy.key or policy.identity}"
     except PackageError as error:
         return [(error.kind, str(error))], ""
     problems = [(error.kind, str(error)) for error in found.problems]

@@ -3,20 +3,34 @@
 Its files are listed below `caches/SYSTEM`, under the names that the system gave them. Links are not
 files: the list has their paths, and each leads to an entry of the same cache. So nothing of a
 checked list leads out of the directory that the package is installed into.
+
+An entry is what the list says: from the bytes of its library, the code in it is what is listed, and
+asks no more of a host than the list says. Of everything else, pickles among it, only the digest is
+compared: what it means is the system's own affair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, NoReturn
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, NoReturn
 
 from msgspec import Meta, Struct
 
-from tilusbuild.interop.caches import SYSTEMS
+from tilusbuild.binary import BinaryError, read_needs
+from tilusbuild.interop.caches import SYSTEMS, triton
 from tilusbuild.package import names
-from tilusbuild.package.errors import malformed, no_package
-from tilusbuild.package.listing import FileList
-from tilusbuild.package.model import Image, Name
+from tilusbuild.package.check import host_problem
+from tilusbuild.package.errors import (
+    PackageError,
+    code_mismatch,
+    inconsistent,
+    malformed,
+    no_package,
+    over_limit,
+)
+from tilusbuild.package.listing import FileList, HostNeeds
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, code_of, decode
 from tilusbuild.report.text import counted
 from tilusbuild.state.files import sha256_text
 
@@ -39,7 +53,7 @@ class ListedEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
-    """A foreign cache: the `ListPart` of a list. Paths are relative to the cache. `units` are the
+    """A foreign cache in a list. Paths are relative to the cache. `units` are the
     files and directories that appear by one rename each, `links` the entry that each link leads
     to; both sorted, as `entries` are."""
 
@@ -48,14 +62,6 @@ class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
     entries: tuple[ListedEntry, ...]
     units: tuple[_Path, ...]
     links: Mapping[str, _Path]
-
-    @property
-    def key(self) -> str:
-        return "adopted"
-
-    @property
-    def summary(self) -> str:
-        return f"{counted(len(self.entries), 'entry', 'entries')} of {self.system}"
 
     @property
     def prefix(self) -> str:
@@ -72,42 +78,64 @@ class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the entries by the listed path of their code."""
         return {f"{self.prefix}{e.path}/{e.library}": e for e in self.entries}
 
-    def inputs(self) -> list[str]:
-        return [entry.path for entry in self.entries]
-
-    def unit_digests(self, listing: FileList) -> dict[str, str]:
-        held = {p.removeprefix(self.prefix): file.sha256 for p, file in listing.files.items()}
-        held |= self.links
-        lines: dict[str, list[str]] = {unit: [] for unit in self.units}
-        for path, unit in self.owners(sorted(held)):
-            lines[unit or path].append(f"{held[path]} {path}\n")
-        return {unit: sha256_text("".join(each)) for unit, each in lines.items()}
-
-    def check(self, listing: FileList) -> None:
-        prefix = self.prefix
-        names.check_paths([*listing.files, *(prefix + link for link in self.links)])
-        for path in listing.files:
-            if not path.startswith(prefix):
-                _refuse(f"{path} belongs to no cache of {self.system}")
-        _check_entries(self, listing)
-        _check_units(self, [p.removeprefix(prefix) for p in listing.files])
-        homes = {entry.path for entry in self.entries}
-        for link, target in self.links.items():
-            if target not in homes:
-                _refuse(f"the link {link} leads to {target!r:.200}, which is not an entry")
-            if link in self.units:
-                _refuse(f"the link {link} is in the place of an entry")
-
 
 class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"}):
     """The list of a package that holds a foreign cache."""
 
+    key: ClassVar[str | None] = "adopted"
     part: ListedCache
+
+    @property
+    def summary(self) -> str:
+        return f"{counted(len(self.part.entries), 'entry', 'entries')} of {self.part.system}"
+
+    @staticmethod
+    def path_problem(below: Sequence[str]) -> str | None:
+        if len(below) > 1 and below[0] in SYSTEMS:
+            return None
+        return f"below caches come {', '.join(sorted(SYSTEMS))}, and a file"
+
+    def check_content(self, path: str, size: int) -> Callable[[bytes], None] | None:
+        group, entry = is_group(self.part.system, path), self.part.libraries().get(path)
+        if entry is None and not group:
+            return None
+        limit = MAX_GROUP_BYTES if group else MAX_LIBRARY_SIZE
+        if size > limit:
+            raise over_limit(f"{path} has more than {limit} bytes")
+        if entry is None:
+            return lambda data: check_group(path, data, self.files)
+        return lambda data: _check_code(path, entry, self.needs, data)
+
+    def check_kind(self) -> None:
+        prefix, links = self.part.prefix, self.part.links
+        names.check_paths([*self.files, *(prefix + link for link in links)])
+        for path in self.files:
+            if not path.startswith(prefix):
+                _refuse(f"{path} belongs to no cache of {self.part.system}")
+        _check_entries(self.part, self)
+        _check_units(self.part, [p.removeprefix(prefix) for p in self.files])
+        homes = {entry.path for entry in self.part.entries}
+        for link, target in links.items():
+            if target not in homes:
+                _refuse(f"the link {link} leads to {target!r:.200}, which is not an entry")
+            if link in self.part.units:
+                _refuse(f"the link {link} is in the place of an entry")
+
+    def entries(self) -> list[str]:
+        return [entry.path for entry in self.part.entries]
+
+    def unit_digests(self) -> dict[str, str]:
+        held = {p.removeprefix(self.part.prefix): file.sha256 for p, file in self.files.items()}
+        held |= self.part.links
+        lines: dict[str, list[str]] = {unit: [] for unit in self.part.units}
+        for path, unit in self.part.owners(sorted(held)):
+            lines[unit or path].append(f"{held[path]} {path}\n")
+        return {unit: sha256_text("".join(each)) for unit, each in lines.items()}
 
 
 def cache_of(listing: FileList) -> ListedCache:
     """Return the foreign cache of a list. Raises `PackageError` for a list of another kind."""
-    if not isinstance(listing.part, ListedCache):
+    if not isinstance(listing, ForeignList):
         raise no_package("it holds no foreign cache")
     return listing.part
 
@@ -172,6 +200,53 @@ def _beginnings(path: str) -> Iterator[str]:
             yield path
             return
         yield path[:end]
+
+
+# What is in the files.
+
+
+MAX_GROUP_BYTES = 16 << 20
+CHILD_PATHS = "child_paths"
+
+
+def _check_code(path: str, entry: ListedEntry, needs: HostNeeds, data: bytes) -> None:
+    images, machine = code_of(data)
+    if set(images) != set(entry.images) or machine != entry.machine:
+        held = _text(sorted(i.arch for i in images), machine)
+        listed = _text(sorted(i.arch for i in entry.images), entry.machine)
+        raise code_mismatch(f"{path} holds code for {held}; listed is {listed}")
+    try:
+        problem = host_problem(needs, read_needs(data)) if machine else None
+    except BinaryError as error:
+        problem = str(error)
+    if problem:
+        raise inconsistent(f"{path} {problem}; the list says otherwise")
+
+
+def _text(archs: list[str], machine: str | None) -> str:
+    return ", ".join([*archs, *([machine] if machine else [])]) or "nothing that is known"
+
+
+def is_group(system: str, path: str) -> bool:
+    """Return whether a file of a cache is a group."""
+    return system == triton.SYSTEM and os.path.basename(path).startswith("__grp__")
+
+
+def check_group(where: str, data: bytes, files: Container[str]) -> None:
+    """Return the names in a group whose path in the package is `where`.
+
+    Raises `PackageError` for a name that is not that of a file among `files` beside it.
+    """
+    try:
+        value = decode(data)
+    except PackageError as error:
+        raise inconsistent(f"{where} is not a group: {error}") from None
+    names = value.get(CHILD_PATHS) if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(names, dict):
+        raise inconsistent(f"{where} is not a group")
+    for name, path in names.items():
+        if name != path or f"{os.path.dirname(where)}/{name}" not in files:
+            raise inconsistent(f"{where} names {path!r:.200}, which is not a file beside it")
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import BinaryError, read_needs
+from tilusbuild.binary import BinaryError, Needs, read_needs
 from tilusbuild.errors import input_error
 from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
 from tilusbuild.interop.caches.directory import (
@@ -23,9 +23,9 @@ from tilusbuild.interop.caches.directory import (
     ForeignCache,
     ForeignEntry,
 )
-from tilusbuild.interop.kind import group_without_place, is_group
-from tilusbuild.interop.listing import ROOT, ForeignList, ListedCache, ListedEntry
-from tilusbuild.package.contents import Contents, HostRequirements
+from tilusbuild.interop.kind import group_without_place
+from tilusbuild.interop.listing import ROOT, ForeignList, ListedCache, ListedEntry, is_group
+from tilusbuild.package.contents import Contents, host_needs
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     ANY_MACHINE,
@@ -142,8 +142,7 @@ class _CacheCollector(Struct):
     files: dict[str, FileEntry] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     origins: dict[str, bytes | str] = field(default_factory=dict)
-    host: HostRequirements = field(default_factory=HostRequirements)
-    host_code: int = 0
+    host: list[tuple[str, Needs, str]] = field(default_factory=list)
 
     def add_entry(self, entry: ForeignEntry) -> None:
         if entry.removed_with in self.broken:
@@ -195,8 +194,7 @@ class _CacheCollector(Struct):
         except BinaryError:
             return
         command = self.directory.text(os.path.dirname(path), "compile.sh") or ""
-        self.host.add(path, needs, command)
-        self.host_code += 1
+        self.host.append((path, needs, command))
 
     def _library_of(self, entry: ForeignEntry) -> str:
         """Return the file of an entry with its code, relative to the entry."""
@@ -225,7 +223,7 @@ class _CacheCollector(Struct):
             tool=Tool(__version__),
             inputs=digest_of_inputs((), (), {}, self.entries),
             targets={},
-            needs=self.host.needs() if self.host_code else nothing,
+            needs=host_needs(self.host) if self.host else nothing,
             scripts=(),
             programs={},
             files=self.files,

@@ -5,7 +5,7 @@ _PACKAGES = "tilusbuild.interop.packages"
 
 BRINGS = {
     "foreign cache": dict.fromkeys(("Tilus", "TileLang", "Hidet", "Triton"), _VERBS),
-    "package kind": {"adopted": ("caches", "tilusbuild.interop.kind:KIND", _PACKAGES)},
+    "package kind": {"adopted": ("caches", "tilusbuild.interop.listing:ForeignList", _PACKAGES)},
     "cache action": {"package": f"{_PACKAGES}:PACKAGE", "export": f"{_VERBS}:EXPORT"},
     "lines": {
         "cache ls": f"{_VERBS}:LS_LINES",

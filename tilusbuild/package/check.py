@@ -31,7 +31,6 @@ from tilusbuild.package.extract import (
 )
 from tilusbuild.package.formats.wheel import WheelReader, check_wheel
 from tilusbuild.package.listing import (
-    ContentChecker,
     FileEntry,
     FileList,
     HostNeeds,
@@ -120,12 +119,8 @@ class Checker(Struct):
     _left: dict[str, int] = field(default_factory=dict)
     """How many files of each script have not been kept."""
     _waiting: int = 0
-    _content: ContentChecker | None = None
-    """For a package of another kind."""
 
     def __post_init__(self) -> None:
-        if self.listing.part is not None:
-            self._content = names.kind_with_key(self.listing.part.key).checker(self.listing)
         for path, entry in self.listing.files.items():
             kind, _, digest = names.root_of(path)
             if kind == layout.SCRIPTS:
@@ -136,13 +131,16 @@ class Checker(Struct):
     def take(self, member: ContainerFile, *, keep: bool) -> None:
         """Read a file to its end. Raises `PackageError`, and what the reader
         raises."""
-        if self._content is not None:
-            self._take_part(self._content, member, keep=keep)
+        pieces = write_member(member, self.directory) if keep else member.pieces
+        if self.listing.key is not None:
+            check = self.listing.check_content(member.path, member.size)
+            content = b"".join(piece if check else b"" for piece in pieces)
+            if check is not None:
+                self._report(check, content)
             return
         kind, _, digest = names.root_of(member.path)
         name = _within(member.path)
         wanted = {layout.PROGRAMS: PROGRAM_FILES, layout.INCLUDE: (layout.MANIFEST,)}.get(kind, ())
-        pieces = write_member(member, self.directory) if keep else member.pieces
         if name not in wanted:
             for _ in pieces:
                 pass
@@ -165,13 +163,6 @@ class Checker(Struct):
         for script in self.listing.scripts:
             if not self._left[script.hash]:
                 self._report(check_script, self.listing, script, self.directory)
-
-    def _take_part(self, checker: ContentChecker, member: ContainerFile, *, keep: bool) -> None:
-        wanted = checker.wants(member.path, member.size)
-        pieces = write_member(member, self.directory) if keep else member.pieces
-        data = b"".join(piece if wanted else b"" for piece in pieces)
-        if wanted:
-            self._report(checker.check, member.path, data)
 
     def _admit(self, member: ContainerFile, limit: int) -> None:
         if member.size > limit:

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import BinaryError, read_archs, read_needs
+from tilusbuild.binary import BinaryError, Needs, read_archs, read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.entries import listed, lookup
@@ -29,7 +29,7 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package.contents import Contents, HostRequirements, read_file
+from tilusbuild.package.contents import Contents, host_needs, read_file
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     FileEntry,
@@ -110,7 +110,7 @@ def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str
         tool=Tool(__version__),
         inputs=digest_of_inputs([e.hash for e in entries], found.programs, found.files),
         targets=targets,
-        needs=found.needs.needs(),
+        needs=host_needs(found.needs),
         scripts=tuple(entries),
         programs=found.programs,
         files=found.files,
@@ -146,7 +146,7 @@ class _Collector(Struct):
     origins: dict[str, bytes | str] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
     programs: dict[str, ProgramEntry] = field(default_factory=dict)
-    needs: HostRequirements = field(default_factory=HostRequirements)
+    needs: list[tuple[str, Needs, str]] = field(default_factory=list)
 
     def add_script(self, script: Script, params: Mapping[str, str]) -> ScriptEntry:
         numbers = self._numbers(script)
@@ -158,7 +158,7 @@ class _Collector(Struct):
                 data = read_file(path)
                 self._add(f"{entry.root}/{name}", data, path)
                 if name.endswith(".so"):
-                    self.needs.add(path, read_needs(data), "")
+                    self.needs.append((path, read_needs(data), ""))
         for program in programs:
             if program not in self.programs:
                 self.programs[program] = self._add_program(script, program)
@@ -201,7 +201,8 @@ class _Collector(Struct):
             needs = read_needs(texts[layout.LIBRARY])
         except BinaryError as error:
             raise cannot_pack(f"{root}/{layout.LIBRARY}: {error}", hint=_AGAIN) from None
-        self.needs.add(root, needs, texts[layout.OPTIONS_TXT].decode("utf-8", "replace"))
+        options = texts[layout.OPTIONS_TXT].decode("utf-8", "replace")
+        self.needs.append((root, needs, options))
         held = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in images))
         return ProgramEntry(script.name, script.target, held)
 

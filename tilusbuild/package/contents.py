@@ -9,7 +9,7 @@ exception: compilers seldom mark it, so the recorded `-march` of host code count
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -65,46 +65,29 @@ def read_file(path: str) -> bytes:
 # What a host must have.
 
 
-class HostRequirements:
-    """Collects libraries; `needs` is what the host must have for all of them together."""
-
-    def __init__(self) -> None:
-        self._machines: dict[str, str] = {}
-        self._isas: set[str] = set()
-        self._glibc: tuple[int, int] | None = None
-        self._libstdcxx: tuple[int, int, int] | None = None
-        self._libraries: set[str] = set()
-        self._tvm_ffi = False
-
-    def add(self, path: str, library: LibraryNeeds, options_txt: str) -> None:
-        """Add a library. `path` is for messages; `options_txt` how it was compiled, "" if
-        unknown."""
-        self._machines.setdefault(library.machine, path)
-        self._isas.update(_MARCH.findall(options_txt))
-        if library.isa is not None:
-            self._isas.add(library.isa)
-        if library.glibc is not None:
-            self._glibc = max(self._glibc or library.glibc, library.glibc)
-        if library.libstdcxx is not None:
-            self._libstdcxx = max(self._libstdcxx or library.libstdcxx, library.libstdcxx)
-        self._libraries.update(library.libraries)
-        self._tvm_ffi |= not library.missing("__tvm_ffi_launch")
-
-    def needs(self) -> HostNeeds:
-        """Return it. Raises `PackageError` for libraries of several machines, or none at all."""
-        if len(self._machines) != 1:
-            found = "; ".join(
-                f"{path} is for {machine}" for machine, path in self._machines.items()
-            )
-            raise cannot_pack(f"a package is for one machine: {found or 'there is no library'}")
-        return HostNeeds(
-            machine=next(iter(self._machines)),
-            isa=_highest(self._isas),
-            glibc=_dotted(self._glibc),
-            libraries=tuple(sorted(self._libraries)),
-            tvm_ffi=TVM_FFI_ABI if self._tvm_ffi else None,
-            libstdcxx=_dotted(self._libstdcxx),
-        )
+def host_needs(found: Iterable[tuple[str, LibraryNeeds, str]]) -> HostNeeds:
+    """Return what a host must have for all of the libraries together: each a path for messages,
+    what it needs, and how it was compiled ("" if unknown). Raises `PackageError` for libraries of
+    several machines, or none at all."""
+    found = list(found)
+    machines = {library.machine: path for path, library, _ in reversed(found)}
+    if len(machines) != 1:
+        said = "; ".join(f"{path} is for {machine}" for machine, path in machines.items())
+        raise cannot_pack(f"a package is for one machine: {said or 'there is no library'}")
+    libraries = [library for _, library, _ in found]
+    isas = {march for _, _, options in found for march in _MARCH.findall(options)}
+    return HostNeeds(
+        machine=next(iter(machines)),
+        isa=_highest(isas | {library.isa for library in libraries if library.isa is not None}),
+        glibc=_dotted(max((each.glibc for each in libraries if each.glibc), default=None)),
+        libraries=tuple(sorted({name for each in libraries for name in each.libraries})),
+        tvm_ffi=None
+        if all(each.missing("__tvm_ffi_launch") for each in libraries)
+        else TVM_FFI_ABI,
+        libstdcxx=_dotted(
+            max((each.libstdcxx for each in libraries if each.libstdcxx), default=None)
+        ),
+    )
 
 
 def _highest(isas: set[str]) -> str | None:

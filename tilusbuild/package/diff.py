@@ -80,7 +80,7 @@ def side(
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in listing.programs
         }
-        units = listing.part.unit_digests(listing) if listing.part else {}
+        units = listing.unit_digests()
         yield PackageSide(directory, _facts(listing), _scripts(paths, directory), libraries, units)
 
 

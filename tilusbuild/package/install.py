@@ -58,8 +58,8 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     Raises `PackageError`s, `CacheError`, and `InputError` for what cannot be a cache; then
     nothing of the package is in use that was not before."""
     listing = parse(reader.list_bytes())
-    if listing.part is not None:
-        raise no_package(f"it holds {listing.part.summary}, not programs of tilusbuild")
+    if listing.key is not None:
+        raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
     reader.attestations()  # what is beside the package is looked at, signed or not
     warning = not_vouched_for(reader, listing)

@@ -14,8 +14,8 @@ needed before the first byte (docs/design-notes.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, NoReturn, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, NoReturn
 
 import rfc8785
 from msgspec import Meta, Struct, convert, to_builtins
@@ -123,7 +123,7 @@ class FileEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole list. `inputs` is `digest_of_inputs`; `scripts` are sorted by script, target and
-    hash. The list of another kind is a subclass that has a `part`, and neither targets, scripts nor
+    hash. The list of another kind is a subclass with a `key`, and neither targets, scripts nor
     programs."""
 
     schema: int = SCHEMA
@@ -138,10 +138,29 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     programs: Mapping[Digest, ProgramEntry]
     files: Mapping[str, FileEntry]
 
-    @property
-    def part(self) -> ListPart | None:
-        """What a list of another kind has besides."""
-        return None
+    # What the list of another kind overrides.
+
+    key: ClassVar[str | None] = None
+    """The key by which lists of the kind are known."""
+
+    @staticmethod
+    def path_problem(below: Sequence[str]) -> str | None:
+        """Say why no file can have this path below the kind's root; None if one can."""
+
+    def check_content(self, path: str, size: int) -> Callable[[bytes], None] | None:
+        """Return what checks a file's content, or raises a `PackageError`; None where its digest
+        says all. Raises `OverLimit` errors."""
+
+    def check_kind(self) -> None:
+        """Raise a `PackageError` for what is wrong with the kind's own part."""
+
+    def entries(self) -> Iterable[str]:
+        """Return the names that the digest of the package's inputs covers."""
+        return ()
+
+    def unit_digests(self) -> Mapping[str, str]:
+        """Return a digest of each thing that `diff` compares as one."""
+        return {}
 
     def encode(self) -> bytes:
         """Return the one text of the list. Raises `PackageError` for one that `parse` would
@@ -170,8 +189,6 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def summary(self) -> str:
         """A few words on what the package holds."""
-        if self.part is not None:
-            return self.part.summary
         scripts, programs = len(self.scripts), len(self.programs)
         return f"{counted(scripts, 'script')}, {counted(programs, 'program')}"
 
@@ -179,43 +196,6 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def size(self) -> int:
         """Bytes of all files, the list not counted."""
         return sum(file.size for file in self.files.values())
-
-
-# Other kinds of packages.
-
-
-class ContentChecker(Protocol):
-    """Check the content of files as they arrive, one by one."""
-
-    def wants(self, path: str, size: int) -> bool:
-        """Return whether a file's content is checked, not its digest alone."""
-
-    def check(self, path: str, data: bytes) -> None:
-        """Raise a `PackageError` for content that is not what the list says."""
-
-
-class ListPart(Protocol):
-    """What the list says under the kind's key; `key` is that key and `summary` a few words."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
-    def check(self, listing: FileList) -> None: ...
-
-    def inputs(self) -> Iterable[str]:
-        """Return the names that the digest of the package's inputs covers."""
-
-    def unit_digests(self, listing: FileList) -> Mapping[str, str]:
-        """Return a digest of each thing that `diff` compares as one."""
-
-
-class Kind(names.PathRule, Protocol):
-    """A kind of package: the paths that its files may have, its part of the list, its checks."""
-
-    listing: type[FileList]
-
-    def checker(self, listing: FileList) -> ContentChecker: ...
 
 
 def title_of(project: str, name: str) -> str:
@@ -233,7 +213,7 @@ def parse(data: bytes) -> FileList:
         raise malformed(f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read")
     key = names.kind_of(data)
     try:
-        found = decode(data, type=FileList if key is None else names.kind_with_key(key).listing)
+        found = decode(data, type=FileList if key is None else names.list_with_key(key))
     except ValueError as error:
         raise malformed(one_line(str(error)[:500])) from None
     check(found)
@@ -254,19 +234,17 @@ def check(found: FileList) -> None:
     names.check_paths(found.files)
     if list(found.needs.libraries) != sorted(set(found.needs.libraries)):
         _refuse("needs.libraries is not sorted")
-    machines = _MACHINES if found.part is None else (*_MACHINES, ANY_MACHINE)
+    machines = _MACHINES if found.key is None else (*_MACHINES, ANY_MACHINE)
     if found.needs.machine not in machines:
         _refuse(f"needs.machine is {found.needs.machine!r:.60}, not one of {', '.join(machines)}")
-    if found.part is not None:
-        if found.scripts or found.programs or found.targets:
-            _refuse(f"it lists both programs and {found.part.summary}")
-        found.part.check(found)
+    if found.key is not None and (found.scripts or found.programs or found.targets):
+        _refuse(f"it lists both programs and {found.summary}")
+    found.check_kind()
     _check_scripts(found)
     _check_programs(found)
     _check_owners(found)
-    entries = found.part.inputs() if found.part else ()
     hashes = [script.hash for script in found.scripts]
-    if found.inputs != digest_of_inputs(hashes, found.programs, found.files, entries):
+    if found.inputs != digest_of_inputs(hashes, found.programs, found.files, found.entries()):
         _refuse("the digest of the inputs is another one")
 
 
@@ -332,7 +310,7 @@ def _check_owners(found: FileList) -> None:
             _refuse(f"{path} belongs to no listed program")
         if kind == layout.SCRIPTS and (directory, digest) not in places:
             _refuse(f"{path} belongs to no listed script")
-        if found.part is None and names.kind_at(kind):
+        if found.key is None and names.list_at(kind):
             _refuse(f"{path} is below {kind}, of which the list says nothing")
 
 
@@ -344,44 +322,25 @@ def _refuse(problem: str) -> NoReturn:
 # did not change is not sent again. The list alone decides.
 
 
-class Layer(Struct, frozen=True):
-    """Some of a package's files, sorted. A program belongs to the script and target that the list
-    gives it. `script` and `target` are "" for the layer of headers, which many programs share; for
-    one of another kind `script` is the directory below the kind's root."""
-
-    script: str
-    target: str
-    paths: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """What a person calls it."""
-        return f"{self.script} {self.target}".rstrip() if self.script else "headers"
-
-
-def named_layers(found: FileList) -> tuple[Layer, ...]:
-    """Return the layers, by script and target."""
+def named_layers(found: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return each layer's paths, sorted, by script and target. A program belongs to those that the
+    list gives it. Headers, which many programs share, are the last layer, of ("", ""); of another
+    kind the script is the directory below the kind's root."""
     owners = {script.hash: (script.script, script.target) for script in found.scripts}
     parts: dict[tuple[str, str], list[str]] = {}
-    headers: list[str] = []
     for path in sorted(found.files):
         kind, _, digest = names.root_of(path)
-        if kind == layout.INCLUDE:
-            headers.append(path)
-            continue
         if kind == layout.SCRIPTS:
             owner = owners[digest]
         elif kind == layout.PROGRAMS:
             owner = (found.programs[digest].script, found.programs[digest].target)
         else:
-            owner = (digest, "")
+            owner = ("", "") if kind == layout.INCLUDE else (digest, "")
         parts.setdefault(owner, []).append(path)
-    owned = [
-        Layer(script, target, tuple(parts[script, target])) for script, target in sorted(parts)
-    ]
-    return (*owned, Layer("", "", tuple(headers))) if headers else tuple(owned)
+    ordered = sorted(parts, key=lambda owner: (owner == ("", ""), owner))
+    return {owner: tuple(parts[owner]) for owner in ordered}
 
 
 def layers(found: FileList) -> tuple[tuple[str, ...], ...]:
     """Return the paths of each layer."""
-    return tuple(layer.paths for layer in named_layers(found))
+    return tuple(named_layers(found).values())

@@ -5,7 +5,7 @@ that leads out or says the same as another, on any file system, and one that a t
 as something else.
 
 A package of programs is the ordinary kind. Any other kind is recognised by its own key, the first
-of the list, keeps its files below a root directory of its own, and adds a `ListPart` to the list.
+of the list, keeps its files below a root directory of its own, and has a list class of its own.
 Optional rooms bring these kinds (`rooms.py`), which are imported when the first package of the kind
 is met: packages of programs pay nothing for the others.
 """
@@ -13,8 +13,8 @@ is met: packages of programs pay nothing for the others.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import unsafe_name
@@ -103,9 +103,10 @@ def _problem(path: str) -> str | None:
 
 def _root_problem(parts: list[str]) -> str | None:
     root, rest = parts[0], parts[1:]
-    kind = kind_at(root)
-    if kind is not None:
-        return kind.path_problem(rest)
+    other = list_at(root)
+    if other is not None:
+        problem: str | None = other.path_problem(rest)
+        return problem
     if root == layout.SCRIPTS:
         if len(rest) < 3 or not layout.is_script_directory(rest[0]):
             return "below scripts come a script's name, its hash and a file"
@@ -120,20 +121,6 @@ def _root_problem(parts: list[str]) -> str | None:
 # The kinds.
 
 
-class PathRule(Protocol):
-    """What a kind says of paths; `listing.Kind` is all of it."""
-
-    def path_problem(self, below: Sequence[str]) -> str | None:
-        """Say why no file can have this path below the root; None if one can."""
-
-
-class KindCommand(Protocol):
-    """What verbs do with a package of a kind. Each returns the exit status."""
-
-    def install(self, reader: Any, arguments: Any) -> int: ...
-    def preflight(self, reader: Any, arguments: Any, hosts: Sequence[Any]) -> int: ...
-
-
 def kind_of(encoded: bytes) -> str | None:
     """Return the key of the kind of package with this list; None for a package of programs. A key
     sorts before all keys that every list has."""
@@ -141,22 +128,19 @@ def kind_of(encoded: bytes) -> str | None:
     return next((key for key in keys if encoded.startswith(b'{"%s":' % key.encode())), None)
 
 
-def command_of(encoded: bytes) -> KindCommand | None:
-    """Return what verbs do with the package with this list; None for a package of programs."""
+def command_of(encoded: bytes) -> Any:
+    """Return the module whose `install` and `preflight` the verbs call with a reader and their
+    arguments for the package with this list, for an exit status; None for a package of programs."""
     key = kind_of(encoded)
-    found: KindCommand | None = None if key is None else load(brought("package kind")[key][2])
-    return found
+    return None if key is None else load(brought("package kind")[key][2])
 
 
-def kind_with_key(key: str) -> Any:
-    """Return the kind, a `listing.Kind`, whose lists have a key."""
+def list_with_key(key: str) -> Any:
+    """Return the subclass of `listing.FileList` that has a key."""
     return load(brought("package kind")[key][1])
 
 
-def kind_at(root: str) -> PathRule | None:
-    """Return the kind whose files are below a root directory; None if there is none."""
-    for key, (of, _, _) in brought("package kind").items():
-        if of == root:
-            rule: PathRule = kind_with_key(key)
-            return rule
-    return None
+def list_at(root: str) -> Any:
+    """Return the one whose files are below a root directory; None if there is none."""
+    keys = (key for key, (of, _, _) in brought("package kind").items() if of == root)
+    return next((list_with_key(key) for key in keys), None)

@@ -53,14 +53,6 @@ class SignaturePolicy(Struct, frozen=True):
     issuer: str | None = None
 
 
-class SignatureInfo(Struct, frozen=True):
-    """Who signed the list, and the predicates of all signed attestations, by their names."""
-
-    signer: str
-    digest: str
-    predicates: Mapping[str, Mapping[str, Any]]
-
-
 def attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
     """Return what attests a package: `signer` is the PEM file of a private key, or "keyless".
 
@@ -75,8 +67,9 @@ def attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
 
 def check_signature(
     list_bytes: bytes, attestations: Mapping[str, bytes], policy: SignaturePolicy
-) -> SignatureInfo:
-    """Check every attestation of a package against the list and the policy.
+) -> Mapping[str, Mapping[str, Any]]:
+    """Check every attestation of a package against the list and the policy; return what they
+    attest, by their names.
 
     Raises `PackageError`; `InputError` for a policy that names no signer;
     `TilusbuildError` where a library is missing.
@@ -95,7 +88,7 @@ def check_signature(
                 f"{name} is about another package: {names.LIST} here has sha256 {digest}"
             )
         predicates[name] = statement["predicate"]
-    return SignatureInfo(policy.key or policy.identity or "", digest, predicates)
+    return predicates
 
 
 def _statement(name: str, payload: bytes) -> dict[str, Any]:

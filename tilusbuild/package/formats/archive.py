@@ -33,7 +33,7 @@ from tilusbuild.package.errors import (
     unsafe_name,
 )
 from tilusbuild.package.formats.directory import finish, open_plain
-from tilusbuild.package.listing import MAX_LIST_SIZE, Layer, named_layers
+from tilusbuild.package.listing import MAX_LIST_SIZE, layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
@@ -317,17 +317,19 @@ def write_archive(contents: Contents, path: str, *, time: int) -> None:
         heads = {names.LIST: contents.encoded, **dict(sorted(contents.beside.items()))}
         first = [(name, len(data), partial(bytes, data)) for name, data in heads.items()]
         write_frame(out, first, time=time, end=False)
-        for layer in named_layers(contents.listed):
-            write_layer(contents, layer, out, time=time, end=False)
+        for paths in layers(contents.listed):
+            write_layer(contents, paths, out, time=time, end=False)
         write_frame(out, (), time=time, end=True)
         finish(out)
 
 
-def write_layer(contents: Contents, layer: Layer, out: BinaryIO, *, time: int, end: bool) -> None:
+def write_layer(
+    contents: Contents, paths: Iterable[str], out: BinaryIO, *, time: int, end: bool
+) -> None:
     """Write a layer as one frame; with `end` it is a tar by itself. Raises `PackageError`,
     `OSError`."""
     files = contents.listed.files
-    described = [(name, files[name].size, partial(contents.read, name)) for name in layer.paths]
+    described = [(name, files[name].size, partial(contents.read, name)) for name in paths]
     write_frame(out, described, time=time, end=end)
 
 

@@ -36,7 +36,7 @@ from tilusbuild.package.formats.directory import (
     sync_all,
     write_file,
 )
-from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, Layer, named_layers
+from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, named_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, decode
 from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
 
@@ -77,14 +77,14 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
         make_directory(directory)
     listed = contents.listed
     layers = []
-    for layer in named_layers(listed):
+    for owner, paths in named_layers(listed).items():
         made = os.path.join(blobs, "new")  # the name is the digest, which is known at the end
         with open(made, "xb") as file:
-            write_layer(contents, layer, file, time=time, end=True)
+            write_layer(contents, paths, file, time=time, end=True)
             finish(file)
         descriptor = _descriptor(_LAYER_TYPE, sha256_file(made), os.stat(made).st_size)
         os.rename(made, _blob_path(path, descriptor["digest"]))
-        layers.append({**descriptor, "annotations": {_TITLE: _file_name(layer)}})
+        layers.append({**descriptor, "annotations": {_TITLE: _file_name(*owner)}})
     manifest = _put_manifest(
         path,
         {
@@ -106,9 +106,9 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     sync_all(path)
 
 
-def _file_name(layer: Layer) -> str:
+def _file_name(script: str, target: str) -> str:
     """Return what a tool that knows nothing of packages would call a layer's file."""
-    return "-".join(filter(None, (layer.script or "headers", layer.target))) + ".tar.zst"
+    return "-".join(filter(None, (script or "headers", target))) + ".tar.zst"
 
 
 def _referrer(path: str, subject: Descriptor, kind: str, title: str, data: bytes) -> Descriptor:
