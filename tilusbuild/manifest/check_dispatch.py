@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.check_expressions import NameScope, scope_of, stride_problem
-from tilusbuild.manifest.check_space import check_chosen
+from tilusbuild.manifest.check_space import check_schedule
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import COSTS
 from tilusbuild.manifest.scanner import Path
@@ -96,20 +96,13 @@ def _model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameSco
 
 
 def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: ScriptSection) -> None:
-    known = list(checks.names_in(*path[:2], "space"))
-    for target in script.override:
-        known += checks.names_in(*path[:2], "override", target, "space")
-    for name in use:
-        if name not in known and script.space_file is None:
-            checks.error(
-                f'"{name}" is not a parameter of the space',
-                checks.document.key(*path, name),
-                did_you_mean(name, known),
-            )
     overridden = {key for override in script.override.values() for key in override.space}
-    for key, parameter in script.space.items():
-        if key not in overridden and (*path[:2], "space", key) not in checks.unsound:
-            check_chosen(checks, path, use, key, parameter)
+    own = {
+        key: parameter
+        for key, parameter in script.space.items()
+        if key not in overridden and (*path[:2], "space", key) not in checks.unsound
+    }
+    check_schedule(checks, path, use, own, script)
 
 
 def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection) -> None:

@@ -16,7 +16,7 @@ from tilusbuild.manifest.table import kind_of, toml_text
 from tilusbuild.space.model import Row
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest.script import ParameterSection, ScriptSection
+    from tilusbuild.manifest.script import OverrideSection, ParameterSection, ScriptSection
 
 MAX_VALUES = 1_000_000
 """The most values of one parameter."""
@@ -27,34 +27,34 @@ def check_space(checks: Checks) -> None:
     """Check all parameters and defaults of all scripts, those of overrides too."""
     for path, name, script in checks.scripts():
         _source(checks, path, script)
-        for key, values in script.params.items():
-            rows = values if isinstance(values, tuple) else (values,)
-            _rows(checks, (*path, "params", key), key, rows)
-        sound = {
-            key: parameter
-            for key, parameter in script.space.items()
-            if _parameter(checks, (*path, "space", key), key, parameter)
-        }
-        _default(checks, (*path, "default"), script.default, sound, script)
+        sound = _parameters(checks, path, script)
+        check_schedule(checks, (*path, "default"), script.default, sound, script)
         for target, override in script.override.items():
             own = (*path, "override", target)
-            for key, values in override.params.items():
-                rows = values if isinstance(values, tuple) else (values,)
-                _rows(checks, (*own, "params", key), key, rows)
-            changed = {
-                key: parameter
-                for key, parameter in override.space.items()
-                if _parameter(checks, (*own, "space", key), key, parameter)
-            }
+            changed = _parameters(checks, own, override)
             if override.space or override.default:
                 kept = {k: p for k, p in sound.items() if k not in override.space}
                 merged = {**kept, **changed}
-                _default(checks, (*own, "default"), override.default, merged, script)
+                check_schedule(checks, (*own, "default"), override.default, merged, script)
                 if target in checks.known_targets(name):
                     inherited = {
                         n: v for n, v in script.default.items() if n not in override.default
                     }
                     _inherited(checks, (*path, "default"), target, inherited, changed)
+
+
+def _parameters(
+    checks: Checks, path: Path, table: ScriptSection | OverrideSection
+) -> dict[str, ParameterSection]:
+    """Check constants and parameters; return those parameters whose values can be counted out."""
+    for key, values in table.params.items():
+        rows = values if isinstance(values, tuple) else (values,)
+        _rows(checks, (*path, "params", key), key, rows)
+    return {
+        key: parameter
+        for key, parameter in table.space.items()
+        if _parameter(checks, (*path, "space", key), key, parameter)
+    }
 
 
 def _source(checks: Checks, path: Path, script: ScriptSection) -> None:
@@ -246,7 +246,7 @@ def _values_hint(parameter: ParameterSection, position: int | None = None) -> st
     return f"its values: {', '.join(shown[:_SHOWN])}{more}"
 
 
-def _default(
+def check_schedule(
     checks: Checks,
     path: Path,
     default: Mapping[str, Value],
@@ -271,10 +271,10 @@ def _default(
                 f"it is declared in {elsewhere}" if elsewhere else did_you_mean(name, known),
             )
     for key, parameter in space.items():
-        check_chosen(checks, path, default, key, parameter)
+        _chosen(checks, path, default, key, parameter)
 
 
-def check_chosen(
+def _chosen(
     checks: Checks, path: Path, chosen: Mapping[str, Value], key: str, parameter: ParameterSection
 ) -> None:
     """Check that the values chosen for a parameter, or for some of linked ones, are its own."""
@@ -312,7 +312,7 @@ def _inherited(
     """Check that the script's default also holds where the target has another domain."""
     before = len(checks.diagnostics)
     for key, parameter in changed.items():
-        check_chosen(checks, path, default, key, parameter)
+        _chosen(checks, path, default, key, parameter)
     for number in range(before, len(checks.diagnostics)):
         found = checks.diagnostics[number]
         checks.diagnostics[number] = type(found)(

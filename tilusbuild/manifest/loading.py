@@ -130,7 +130,6 @@ _LIMITS = {
     "greater_than_equal": ("ge", "must be at least"),
     "greater_than": ("gt", "must be more than"),
     "less_than_equal": ("le", "must be at most"),
-    "less_than": ("lt", "must be less than"),
 }
 _PLACEHOLDERS: Mapping[Path, Any] = {
     ("edition",): 1,

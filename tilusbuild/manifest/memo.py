@@ -15,9 +15,9 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw, json
 
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.check_files import check_files
@@ -30,16 +30,14 @@ from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import is_settled, stamp_of
 
-_ENVELOPE = Envelope("manifest 3")
+_ENVELOPE = Envelope("manifest 4")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _A_MINUTE = 60_000_000_000
 """Nanoseconds. Code that changed so lately may be other code than what runs."""
 
 
-class _Memo(Struct):
-    of: list[str]
-    code: list[list[Any]]
-    manifest: Raw
+_Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
+"""What it is of, the stamps of our own code, and the manifest."""
 
 
 def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
@@ -50,10 +48,10 @@ def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
         return None
     try:
         text = read_text(path)
-        known = json.decode(body, type=_Memo)
-        if known.of != _key(path, text) or not _is_our_code(known.code):
+        of, code, raw = json.decode(body, type=_Memo)
+        if of != _key(path, text) or not _is_our_code(code):
             return None
-        manifest = json.decode(known.manifest, type=Manifest)
+        manifest = json.decode(raw, type=Manifest)
         return _checked(Document(path, text), manifest)
     except (InputError, ValueError, RecursionError):
         return None
@@ -79,7 +77,7 @@ def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
     of = _key(manifest.path, manifest._document.text)
     scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
     bare = manifest.replaced(scripts=scripts, _document=NO_DOCUMENT, _last_flags=())
-    known = _Memo(of, code, Raw(json.encode(bare, enc_hook=dict)))
+    known: _Memo = (of, code, Raw(json.encode(bare, enc_hook=dict)))
     with suppress(OSError):
         os.makedirs(os.path.dirname(file), exist_ok=True)
     _ENVELOPE.write(file, json.encode(known))

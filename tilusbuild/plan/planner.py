@@ -23,7 +23,6 @@ from tilusbuild.plan.instance import (
     PlannedInstance,
     Sources,
     instance_spec,
-    is_link,
 )
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs, instances_of
@@ -33,8 +32,8 @@ from tilusbuild.plan.spaces import (
     Chosen,
     Counting,
     chosen,
+    located,
     question,
-    space_of,
     spec_of,
     unmet_rules,
 )
@@ -42,7 +41,7 @@ from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import instance_name, program_name
-from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules
+from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules, Space, SpaceError
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
@@ -135,22 +134,14 @@ class Planner(Struct):
             if counted and size is not None and size[0] is None:
                 size = None
             name = instance_name(script, params, target.name)
-            space = space_of(
-                self.manifest,
-                script,
-                target.name,
-                spec,
-                params,
-                size,
-                budget=None if counted else SAMPLE_BUDGET,
-                watch=self.counting and self.counting(name),
-            )
+            budget = None if counted else SAMPLE_BUDGET
+            watch = self.counting and self.counting(name)
+            try:
+                space = Space(spec, size, budget=budget, watch=watch)
+            except SpaceError as error:
+                raise located(self.manifest, script, target.name, error, params) from None
             toolchain = self.toolchain_of(script, target)
-            objects = (
-                library.objects_of(self.manifest, script, target.name, self.objects)
-                if is_link(self.manifest.scripts[script])
-                else ()
-            )
+            objects = library.objects_of(self.manifest, script, target.name, self.objects)
             yield instance_spec(self.manifest, script, target, params, space, toolchain, objects)
 
     def toolchain_of(self, script: str, target: Target) -> Toolchain:

@@ -95,24 +95,6 @@ def imported_space(manifest: Manifest, script: str) -> T1Space | None:
         raise input_error(f"{name} cannot be read: {error}", place=place) from None
 
 
-def space_of(
-    manifest: Manifest,
-    script: str,
-    target: str,
-    spec: SpaceSpec,
-    params: Mapping[str, Value],
-    size: Size | None = None,
-    *,
-    budget: int | None = None,
-    watch: Watch | None = None,
-) -> Space:
-    """Return the tuning space of one instance; the rest as for `Space`. Raises `InputError`."""
-    try:
-        return Space(spec, size, budget=budget, watch=watch)
-    except SpaceError as error:
-        raise located(manifest, script, target, error, params) from None
-
-
 def chosen(manifest: Manifest, script: str, target: Target, space: Space, level: int) -> Chosen:
     """Return the schedules of a level, and the default that the manifest declares, if it declares
     one. Raises `InputError`."""

@@ -19,7 +19,7 @@ import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
@@ -174,14 +174,9 @@ MAX_FILES, MAX_BYTES = 20_000, 512 << 20
 """What a pattern may match in a directory: each file is read, and is copied for compiles."""
 
 
-class Declared(NamedTuple):
-    """What a pattern matches below one directory of a tree."""
-
-    tree: str
-    files: tuple[tuple[str, str], ...]
-    """Names in the copy, and paths on disk."""
-    directories: frozenset[str]
-    """Where a new file could match, by path."""
+Declared: TypeAlias = tuple[str, tuple[tuple[str, str], ...], frozenset[str]]
+"""What a pattern matches below one directory of a tree: the tree, the files with their names in the
+copy and their paths, and the directories where a new file could match."""
 
 
 def declared(roots: Sequence[Root], pattern: str) -> Iterator[Declared]:
@@ -202,7 +197,7 @@ def declared(roots: Sequence[Root], pattern: str) -> Iterator[Declared]:
                 f"most {MAX_FILES:,} of {MAX_BYTES >> 20} MiB",
             )
         names = tuple((posixpath.join(base, n), os.path.join(path, n)) for n, _ in files)
-        yield Declared(tree, names, frozenset(found.directories))
+        yield tree, names, frozenset(found.directories)
 
 
 def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:

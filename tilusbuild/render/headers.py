@@ -340,10 +340,10 @@ class _Search(Struct):
 
     def _declare(self, pattern: str) -> bool:
         matched = False
-        for found in self.headers.declared(pattern):
-            self.probed.update(found.directories)
-            for name, path in found.files:
-                file = self.headers.file(found.tree, name, path)
+        for tree, files, directories in self.headers.declared(pattern):
+            self.probed.update(directories)
+            for name, path in files:
+                file = self.headers.file(tree, name, path)
                 if file is not None:
                     matched = True
                     self._take(file)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import nodes
 from jinja2.filters import do_indent
@@ -126,18 +126,15 @@ def build(marked: str, text: str, names: Sequence[str], read: Callable[[str], st
     return LineMap(rendered, tuple(pieces), read)
 
 
-class _Frame(Struct):
-    """A call in progress: its place (None: the whole rendering), and that of the text it writes."""
-
-    site: tuple[str, int] | None
-    text: tuple[str, int] | None = None
+_Frame: TypeAlias = "list[tuple[str, int] | None]"
+"""A call in progress: its place (None: the whole rendering), and that of the text it writes."""
 
 
 def _trace(marked: str, names: Sequence[str]) -> list[list[Piece]]:
     """Return the lines of a marked rendering as pieces, up to where the marks do not nest."""
     lines: list[list[Piece]] = [[]]
     column = 1
-    stack = [_Frame(None)]
+    stack: list[_Frame] = [[None, None]]
     position = 0
     for match in [*MARK.finditer(marked), None]:
         chunk = marked[position : match.start() if match else len(marked)]
@@ -160,9 +157,9 @@ def _trace(marked: str, names: Sequence[str]) -> list[list[Piece]]:
 
 def _origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
     """Return the origin of the text that follows, and whether it is a template's literal text."""
-    sites = [frame.site for frame in reversed(stack) if frame.site]
-    literal = stack[-1].text is not None
-    here = stack[-1].text or (sites.pop(0) if sites else None)
+    sites = [site for site, _ in reversed(stack) if site]
+    literal = stack[-1][1] is not None
+    here = stack[-1][1] or (sites.pop(0) if sites else None)
     return (Origin(*here, tuple(sites)) if here else None), literal
 
 
@@ -172,9 +169,9 @@ def _follow(mark: str, stack: list[_Frame], names: Sequence[str]) -> bool:
         number, line = mark[1:].split(",")
         here = (names[int(number)], int(line))
         if mark[0] == "p":
-            stack.append(_Frame(here))
+            stack.append([here, None])
         else:
-            stack[-1].text = here
+            stack[-1][1] = here
         return True
     stack.pop()
     return bool(stack)
