@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -255,57 +254,3 @@ def test_no_dispatcher_without_a_program(copied: Marks) -> None:
     (copied.cache / "programs").mkdir()
     with pytest.raises(NoDispatcherError, match="no program"):
         sources(script, ())
-
-
-DRIVER = """\
-#include <string.h>
-int cuInit(unsigned flags) { return (int)flags; }
-int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
-int cuDeviceGetCount(int *count) { *count = 2; return 0; }
-int cuDeviceGet(int *device, int ordinal) { *device = ordinal + 10; return ordinal > 1; }
-int cuDeviceGetName(char *name, int size, int device) {
-  (void)size; strcpy(name, device == 10 ? "Fake H100" : "Fake A100"); return 0;
-}
-int cuDeviceGetAttribute(int *value, int which, int device) {
-  *value = which == 75 ? (device == 10 ? 9 : 8) : 0; return 0;
-}
-int cuCtxGetDevice(int *device) { *device = 0; return 201; }
-"""
-
-SEVERAL = """\
-#include "dispatch.h"
-#include <stdio.h>
-int main(void) {
-  for (int i = 0; i < 3; i++) printf("%d ", mark_select_on(i, 100));
-  printf("%d %s\\n", mark_select(100), mark_source(100));
-  return 0;
-}
-"""
-
-
-def test_each_gpu_has_its_own_table(copied: Marks, tmp_path: Path) -> None:
-    script = copied.script("mark")
-    for device, arch, program in (("Fake A100", "sm_80", 3), ("Fake H100", "sm_90", 0)):
-        fingerprint = {"script": script.hash, "device": device, "arch": arch}
-        tables.record(script, fingerprint, [TableEntry((128,), program, "measured", None)])
-    directory = Path(script.path, "dispatch")
-    for name, text in sources(script._replace(kind="cuda"), read_dispatch(script).tables).items():
-        (directory / name).write_text(text)
-    strict = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    (tmp_path / "driver.c").write_text(DRIVER)
-    subprocess.run([*strict, tmp_path / "driver.c", "-o", tmp_path / "libcuda.so.1"], check=True)
-    library = directory / "libmark.so"
-    subprocess.run([*strict, directory / "dispatch.c", "-o", library], check=True)
-    (tmp_path / "main.c").write_text(SEVERAL)
-    words = ["gcc", str(tmp_path / "main.c"), f"-I{directory}", str(library)]
-    words += ["-o", str(tmp_path / "main")]
-    subprocess.run([*words, f"-Wl,-rpath,{directory}"], check=True)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, env=environment)
-    assert done.stdout == "0 3 1 0 measured\n"
-
-    ask = "from tilusbuild.runtime import device as d; print(d.cuda(0), d.cuda(1), d.is_only())"
-    asked = subprocess.run(
-        [sys.executable, "-c", ask], capture_output=True, text=True, env=environment, check=True
-    )
-    assert asked.stdout == "cuda:0 (Fake H100, sm_90) cuda:1 (Fake A100, sm_80) False\n"

@@ -22,7 +22,6 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    Tool,
     digest_of_inputs,
 )
 from tilusbuild.package.model import Image
@@ -61,7 +60,7 @@ def small_list() -> FileList:
         name="runtime",
         version="1.2.0",
         project="kernels",
-        tool=Tool("0.1.0"),
+        tool="0.1.0",
         inputs="",
         targets={
             "h100": PackageTarget("cuda", ("sm_90a",), ptx=False, toolkit="13.0.88"),

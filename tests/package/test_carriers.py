@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,7 +13,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 import zstandard
 
 from support.dlpack import FLOATS
@@ -57,16 +55,6 @@ def test_the_archive_is_a_plain_tar_of_the_directory_in_layers(packed: Path) -> 
     found = parse((packed / STEM / "tilus-package.json").read_bytes())
     assert [m.name for m in members[1:]] == [path for layer in layers(found) for path in layer]
     assert [len(layer) for layer in layers(found)] == [18, 24, 8]  # DoubleIt; mark: host, spare
-
-
-def test_plain_tar_unpacks_it(packed: Path, tmp_path: Path) -> None:
-    if shutil.which("zstd") is None:
-        pytest.skip("no zstd program for tar to use")
-    command = ["tar", "--zstd", "-xf", str(packed / f"{STEM}.tar.zst"), "-C", str(tmp_path)]
-    subprocess.run(command, check=True)
-    assert (tmp_path / "tilus-package.json").read_bytes() == (
-        packed / STEM / "tilus-package.json"
-    ).read_bytes()
 
 
 def test_the_requested_date_is_in_the_files_and_not_in_the_list(project: Any, packed: Path) -> None:

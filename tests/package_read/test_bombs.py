@@ -147,18 +147,6 @@ def test_a_script_that_is_too_large(hand: Hand, tmp_path: Path) -> None:
     assert refusals(hand.relist().archive(tmp_path / "p")) == ["OverLimit", "OverLimit"]
 
 
-@pytest.mark.parametrize("carrier", ["archive", "oci"])
-def test_a_list_that_is_too_long(hand: Hand, carrier: str, tmp_path: Path) -> None:
-    hand.list_bytes = bytes(65 * MB)
-    assert refusals(hand.write(carrier, tmp_path)) == ["OverLimit", "OverLimit"]
-
-
-def test_attestations_that_are_too_long(hand: Hand, tmp_path: Path) -> None:
-    hand.beside = {"attestations/sbom.json": bytes(17 * MB)}
-    found = refusals(hand.archive(tmp_path / "p"))
-    assert found[0] == "OverLimit"
-
-
 def test_a_wheel_whose_directory_takes_a_gigabyte(tmp_path: Path) -> None:
     path = tmp_path / "p.whl"
     with path.open("wb") as file:
@@ -166,12 +154,6 @@ def test_a_wheel_whose_directory_takes_a_gigabyte(tmp_path: Path) -> None:
         file.truncate(1 << 30)
         file.seek(0, 2)
         file.write(struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 9, 9, (1 << 30) - 4, 4, 0))
-    assert refusals(path) == ["OverLimit", "OverLimit"]
-
-
-def test_an_index_of_a_hundred_megabytes(hand: Hand, tmp_path: Path) -> None:
-    path = hand.write("oci", tmp_path)
-    (path / "index.json").write_bytes(b" " * (100 * MB))
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 

@@ -30,7 +30,7 @@ from tilusbuild.package.read import opened
 
 FUZZ = settings(
     deadline=None,
-    max_examples=int(os.environ.get("PACKAGE_FUZZ", "30")),
+    max_examples=int(os.environ.get("PACKAGE_FUZZ", "15")),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -21,7 +21,7 @@ from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.sealed import seal, unseal
 
 bounded = settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

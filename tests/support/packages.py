@@ -37,7 +37,6 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    Tool,
     digest_of_inputs,
     layers,
 )
@@ -245,7 +244,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
         name="marks",
         version=version,
         project="marks",
-        tool=Tool(__version__),
+        tool=__version__,
         inputs="",
         targets=targets,
         needs=host_needs(together),

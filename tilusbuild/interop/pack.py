@@ -32,7 +32,6 @@ from tilusbuild.package.listing import (
     FileEntry,
     FileList,
     HostNeeds,
-    Tool,
     digest_of_inputs,
 )
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of
@@ -220,7 +219,7 @@ class _CacheCollector(Struct):
             name=name,
             version=version,
             project=self.system,
-            tool=Tool(__version__),
+            tool=__version__,
             inputs=digest_of_inputs((), (), {}, self.entries),
             targets={},
             needs=host_needs(self.host) if self.host else nothing,

@@ -37,7 +37,6 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    Tool,
     digest_of_inputs,
     title_of,
 )
@@ -107,7 +106,7 @@ def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str
         name=order.name,
         version=order.version,
         project=order.project,
-        tool=Tool(__version__),
+        tool=__version__,
         inputs=digest_of_inputs([e.hash for e in entries], found.programs, found.files),
         targets=targets,
         needs=host_needs(found.needs),

@@ -112,7 +112,7 @@ def _facts(listing: FileList) -> dict[str, str]:
         "name": listing.name,
         "version": listing.version,
         "project": listing.project,
-        "tilusbuild": listing.tool.version,
+        "tilusbuild": listing.tool,
         "machine": needs.machine,
         "isa": needs.isa or "any",
         "glibc": needs.glibc or "none",

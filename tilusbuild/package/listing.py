@@ -49,13 +49,6 @@ ANY_MACHINE = "any"
 """`needs.machine` of a package of another kind without host code."""
 
 
-class Tool(Struct, frozen=True, forbid_unknown_fields=True):
-    """The version of tilusbuild that made a list."""
-
-    version: Name
-    name: Literal["tilusbuild"] = "tilusbuild"
-
-
 class PackageTarget(Struct, frozen=True, forbid_unknown_fields=True):
     """A target of the manifest. `toolkit` is the version of the newest CUDA toolkit that
     made code for it; None for the CPU."""
@@ -127,7 +120,8 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     programs."""
 
     schema: int = SCHEMA
-    tool: Tool
+    tool: Name
+    """The version of tilusbuild that made it."""
     name: Name
     version: Name
     project: Name

@@ -256,7 +256,7 @@ def _provenance(listed: FileList) -> dict[str, Any]:
             "internalParameters": {"inputs": listed.inputs},
             "resolvedDependencies": dependencies,
         },
-        "runDetails": {"builder": {"id": f"tilusbuild {listed.tool.version}"}},
+        "runDetails": {"builder": {"id": f"tilusbuild {listed.tool}"}},
     }
 
 

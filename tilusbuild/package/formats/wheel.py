@@ -229,10 +229,10 @@ def not_vouched_for(reader: object, listing: FileList) -> str | None:
     for other formats. Raises as `check_wheel`."""
     if not isinstance(reader, WheelReader):
         return None
-    if listing.tool.version != __version__:
+    if listing.tool != __version__:
         return (
             f"the wheel's own code, which `pip install` would run, was not looked at: it is of"
-            f" tilusbuild {listing.tool.version}, and this is {__version__}"
+            f" tilusbuild {listing.tool}, and this is {__version__}"
         )
     check_wheel(reader, listing)
     return None
@@ -244,9 +244,9 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
     Raises `PackageError`, and what reading raises.
     """
     # The code is a copy of a version's own runtime, so no other version can make it again.
-    if listing.tool.version != __version__:
+    if listing.tool != __version__:
         raise inconsistent(
-            f"the wheel's own code is of tilusbuild {listing.tool.version}; this is {__version__}",
+            f"the wheel's own code is of tilusbuild {listing.tool}; this is {__version__}",
             hint="verify it with that version, or take another format",
         )
     found = reader.others()
