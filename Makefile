@@ -36,7 +36,7 @@ real: $(VENV)/.ready
 	$(BIN)/python benchmarks/real.py $(PROJECTS) --instances $(or $(INSTANCES),6) \
 	  --rounds $(or $(ROUNDS),1) -j $(JOBS) $(if $(ALL),--all)
 
-# SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`, or `HOSTILE_ARGS="--trials 50000"`. A finding is
+# SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`, or `HOSTILE_ARGS="--count 500"`. A finding is
 # printed with its own seed.
 hostile: $(VENV)/.ready
 	PYTHONPATH=tests $(BIN)/python -m support.hostile --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) $(HOSTILE_ARGS)

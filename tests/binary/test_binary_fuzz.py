@@ -49,21 +49,6 @@ def test_every_byte_of_the_tables_flipped(name: str) -> None:
             read_all(whole[:at] + bytes([value]) + whole[at + 1 :])
 
 
-@pytest.mark.parametrize("name", sorted(SEEDS))
-def test_truncated(name: str) -> None:
-    whole = SEEDS[name]
-    for length in range(0, len(whole), 37):
-        read_all(whole[:length])
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    data=st.binary(max_size=400), magic=st.sampled_from((b"", b"\x7fELF\x02\x01", b"P\xedU\xba"))
-)
-def test_invented(data: bytes, magic: bytes) -> None:
-    read_all(magic + data)
-
-
 @given(log=st.text(max_size=300))
 def test_any_log_can_be_parsed(log: str) -> None:
     assert all(usage.registers >= 0 for usage in parse_ptxas(log))

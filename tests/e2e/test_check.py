@@ -31,19 +31,11 @@ def a_program(project: Project) -> None:
     shutil.rmtree(next((project.cache / "programs").iterdir()))
 
 
-def a_script(project: Project) -> None:
-    next(project.cache.rglob("schedule.txt")).unlink()
-
-
 def the_index(project: Project) -> None:
     (project.cache / "index.json").unlink()
 
 
-def the_tree(project: Project) -> None:
-    shutil.rmtree(project.cache)
-
-
-@pytest.mark.parametrize("change", [a_template, a_program, a_script, the_index, the_tree])
+@pytest.mark.parametrize("change", [a_template, a_program, the_index])
 def test_what_a_build_would_do(project: Project, change: Callable[[Project], None]) -> None:
     needs_cxx()
     checked(project, status=1)

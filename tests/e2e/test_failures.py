@@ -79,9 +79,7 @@ def unreliable(new_project: NewProject, fake_cuda: FakeCuda):
     ("behaviour", "said"),
     [
         ("crash", "SIGSEGV"),
-        ("oom", "SIGKILL"),
         ("no-output", "made no program.cubin"),
-        ("torn", ""),
     ],
 )
 def test_no_answer_is_asked_for_again(

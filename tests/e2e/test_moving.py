@@ -38,7 +38,6 @@ def with_header(new_project: NewProject):
 
 TARGETS = [
     pytest.param("cpu", "", id="cpu"),
-    pytest.param("gpu", "", id="cuda", marks=pytest.mark.nvcc),
     pytest.param("gpu", 'flags = ["-lineinfo"]', id="lineinfo", marks=pytest.mark.nvcc),
 ]
 

@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -177,10 +176,8 @@ def test_ten_thousand_programs_open(window: Browser, tmp_path: Path):
     path = tmp_path / "large.html"
     path.write_bytes(html.page(report_lines.lines(10_000)))
     assert path.stat().st_size < 3_000_000
-    for page in PAGES:
-        begun = time.monotonic()
+    for page in ("build", "space"):
         window.open(path, page)
-        print(f"{page}: {time.monotonic() - begun:.1f} s, {path.stat().st_size / 1e6:.1f} MB")
     assert window.complaints() == []
 
 

@@ -15,9 +15,6 @@ pytestmark = pytest.mark.nvcc
 MANIFEST = (
     head("gpu", "sm_80")
     + """\
-[library.whole]
-sources = ["object.cu"]
-output = "whole.so"
 [library.device]
 sources = ["object.cu", "other.cu"]
 rdc = true
@@ -26,7 +23,7 @@ output = "device.so"
 template = "kernel.cuh"
 render = false
 kernel = "n::k<{{ each }}>"
-space = { each = [1, 2] }
+space = { each = [1] }
 args = { x = "f32*[n]", n = { type = "i32", parameter = false } }
 launch = { grid = ["1"], block = ["n"] }
 [script.together]
@@ -55,8 +52,8 @@ def products(project: Project) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("words", "count"),
     [
-        pytest.param((), 4 + 3 + 2, marks=pytest.mark.slow),  # kernels, objects, links
-        (("named", "together", "--device-compiler", "nvrtc", "-j1"), 4),
+        pytest.param((), 3 + 2 + 1, marks=pytest.mark.slow),  # kernels, objects, links
+        (("named", "together", "--device-compiler", "nvrtc", "-j1"), 3),
     ],
     ids=["nvcc", "nvrtc"],
 )

@@ -79,14 +79,6 @@ def test_run_and_tune_pass_structs(new_project: NewProject) -> None:
     assert decided["sizes"]["p.strides[0]"] == 100
 
 
-def test_a_reference_of_another_value_disagrees(new_project: NewProject) -> None:
-    project = new_project(MANIFEST, FILES)
-    project.edit("ref.py", 'p["alpha"] *', '(p["alpha"] + 0.125) *')
-    assert "wrong" in project.run("run", "axpby", status=1).out
-    said = project.run("tune", "axpby", "--cache", "warm", status=1)
-    assert "no usable program" in said.out + said.err or "refused" in said.out + said.err
-
-
 @pytest.mark.parametrize(
     ("size", "said"),
     [

@@ -29,12 +29,8 @@ class Browser:
     def open(self, path: Path, page: str = "build") -> None:
         """Open a report at one of its pages; return when that is drawn."""
         self._driver.get("about:blank")
-        self.visit(f"{path.as_uri()}#{page}")
+        self._driver.get(f"{path.as_uri()}#{page}")
         self.wait(lambda: self.js("return document.documentElement.dataset.ready") == page)
-
-    def visit(self, address: str) -> None:
-        """Open an address."""
-        self._driver.get(address)
 
     def js(self, code: str, *given: Any) -> Any:
         """What code in the page returns."""

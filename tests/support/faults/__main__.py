@@ -11,9 +11,6 @@ import time
 
 from support.faults.laboratory import Tried, run_all, table
 
-_OFTEN = 1000
-"""So many trials after which the table is printed."""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="support.faults", description=__doc__)
@@ -26,12 +23,7 @@ def main() -> int:
     given = parser.parse_args()
     groups = [name for name in given.groups.split(",") if name]
 
-    so_far: list[Tried] = []
-
     def report(tried: Tried) -> None:
-        so_far.append(tried)
-        if len(so_far) % _OFTEN == 0:
-            print(f"seed {given.seed}, so far:\n{table(so_far)}", flush=True)
         if tried.findings:
             print(tried.again)
         for finding in tried.findings:

@@ -1,7 +1,7 @@
 """Try hostile inputs for as long as asked, and print the table: class, tried, refused, findings.
 
 `python -m support.hostile --seconds 3600 --seed 7` (`make hostile`). A finding is printed with its
-seed as it comes, and its input is kept; `--only CLASS --trial SEED` runs that one again.
+seed as it comes; `--only CLASS --trial SEED` runs that one again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from support.hostile.classes import CLASSES, ROUND, Laboratory
 from support.hostile.running import Ended, warm_up
 from support.hostile.trial import Trial, attempt
 
-_SHOWN = 5_000
-"""Trials after which a long run shows its table so far."""
 _STOPPED: list[bool] = []
 """Not empty when the run is to end after this trial: the table says how far it came."""
 
@@ -32,11 +30,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--count", type=int, help="so many trials of each class, however long")
-    parser.add_argument("--trials", type=int, help="so many trials of all classes, however long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=CLASSES)
     parser.add_argument("--trial", help="run one trial of the only class, by its number")
-    parser.add_argument("--keep", type=Path, help="where inputs of findings go")
     asked = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: _STOPPED.append(True))
@@ -57,15 +53,11 @@ def _run(asked: argparse.Namespace, root: Path) -> int:
         trial = laboratory.trial(name, seed)
         with laboratory.box() as box:
             ended, wrong = attempt(trial, box)
-            if wrong and asked.keep is not None:
-                shutil.copytree(box, asked.keep / seed.replace(":", "-"), symlinks=True)
         tally.add(name, ended, wrong)
         if wrong:
             _tell(seed, trial, ended, wrong)
         if asked.trial:
             print(ended.out + ended.err)
-        elif tally.tried.total() % _SHOWN == 0:
-            tally.print(f"so far, {time.monotonic() - began:.0f} s")
     tally.print(f"seed {asked.seed}, {time.monotonic() - began:.0f} s")
     return 1 if tally.found else 0
 
@@ -77,9 +69,8 @@ def _order(asked: argparse.Namespace, began: float) -> Iterator[str]:
     elif asked.count is not None:
         yield from (asked.only or CLASSES) * asked.count
     else:
-        for number, name in enumerate(itertools.cycle(asked.only or ROUND)):
-            late = asked.trials is None and time.monotonic() - began >= asked.seconds
-            if _STOPPED or late or number == asked.trials:
+        for name in itertools.cycle(asked.only or ROUND):
+            if _STOPPED or time.monotonic() - began >= asked.seconds:
                 return
             yield name
 
