@@ -178,29 +178,6 @@ def test_it_is_nvidias_calculator(cuda_root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.nvcc
-def test_ptxas_knows_the_same_blocks_and_threads(
-    cuda_root: Path, cuda_release: tuple[int, int], tmp_path: Path
-) -> None:
-    """ptxas ignores a minimum of blocks that an SM cannot hold, and says so."""
-    if cuda_release < (13, 0):
-        pytest.skip("the PTX of this test is of CUDA 13.0")
-    source, cubin = tmp_path / "k.ptx", tmp_path / "k.cubin"
-    for arch in (a for a in GPUS if a.until is None):
-        half = arch.threads_per_sm // 2
-        fits = {(32, arch.blocks_per_sm): True, (32, arch.blocks_per_sm + 1): False}
-        fits |= {(half, 2): True, (half, 3): False}
-        for (threads, blocks), accepted in fits.items():
-            source.write_text(
-                f".version 9.0\n.target {arch.name}\n.address_size 64\n"
-                f".visible .entry k() .maxntid {threads} .minnctapersm {blocks} {{ ret; }}\n"
-            )
-            ptxas = str(cuda_root / "bin" / "ptxas")
-            command = [ptxas, "-arch", arch.name, str(source), "-o", str(cubin)]
-            log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-            assert ("out of range" not in log) is accepted, (arch.name, threads, blocks, log)
-
-
-@pytest.mark.nvcc
 def test_ptxas_knows_the_same_names(cuda_root: Path, cuda_release: tuple[int, int]) -> None:
     command = [str(cuda_root / "bin" / "ptxas"), "--help"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

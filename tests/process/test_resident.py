@@ -218,12 +218,3 @@ def test_a_tool_that_cannot_serve_says_why(runner: LocalRunner, tmp_path: Path) 
     assert ended.status == 2
     assert b"NVRTC cannot be loaded" in ended.output
     tool.pool.close()
-
-
-def test_a_program_that_is_not_there_is_said_as_by_any_runner(
-    runner: LocalRunner, tmp_path: Path
-) -> None:
-    tool = Tool(ResidentPool(runner, ("/no/such/program",)), runner, tmp_path)
-    with pytest.raises(FileNotFoundError):
-        tool.run()
-    tool.pool.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -59,11 +59,8 @@ class Cubin(Struct, frozen=True):
     data: bytes
 
 
-class _Found(Struct, frozen=True):
-    image: CodeImage
-    offset: int
-    flags: int
-    unpacked: int
+_Found: TypeAlias = tuple[CodeImage, int, int, int]
+"""An image, where it starts, its entry's flags, and its size before packing."""
 
 
 def read_archs(data: bytes) -> tuple[CodeImage, ...]:
@@ -71,16 +68,14 @@ def read_archs(data: bytes) -> tuple[CodeImage, ...]:
 
     A library without GPU code has none. Raises `BinaryError` for any other file.
     """
-    return tuple(found.image for found in _find(data))
+    return tuple(image for image, *_ in _find(data))
 
 
 def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
     """Return the cubins of such a file, unpacked. Raises `BinaryError`, also for LZ4 (CUDA 12's
     mode)."""
     return tuple(
-        Cubin(found.image, _unpacked(data, found))
-        for found in _find(data)
-        if found.image.kind == "sass"
+        Cubin(found[0], _unpacked(data, found)) for found in _find(data) if found[0].kind == "sass"
     )
 
 
@@ -122,7 +117,7 @@ def _search(data: bytes) -> list[_Found]:
                 found += entries
             else:
                 found.append(_bare(data, at))
-                past = at + found[-1].image.size
+                past = at + found[-1][0].size
         except BinaryError:
             # The CUDA runtime's own code holds the magic number; a hostile file holds many.
             fakes += 1
@@ -134,7 +129,7 @@ def _search(data: bytes) -> list[_Found]:
 def _bare(data: bytes, at: int) -> _Found:
     elf = open_cubin(data, at)
     arch, exact = cubin_arch(elf)
-    return _Found(CodeImage("sass", arch, elf.size, exact), at, 0, 0)
+    return CodeImage("sass", arch, elf.size, exact), at, 0, 0
 
 
 def _container(data: bytes, at: int) -> tuple[list[_Found], int]:
@@ -158,24 +153,25 @@ def _container(data: bytes, at: int) -> tuple[list[_Found], int]:
             suffix = "a" if flags & _FLAG_A else "f" if flags & _FLAG_F else ""
             image = CodeImage("ptx" if kind == _PTX else "sass", f"sm_{number}{suffix}", size)
             unpacked = data[at + _UNPACKED_AT : min(at + _UNPACKED_AT + 8, start)]
-            found.append(_Found(image, start, flags, int.from_bytes(unpacked, "little")))
+            found.append((image, start, flags, int.from_bytes(unpacked, "little")))
         at = start + size
     return found, end
 
 
 def _unpacked(data: bytes, found: _Found) -> bytes:
-    packed = data[found.offset : found.offset + found.image.size]
-    if found.flags & _FLAG_LZ4:
+    image, offset, flags, unpacked = found
+    packed = data[offset : offset + image.size]
+    if flags & _FLAG_LZ4:
         raise BinaryError("the code is packed with LZ4; compile with -compress-mode=none or size")
-    if not found.flags & _FLAG_ZSTD:
+    if not flags & _FLAG_ZSTD:
         return packed
     import zstandard
 
-    if not 0 < found.unpacked <= MAX_CUBIN_SIZE:
+    if not 0 < unpacked <= MAX_CUBIN_SIZE:
         raise BinaryError("packed code of an impossible size")
     try:
         frame = zstandard.get_frame_parameters(packed)
-        if frame.content_size > found.unpacked:  # also when the frame does not say
+        if frame.content_size > unpacked:  # also when the frame does not say
             raise BinaryError("packed code that is larger than it says")
         plain = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_SIZE).decompress(packed)
     except zstandard.ZstdError as error:
