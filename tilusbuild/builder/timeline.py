@@ -157,7 +157,7 @@ def kept(project: Project, config: BuildConfig) -> Iterator[None]:
     finally:
         if len(timeline.attempts) > known and os.path.isdir(project.cache.state_path):
             found = built(timeline, config.jobs or 1, since)
-            with suppress(UnicodeEncodeError):  # a path that is no text
+            with suppress(UnicodeEncodeError):  # a name with bytes that are not text
                 _ENVELOPE.write(_path(project.cache.state_path), msgspec.json.encode(found))
 
 
