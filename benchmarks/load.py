@@ -144,12 +144,12 @@ def build(directory: Path) -> Path:
     process([*TILUSBUILD, "build"], directory)
     from tilusbuild.dispatch import tables
     from tilusbuild.runtime.device import cpu
-    from tilusbuild.runtime.script import buckets_between, read_script
+    from tilusbuild.runtime.script import read_script, rounding
     from tilusbuild.runtime.tables import TableEntry
 
     (path,) = (directory / "cache" / "scripts" / "tiny").iterdir()
     script = read_script(str(path))
-    sizes, chance = buckets_between("tilus", 1, 8192), random.Random(0)
+    sizes, chance = sorted(set(map(rounding("tilus"), range(1, 8193)))), random.Random(0)
     entries = [
         TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
     ]

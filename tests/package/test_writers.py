@@ -49,8 +49,9 @@ def said(contents: Contents) -> dict[str, bytes]:
 
 def test_attestations_are_beside_the_list_in_every_format(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
-    made = pack.write(order, contents, pack.FORMATS, str(tmp_path / "out"), attest=said)
-    assert [form for form, _, _ in made] == list(pack.FORMATS)
+    forms = ["dir", "tar.zst", "wheel", "oci"]
+    made = pack.write(order, contents, forms, str(tmp_path / "out"), attest=said)
+    assert [form for form, _, _ in made] == forms
     for _, path, _ in made:
         with opened(path) as reader:
             assert reader.attestations() == said(contents)

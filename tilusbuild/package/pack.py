@@ -36,7 +36,6 @@ from tilusbuild.state.temporary import TemporaryDirectory
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
 """A function from a package to its attestations, by their names."""
-FORMATS = ("dir", "tar.zst", "wheel", "oci")
 _MAX_TIME = 4354819199
 """The end of 2107, the last that a zip can say."""
 

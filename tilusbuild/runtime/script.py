@@ -301,10 +301,6 @@ def _texts(values: Sequence[object]) -> list[str]:
     return [_text(value) for value in values]
 
 
-Bucket: TypeAlias = "str | list[int] | dict[str, int]"
-"""As a manifest and `script.json` write it: "tilus", "pow2", "exact", edges, {"every": N}."""
-
-
 def rounding(bucket: object) -> Callable[[int], int]:
     """Return the function from a size to its bucket. Raises `ValueError` for what is not a
     bucket."""
@@ -344,16 +340,3 @@ def _pow2(size: int) -> int:
 def _exact(size: int) -> int:
     """Return each size for itself."""
     return size
-
-
-def buckets_between(bucket: object, low: int, high: int, limit: int = 10_000) -> list[int]:
-    """Return the buckets of the sizes `low` to `high`, rising; at most `limit` of them. `bucket` is
-    as a manifest writes it, or the function that `rounding` makes of that."""
-    to_bucket: Callable[[int], int] = bucket if callable(bucket) else rounding(bucket)
-    found, size = list[int](), low
-    while size <= high and len(found) < limit:
-        found.append(to_bucket(size))
-        if found[-1] < size:  # the open bucket after the last edge
-            break
-        size = found[-1] + 1
-    return list(dict.fromkeys(found))
