@@ -12,6 +12,7 @@ package kind    key of the list → (root directory, module)                   p
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
 lines           verb → module:attribute, classes of its lines of `--json`    cli/events_schema.py
 remote backend  scheme of an address → class, a `remote.backend.Backend`     remote/backend.py
+remote address  scheme → function of the parts: what is wrong, a hint        manifest/sections.py
 remote executor scheme of an address → class, a `remote.lazy.Executors`      remote/lazy.py
 
 Price: the first question imports one small file of each room, 2 to 7 ms for four of them. A build

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from support.command_line import run
+from support.paths import ROOT
 from support.scale import TEMPLATE, manifest
 from tilusbuild.cli.arguments import variables
-from tilusbuild.cli.parser import EXAMPLES, GROUPS, VERBS, actions_of, parse, verbs
+from tilusbuild.cli.parser import VERBS, actions_of, parse, verbs
 from tilusbuild.report import terminal
 from tilusbuild.report.choose import can_redraw
-from tilusbuild.rooms import brought
 
 
-def test_every_verb_is_in_a_group_and_has_an_example_that_parses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(VERBS)
-    import shlex
-
-    optional = {name: verb[2] for name, verb in brought("verb").items()}
-    assert all(verb[1] in GROUPS for verb in brought("verb").values())
-    for verb, example in (EXAMPLES | optional).items():
+def test_the_example_of_every_verb_parses() -> None:
+    for verb, (_, _, example, *_) in verbs().items():
         assert parse(shlex.split(example)).verb == verb
+
+
+def test_a_verb_is_a_file_and_an_entry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs/extending.md").read_text()
+    example = text.partition("```python\n")[2].partition("```")[0]
+    module = ModuleType("tilusbuild.cli.hello")
+    exec(example, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(VERBS, "hello", ("greet", "begin", "hello world"))
+    assert parse(["hello", "world"]).run() == 0
+    assert parse(["hello", "world", "--json"]).run() == 0
+    said, line = capsys.readouterr().out.splitlines()
+    assert said == "hello, world"
+    assert json.loads(line) == {"event": "hello", "who": "world"}
 
 
 @pytest.mark.parametrize("verb", verbs())
@@ -43,8 +55,10 @@ def test_help_names_statuses_variables_and_an_example(verb: str, tmp_path: Path)
 def test_the_version_has_a_short_flag_and_help_lists_groups(tmp_path: Path) -> None:
     assert run(tmp_path, "-V").out == run(tmp_path, "--version").out
     listed = run(tmp_path, "help").out
-    assert all(f"{title}:" in listed for title in GROUPS)
-    assert all(f"  {verb} " in listed for verb in verbs())
+    for verb, (summary, title, *_) in verbs().items():
+        assert f"{title}:" in listed
+        assert f"  {verb} " in listed
+        assert summary in listed
 
 
 class Terminal(io.StringIO):

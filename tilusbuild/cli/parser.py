@@ -20,59 +20,53 @@ from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.rooms import brought
 
-VERBS = {
-    "init": "create a project that builds and runs, to start from",
-    "build": "build what is out of date, and publish the scripts",
-    "plan": "show what a build would compile",
-    "render": "write the sources that a build would compile",
-    "watch": "build again on every change",
-    "explain": "explain why programs are out of date",
-    "run": "run a kernel on generated inputs, check and time it",
-    "tune": "measure a script's programs and write its dispatch table",
-    "dispatch": "show, check and prune the tables that choose programs",
-    "package": "package what was built, for other machines",
-    "verify": "verify a package or a cache, also by compiling it again",
-    "preflight": "check whether a package would run on a given machine",
-    "install": "install a package into the cache, or uninstall one",
-    "diff": "show what changed between two packages or caches",
-    "cache": "inspect and maintain the cache",
-    "graph": "print the build graph, in Graphviz' language",
-    "report": "show what builds cost: time, memory, registers, sizes",
-    "compdb": "write compile_commands.json for clangd and other editors",
-    "schema": "print the JSON schema of tilus.toml",
-    "completions": "print what makes a shell complete verbs, options and scripts",
-    "doctor": "show which tools were found, and which are missing",
+# fmt: off
+VERBS: dict[str, tuple[str, str, str]] = {
+    "init": ("create a project that builds and runs, to start from",
+             "begin", "init my-kernels"),
+    "doctor": ("show which tools were found, and which are missing",
+               "begin", "doctor"),
+    "schema": ("print the JSON schema of tilus.toml",
+               "begin", "schema"),
+    "completions": ("print what makes a shell complete verbs, options and scripts",
+                    "begin", "completions bash"),
+    "build": ("build what is out of date, and publish the scripts",
+              "build", "build 'gemm[dtype=f16]' -t sm_90a -j 8"),
+    "watch": ("build again on every change",
+              "build", "watch gemm --level 0"),
+    "plan": ("show what a build would compile",
+             "build", "plan --space gemm"),
+    "render": ("write the sources that a build would compile",
+               "build", "render gemm --level 0 -o rendered"),
+    "explain": ("explain why programs are out of date",
+                "build", "explain gemm/12"),
+    "report": ("show what builds cost: time, memory, registers, sizes",
+               "build", "report --top 5"),
+    "graph": ("print the build graph, in Graphviz' language",
+              "build", "graph gemm"),
+    "compdb": ("write compile_commands.json for clangd and other editors",
+               "build", "compdb -o compile_commands.json"),
+    "run": ("run a kernel on generated inputs, check and time it",
+            "measure and choose", "run gemm/12 --size m=4096,n=4096,k=4096"),
+    "tune": ("measure a script's programs and write its dispatch table",
+             "measure and choose", "tune gemm --grid m=1,16,4096 --budget 10m"),
+    "dispatch": ("show, check and prune the tables that choose programs",
+                 "measure and choose", "dispatch coverage gemm"),
+    "package": ("package what was built, for other machines",
+                "ship", "package --format wheel -o dist"),
+    "verify": ("verify a package or a cache, also by compiling it again",
+               "ship", "verify dist/kernels-1.0.tar.zst --key release.pem"),
+    "preflight": ("check whether a package would run on a given machine",
+                  "ship", "preflight dist/kernels-1.0.tar.zst --device sm_90"),
+    "install": ("install a package into the cache, or uninstall one",
+                "ship", "install dist/kernels-1.0.tar.zst"),
+    "diff": ("show what changed between two packages or caches",
+             "ship", "diff old.tar.zst new.tar.zst"),
+    "cache": ("inspect and maintain the cache",
+              "look after", "cache show gemm/12 --sass"),
 }
-GROUPS = {
-    "begin": ("init", "doctor", "schema", "completions"),
-    "build": ("build", "watch", "plan", "render", "explain", "report", "graph", "compdb"),
-    "measure and choose": ("run", "tune", "dispatch"),
-    "ship": ("package", "verify", "preflight", "install", "diff"),
-    "look after": ("cache",),
-}
-EXAMPLES = {
-    "init": "init my-kernels",
-    "build": "build 'gemm[dtype=f16]' -t sm_90a -j 8",
-    "plan": "plan --space gemm",
-    "render": "render gemm --level 0 -o rendered",
-    "watch": "watch gemm --level 0",
-    "explain": "explain gemm/12",
-    "run": "run gemm/12 --size m=4096,n=4096,k=4096",
-    "tune": "tune gemm --grid m=1,16,4096 --budget 10m",
-    "dispatch": "dispatch coverage gemm",
-    "package": "package --format wheel -o dist",
-    "verify": "verify dist/kernels-1.0.tar.zst --key release.pem",
-    "preflight": "preflight dist/kernels-1.0.tar.zst --device sm_90",
-    "install": "install dist/kernels-1.0.tar.zst",
-    "diff": "diff old.tar.zst new.tar.zst",
-    "cache": "cache show gemm/12 --sass",
-    "graph": "graph gemm",
-    "report": "report --top 5",
-    "compdb": "compdb -o compile_commands.json",
-    "schema": "schema",
-    "completions": "completions bash",
-    "doctor": "doctor",
-}
+# fmt: on
+"""The verbs of the core: summary, group of `--help`, example. A room's have its module, too."""
 _STATUSES = (
     ("0", "done"),
     ("1", "something did not build, verify or agree"),
@@ -170,9 +164,9 @@ def whole_parser() -> argparse.ArgumentParser:
     return _parser({verb: actions_of(verb) for verb in verbs()}, listed=True)
 
 
-def verbs() -> dict[str, str]:
-    """Return the summary of every verb by name, those of the optional rooms last."""
-    return VERBS | {name: verb[0] for name, verb in brought("verb").items()}
+def verbs() -> dict[str, Sequence[str]]:
+    """Return what is said of every verb by name, those of the optional rooms last."""
+    return VERBS | brought("verb")
 
 
 def _parser(
@@ -192,9 +186,9 @@ def _parser(
     declare_common(parser, defaults=True)
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
     below = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    summaries = VERBS if known and known.keys() <= VERBS.keys() else verbs()
-    for name in known or summaries:
-        summary, actions = summaries[name], known.get(name)
+    said = VERBS if known and known.keys() <= VERBS.keys() else verbs()
+    for name in known or said:
+        summary, actions = said[name][0], known.get(name)
         shown: dict[str, Any] = {"help": summary} if listed else {}
         child = below.add_parser(
             name,
@@ -212,12 +206,12 @@ def _parser(
 
 def _listing() -> str:
     """Return the verbs in groups."""
-    summaries, optional = verbs(), brought("verb")
-    width = max(map(len, summaries)) + 2
+    every = verbs()
+    width = max(map(len, every)) + 2
     lines = []
-    for title, own in GROUPS.items():
-        names = [*own, *(name for name, verb in optional.items() if verb[1] == title)]
-        lines += [f"{title}:", *(f"  {name:<{width}}{summaries[name]}" for name in names), ""]
+    for title in dict.fromkeys(group for _, group, *_ in every.values()):
+        rows = (f"  {name:<{width}}{verb[0]}" for name, verb in every.items() if verb[1] == title)
+        lines += [f"{title}:", *rows, ""]
     return "\n".join([*lines, "`tilusbuild help VERB` shows the options of a verb."])
 
 
@@ -231,7 +225,7 @@ def _epilog(verb: str, actions: Mapping[str, Verb[Any]]) -> str:
             *(["", "variables:", *(f"  {name}" for name in found)] if found else []),
             "",
             "example:",
-            f"  tilusbuild {EXAMPLES[verb] if verb in EXAMPLES else brought('verb')[verb][2]}",
+            f"  tilusbuild {(VERBS.get(verb) or brought('verb')[verb])[2]}",
         ]
     )
 

@@ -26,6 +26,7 @@ from tilusbuild.manifest.script_sections import (
     expression,
 )
 from tilusbuild.manifest.sections import IncludeDir, Standard
+from tilusbuild.manifest.settings import DeviceCompiler
 from tilusbuild.manifest.table import (
     NOTHING,
     VALUE_SCHEMA,
@@ -317,7 +318,7 @@ class ScriptSection(Table, frozen=True, kw_only=True):
     """The language standard, in place of that of `[toolchain]`."""
     toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
     """The `[toolchain.named.NAME]` that this script is compiled with, in place of `[toolchain]`."""
-    device_compiler: Literal["nvcc", "nvrtc"] | None = None
+    device_compiler: DeviceCompiler | None = None
     """What compiles the kernel's device code, in place of `device-compiler` of `[toolchain]`.
     `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` have the last word."""
     cudart: Literal["static", "shared"] | None = None

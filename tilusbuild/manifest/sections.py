@@ -5,6 +5,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from tilusbuild.manifest.settings import DeviceCompiler
 from tilusbuild.manifest.table import (
     NOTHING,
     AnyValue,
@@ -197,7 +198,7 @@ class NamedToolchainSection(Table, frozen=True):
     """The language standard."""
     host_march: Annotated[March | None, Key(examples=["x86-64-v3"])] = None
     """The oldest CPU that host code runs on."""
-    device_compiler: Literal["nvcc", "nvrtc"] | None = None
+    device_compiler: DeviceCompiler | None = None
     """What compiles device code of the kernel pipeline. `--device-compiler` and
     `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
     cudart: Literal["static", "shared"] | None = None
@@ -218,7 +219,7 @@ class ToolchainSection(Table, frozen=True):
     host_march: Annotated[March | None, Key(examples=["x86-64-v2"])] = None
     """The oldest CPU that host code runs on, as the host compiler's `-march` names it; never
     `native`. Without it: `x86-64-v2`, or `armv8-a` on aarch64."""
-    device_compiler: Literal["nvcc", "nvrtc"] = "nvcc"
+    device_compiler: DeviceCompiler = "nvcc"
     """What compiles device code of the kernel pipeline. The two make different programs.
     `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
     cudart: Literal["static", "shared"] = "static"
@@ -304,22 +305,24 @@ class PackageSection(Table, frozen=True):
     """The maximum size of each package file; more is an error."""
 
 
-SCHEMES = ("file", "http", "https", "grpc", "grpcs")
-
-
 def checked_address(value: str) -> str:
-    """Return the address of a remote cache. Raises `Fault` for one that is none."""
+    """Return the address of a remote cache. Raises `Fault` for one that is none.
+
+    A scheme that an optional room brings has the room's own rule.
+    """
     from urllib.parse import urlsplit
 
-    from tilusbuild.rooms import brought
+    from tilusbuild.rooms import brought, load
 
     try:
         parts = urlsplit(value)
         port = parts.port
     except ValueError as error:
         raise Fault(f"is not an address: {error}", _ADDRESSES) from None
-    if parts.scheme not in SCHEMES and parts.scheme not in brought("remote backend"):
-        raise Fault(f"must begin with one of {', '.join(f'{s}://' for s in SCHEMES)}", _ADDRESSES)
+    optional = {} if parts.scheme in _SCHEMES else brought("remote backend")
+    if parts.scheme not in (*_SCHEMES, *optional):
+        every = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *optional))
+        raise Fault(f"must begin with one of {every}", _ADDRESSES)
     if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
         raise Fault("must be a plain address, without query and fragment", _ADDRESSES)
     if "@" in parts.netloc:
@@ -330,20 +333,22 @@ def checked_address(value: str) -> str:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
             raise Fault("must name an absolute directory", "as in file:///shared/kernels")
-    elif not parts.hostname or port == 0:
-        raise Fault("must name a host", _ADDRESSES)
-    elif parts.scheme in ("grpc", "grpcs") and (parts.path.strip("/") or port is None):
-        raise Fault("must be a host and a port", _ADDRESSES)
+    elif parts.scheme in _SCHEMES:
+        if not parts.hostname or port == 0:
+            raise Fault("must name a host", _ADDRESSES)
+    elif (rule := brought("remote address").get(parts.scheme)) and (wrong := load(rule)(parts)):
+        raise Fault(*wrong)
     return value.rstrip("/")
 
 
-_ADDRESSES = "as in grpcs://cache.example:443, https://cache.example/kernels or file:///shared"
+_SCHEMES = ("file", "http", "https")
+_ADDRESSES = "as in https://cache.example/kernels or file:///shared"
 
 Address = Annotated[
     Text,
     Key(
         after=checked_address,
-        schema={"type": "string", "pattern": f"^({'|'.join(SCHEMES)})://.+"},
+        schema={"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://.+"},
     ),
 ]
 

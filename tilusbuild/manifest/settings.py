@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -64,7 +64,8 @@ Kind = TypeVar("Kind")
 
 BY_DEFAULT = ("tilus.toml", "default")
 """The sources of a setting that were not chosen for this one command."""
-DEVICE_COMPILERS = ("nvcc", "nvrtc")
+DeviceCompiler: TypeAlias = Literal["nvcc", "nvrtc"]
+DEVICE_COMPILERS = get_args(DeviceCompiler)
 LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"
 REMOTE_PREFIX = "TILUSBUILD_REMOTE_"

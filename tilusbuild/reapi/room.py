@@ -1,6 +1,22 @@
 """What this optional room brings: see tilusbuild/rooms.py."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+
+def wrong_address(parts: SplitResult) -> tuple[str, str] | None:
+    """Return what is wrong with an address, and a hint."""
+    if parts.hostname and parts.port and not parts.path.strip("/"):
+        return None
+    return "must be a host and a port", f"as in {parts.scheme}://cache.example:443"
+
+
+_SCHEMES = ("grpc", "grpcs")
 BRINGS = {
-    "remote backend": dict.fromkeys(("grpc", "grpcs"), "tilusbuild.reapi.backend:ReapiBackend"),
-    "remote executor": dict.fromkeys(("grpc", "grpcs"), "tilusbuild.reapi.sharing:Sharing"),
+    "remote address": dict.fromkeys(_SCHEMES, "tilusbuild.reapi.room:wrong_address"),
+    "remote backend": dict.fromkeys(_SCHEMES, "tilusbuild.reapi.backend:ReapiBackend"),
+    "remote executor": dict.fromkeys(_SCHEMES, "tilusbuild.reapi.sharing:Sharing"),
 }
