@@ -88,7 +88,7 @@ def test_run_numbers_as_build_does(built) -> None:
     project, names = built
     default = project.run("run", "scale[kind=c] cpu", "--size", "n=8").out.split(":")[0]
     assert default in names
-    by_number = project.run("run", "scale[kind=c] cpu", "--schedule", "1", "--size", "n=8").out
+    by_number = project.run("run", "scale[kind=c]/1 cpu", "--size", "n=8").out
     assert by_number.startswith("scale[kind=c]/1 cpu: unroll=2")
     refused = project.run("run", "scale[kind=c]/2 cpu", "--size", "n=8", status=2)
     assert "they go from 0 to 1" in refused.err

@@ -11,17 +11,15 @@ from tilusbuild.report import tuning
 
 @pytest.mark.parametrize("redraws", [False, True])
 def test_the_end_of_a_count_is_told_once_and_only_where_it_was_spoken_of(
-    monkeypatch: pytest.MonkeyPatch, redraws: bool
+    redraws: bool,
 ) -> None:
     clock = iter([0.0, 2.0, 2.0, 10.0, 10.0, 12.0, 12.1, 12.2])
-    monkeypatch.setattr("tilusbuild.report.tuning.time.monotonic", lambda: next(clock))
     out = io.StringIO()
-    display = tuning.CountDisplay(out, redraws=redraws)
-    short = display("short")
+    short = tuning.counting(out, redraws, "short", clock.__next__)
     for _ in range(2):
         short(1.0)
     assert out.getvalue() == "", "it took two seconds, and there is nothing left to wait for"
-    long = display("long")
+    long = tuning.counting(out, redraws, "long", clock.__next__)
     for part in (0.0, 0.5, 1.0, 1.0):
         long(part)
     told = out.getvalue()

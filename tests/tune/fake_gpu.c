@@ -1,4 +1,4 @@
-/* A CUDA driver and NVML in one library, for tests: device memory is the host's, time passes when
+/* A CUDA driver for tests: device memory is the host's, time passes when
    something is launched, and nothing happens before the host waits. FAKE_GPU_* variables set what
    the tests need. A kernel library calls `fake_kernel(ns)` where a real one would launch; one that
    is launched through the driver is taken for fill(float *y, int n), whose block size says how it
@@ -192,17 +192,4 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 int cuLaunchKernelEx(const unsigned *config, void *function, void **parameters, void **extra) {
   (void)extra;
   return function == (void *)7 ? fill(config[3], parameters) : 1;
-}
-
-int nvmlInit_v2(void) { return (int)setting("FAKE_NVML_INIT", 0); }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
-  *handle = (void *)5;
-  return strcmp(uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") ? 6 : 0;
-}
-int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons) {
-  static long calls;
-  (void)handle;
-  /* Throttled until so many have asked. */
-  *reasons = calls++ < setting("FAKE_NVML_THROTTLED", 0) ? 0x44 : 0x04;
-  return 0;
 }

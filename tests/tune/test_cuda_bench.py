@@ -15,13 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.report.jsonl import CallLine
 from tilusbuild.signature import parse_argument, signature
 from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 from tilusbuild.tune.prepare import OutputCheck
-from tilusbuild.tune.run import CallFailedError, CallResult, call_on_gpu
+from tilusbuild.tune.run import call_on_gpu
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -29,12 +31,11 @@ KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
 
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with libcuda.so.1 and libnvidia-ml.so.1."""
+    """A directory with libcuda.so.1."""
     directory = tmp_path_factory.mktemp("driver")
     source = os.path.join(os.path.dirname(__file__), "fake_gpu.c")
     library = directory / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), source], check=True)
-    shutil.copy(library, directory / "libnvidia-ml.so.1")
     return directory
 
 
@@ -55,7 +56,7 @@ def gpu(
             monkeypatch.setenv(name, value)
         case, directory = scale_case
         directories = {case.digest: directory}
-        made.append(DeviceBench(runner, "cuda", 0, directories, limit=20.0, sleep=lambda _: None))
+        made.append(DeviceBench(runner, "cuda", 0, directories, limit=20.0))
         return made[-1]
 
     yield make
@@ -184,46 +185,16 @@ def test_run_calls_checks_and_times_on_the_device(
     check = OutputCheck(lambda a, x: np.float32(a) * x, None, None)
     with LocalRunner() as runner:
 
-        def ran(name: str, program: Candidate) -> CallResult:
+        def ran(name: str, program: Candidate) -> CallLine:
             directory = str(tmp_path / name)
             return call_on_gpu(runner, directory, declared, program, check, {"n": 100}, 0)
 
         right = ran("right", kernel(700))
-        assert (right.max_error, right.wrong, right.bytes) == (0.0, None, 800)
+        assert (right.max_error, right.mismatch, right.bytes) == (0.0, None, 800)
         assert right.seconds == pytest.approx(0.7e-6, rel=0.01)
-        assert ran("wrong", kernel(700, after="y[7] += 1")).wrong is not None
-        with pytest.raises(CallFailedError, match="crash: killed by SIGABRT"):
+        assert ran("wrong", kernel(700, after="y[7] += 1")).mismatch is not None
+        with pytest.raises(TilusbuildError, match="crash: killed by SIGABRT"):
             ran("crash", kernel(700, after="abort()"))
-
-
-class TestThrottling:
-    def test_throttled_samples_are_taken_again(
-        self,
-        gpu: Callable[..., DeviceBench],
-        scale_case: tuple[Case, str],
-        kernel: Callable[..., Candidate],
-    ) -> None:
-        answer = gpu(FAKE_NVML_THROTTLED="3").sample(scale_case[0], kernel(700), 0, 0.0)
-        assert (answer.dropped, answer.note) == (3, "")
-
-    def test_but_not_for_ever(
-        self,
-        gpu: Callable[..., DeviceBench],
-        scale_case: tuple[Case, str],
-        kernel: Callable[..., Candidate],
-    ) -> None:
-        answer = gpu(FAKE_NVML_THROTTLED="99").sample(scale_case[0], kernel(700), 0, 0.0)
-        assert (answer.status, answer.dropped) == ("ok", 5)
-        assert answer.note == "throttled: hardware thermal slowdown"
-
-    def test_without_nvml_nothing_is_dropped(
-        self,
-        gpu: Callable[..., DeviceBench],
-        scale_case: tuple[Case, str],
-        kernel: Callable[..., Candidate],
-    ) -> None:
-        bench = gpu(FAKE_NVML_INIT="1", FAKE_NVML_THROTTLED="99")
-        assert bench.sample(scale_case[0], kernel(700), 0, 0.0).dropped == 0
 
 
 @pytest.mark.parametrize(

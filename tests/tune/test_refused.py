@@ -168,5 +168,5 @@ def test_far_writes_and_late_errors_are_found(
     project = tune_project("slow", mode, sizes=(64,))
     *_, tuned, _ = project.events(*WARM)
     assert tuned["program"] == 0
-    assert tuned["refused"]["1"]["status"] == status
+    assert tuned["refused"]["1"].partition(":")[0] == status
     assert why in refused(project)[0]["why"]

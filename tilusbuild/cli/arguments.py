@@ -233,11 +233,6 @@ def jobs_option() -> int | None:
     )
 
 
-def param_option(help: str) -> tuple[str, ...]:
-    """Return the option that chooses an instance by a constant."""
-    return repeated("--param", metavar="NAME=VALUE", help=help)
-
-
 def size_option(verb: str, *, group: str | None = None) -> tuple[str, ...]:
     """Return the option for the sizes of calls."""
     return repeated(

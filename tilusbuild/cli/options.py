@@ -38,9 +38,9 @@ def project(arguments: Common, *, remembered: bool = False) -> Project:
 
 def _counting(name: str) -> Callable[[float | None], None]:
     from tilusbuild.report.choose import can_redraw
-    from tilusbuild.report.tuning import CountDisplay
+    from tilusbuild.report.tuning import counting
 
-    return CountDisplay(sys.stderr, redraws=can_redraw(sys.stderr, os.environ))(name)
+    return counting(sys.stderr, can_redraw(sys.stderr, os.environ), name)
 
 
 @contextmanager

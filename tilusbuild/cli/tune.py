@@ -18,7 +18,6 @@ from tilusbuild.cli.arguments import (
     jobs_option,
     level_option,
     option,
-    param_option,
     positionals,
     repeated,
     seed_option,
@@ -27,23 +26,16 @@ from tilusbuild.cli.arguments import (
     trace_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.cli.tune_results import (
-    ModelRowLine,
-    TunedLine,
-    show,
-    tuned_line,
-)
+from tilusbuild.cli.tune_results import TunedLine, show, tuned_line
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.expr import Value
     from tilusbuild.plan.model import Target
-    from tilusbuild.report.tuning import TuningReporter
-    from tilusbuild.tune.bench.bench import Answer
     from tilusbuild.tune.bench.race import Decision
-    from tilusbuild.tune.bench.work import Candidate, Case, Work
-    from tilusbuild.tune.tune import BuiltInstance, TuneRequest
+    from tilusbuild.tune.bench.work import Work
+    from tilusbuild.tune.tune import TuneRequest
 
 _MEASURING = "what to measure"
 _ELSEWHERE = "elsewhere"
@@ -57,7 +49,6 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "SCRIPT", help="the script or the instance to tune; with --import the log names it"
     )
     target: str | None = target_option("tune for this target (default: the best one for this GPU)")
-    param: tuple[str, ...] = param_option("tune only the instances with this constant")
     level: int | None = level_option()
     jobs: int | None = jobs_option()
     size: tuple[str, ...] = size_option("measure", group=_MEASURING)
@@ -131,11 +122,6 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="read the log that a bundle wrote, and write the tables from it",
         group=_ELSEWHERE,
     )
-    model: bool = flag(
-        "--model",
-        help="measure nothing: write the tables that the cost model chooses",
-        group=_ELSEWHERE,
-    )
 
 
 def run(arguments: TuneArgs) -> int:
@@ -174,7 +160,7 @@ def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
     return TuneRequest(
         script=script_of(project.manifest, name),
         target=name.target or arguments.target,
-        constants=(*name.constants, *map(options.pair, arguments.param)),
+        constants=name.constants,
         sizes=[*options.sizes(arguments.size), *_grid(arguments.grid)],
         budget=budget,
         cold=arguments.cache == "cold",
@@ -204,15 +190,13 @@ def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
 def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
     from tilusbuild.tune.tune import built, gpu_here, target_here, tune
 
-    if arguments.export is not None or arguments.model:
+    if arguments.export is not None:
         target = _target_away(project, wanted)
     else:
         target = target_here(project, wanted, gpu_here(project, wanted.device))
     level, jobs = project.settings.level.value, project.settings.jobs.value
-    display = options.reporter(replace(arguments, json=False))
-    ready = built(project, wanted, target, level, jobs, display)
-    if arguments.model:
-        return _model(arguments, project, wanted, ready)
+    progress = options.reporter(replace(arguments, json=False))
+    ready = built(project, wanted, target, level, jobs, progress)
     if arguments.export is not None:
         from tilusbuild.tune.bundle import export
 
@@ -221,12 +205,25 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
         print(f"{arguments.export}: {counted(programs, 'program')}, {size / 1e6:.1f} MB")
         print("  on the machine with the device: tar xf, then python3 tilusbuild-bundle/run.py")
         return 0
-    listener = _Listener(arguments)
+    from tilusbuild.report.choose import can_redraw
+    from tilusbuild.report.tuning import TuningReporter
+
+    live = not arguments.json and can_redraw(sys.stderr, os.environ)
+    display = TuningReporter(sys.stderr, live=live, quiet=arguments.quiet or arguments.json)
+
+    def decided(work: Work, decision: Decision) -> None:
+        if arguments.json:
+            emit(tuned_line(work.label, decision), flush=True)
+        winner, what = decision.winner, "no program is usable"
+        if winner is not None and winner.seconds is not None:
+            what = f"program {winner.program.index}, {winner.seconds * 1e3:.4f} ms"
+        display.end_case(f"{decision.case.label}: {what}")
+
     try:
-        tuned = [tune(project, wanted, each, listener) for each in ready]
+        tuned = [tune(project, wanted, each, display, decided) for each in ready]
         return show(tuned, json=arguments.json, replayed=False)
     finally:
-        listener.reporter.close()
+        display.close()
 
 
 def _target_away(project: Project, wanted: TuneRequest) -> Target:
@@ -253,62 +250,4 @@ def _import(arguments: TuneArgs, project: Project, log: str) -> int:
     return 1 if missing else status
 
 
-def _model(
-    arguments: TuneArgs, project: Project, wanted: TuneRequest, ready: Sequence[BuiltInstance]
-) -> int:
-    from tilusbuild.table import Cell, table
-    from tilusbuild.tune.tune import record_models, remake_dispatcher, sizes_of
-
-    for each in ready:
-        there = frozenset(program.index for program in each.work.programs)
-        sizes = sizes_of(project, wanted, each.instance)
-        entries = record_models(each.script, there, sizes)
-        remake_dispatcher(project, each.script)
-        rows: list[tuple[Cell, ...]] = [(*e.key, e.program, e.source) for e in entries]
-        if arguments.json:
-            for entry in entries:
-                emit(ModelRowLine(each.script.label, entry.key, entry.program, entry.source))
-        else:
-            print(each.script.label)
-            print(table((*each.script.keys, "choice", "source"), rows), end="")
-    return 0
-
-
-class _Listener:
-    """Passes on to the display, and prints the lines of `--json`."""
-
-    def __init__(self, arguments: TuneArgs) -> None:
-        from tilusbuild.report.choose import can_redraw
-        from tilusbuild.report.tuning import TuningReporter
-
-        live = not arguments.json and can_redraw(sys.stderr, os.environ)
-        self.reporter: TuningReporter = TuningReporter(
-            sys.stderr, live=live, quiet=arguments.quiet or arguments.json
-        )
-        self._json = arguments.json
-
-    def begun(self, work: Work, device: str, cases: int) -> None:
-        self.reporter.begin(work.label, device, len(work.programs), cases)
-
-    def waiting(self, device: str) -> None:
-        self.reporter.line(f"waiting for another tuning on {device} to end")
-
-    def answered(
-        self, case: Case, program: Candidate, what: str, answer: Answer, replayed: bool
-    ) -> None:
-        self.reporter.run(what, answer.cost, replayed)
-
-    def decided(self, work: Work, decision: Decision) -> None:
-        if self._json:
-            emit(tuned_line(work.label, decision), flush=True)
-        winner = decision.winner
-        if winner is None or winner.seconds is None:
-            self.reporter.end_case(f"{decision.case.label}: no program is usable")
-        else:
-            milliseconds = f"{winner.seconds * 1e3:.4f} ms"
-            self.reporter.end_case(
-                f"{decision.case.label}: program {winner.program.index}, {milliseconds}"
-            )
-
-
-VERB = Verb(TuneArgs, run, (TunedLine, ModelRowLine, CountsLine))
+VERB = Verb(TuneArgs, run, (TunedLine, CountsLine))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
-
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
@@ -14,13 +12,6 @@ if TYPE_CHECKING:
     from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.tune import TunedInstance
-
-
-class Refusal(Struct, frozen=True):
-    """Why a program is not usable at some sizes."""
-
-    status: str
-    why: str
 
 
 class TunedLine(JsonLine, frozen=True):
@@ -35,18 +26,8 @@ class TunedLine(JsonLine, frozen=True):
     seen: int
     unseen: int
     """Programs that the budget did not suffice for."""
-    refused: Mapping[str, Refusal]
-    """By the program's number."""
-
-
-class ModelRowLine(JsonLine, frozen=True):
-    """With `--model`: a row of the table."""
-
-    event: ClassVar[str] = "row"
-    instance: str
-    key: tuple[Scalar, ...]
-    program: int
-    source: str
+    refused: Mapping[str, str]
+    """What a program came to, and why, by its number."""
 
 
 def tuned_line(label: str, decision: Decision) -> TunedLine:
@@ -61,7 +42,7 @@ def tuned_line(label: str, decision: Decision) -> TunedLine:
         seen=len(decision.outcomes),
         unseen=decision.unseen,
         refused={
-            str(outcome.program.index): Refusal(outcome.status, outcome.why)
+            str(outcome.program.index): f"{outcome.status}: {outcome.why}"
             for outcome in decision.outcomes
             if outcome.seconds is None
         },
@@ -136,8 +117,8 @@ def _print(tuned: TunedInstance) -> None:
     if tuned.refused:
         listed = ", ".join(map(str, sorted(tuned.refused)))
         print(f"chosen nowhere, whatever the sizes, until rebuilt: {listed}")
-    for shared in tuned.shared:
-        print(f"{shared.gives_way} and {shared.decides} share a bucket: the latter decides")
+    for decides, gives_way in tuned.shared:
+        print(f"{gives_way} and {decides} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")
 
 

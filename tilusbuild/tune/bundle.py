@@ -15,7 +15,6 @@ import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -166,18 +165,6 @@ class _NothingMore:
         raise UnmeasuredError(f"{case.label}: program {program.index} was not timed")
 
 
-class _Replayed(SampleLog):
-    """A log that is only read."""
-
-    def __init__(self, known: dict[Key, Answer]) -> None:
-        self.path, self.known = "", known
-
-    def add(self, key: Key, answer: Answer) -> None:
-        raise AssertionError("nothing is measured while a log is replayed")
-
-    def note(self, value: Mapping[str, Any]) -> None: ...
-
-
 class _Segment(Struct):
     """One tuning in a log."""
 
@@ -238,7 +225,7 @@ def _decided(
     device = Device(said["kind"], 0, said["name"], said["arch"], said["driver"])
     publisher = Publisher(script, device.fingerprint(script.hash), run.judge)
     publisher.refuse(out.values())
-    session = TuningSession(_Replayed(known), _NothingMore(), run.budget, rounds=run.rounds)
+    session = TuningSession(SampleLog("", known), _NothingMore(), run.budget, rounds=run.rounds)
     noted = segment.cases[: run.cases]
     numbers = {each.case: each.integers for each in noted}
     decisions: dict[str, Decision] = {}

@@ -16,7 +16,7 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -107,10 +107,24 @@ def work_of(manifest: Manifest, instance: PlannedInstance, script: Script) -> Wo
     )
 
 
-def only(work: Work, indices: Iterable[int]) -> Work:
-    """Return the same with these programs only."""
-    kept = set(indices)
-    return replace(work, programs=tuple(p for p in work.programs if p.index in kept))
+def sizes_of(
+    manifest: Manifest,
+    script: str,
+    given: Sequence[Mapping[str, Value]],
+    signature: Signature,
+) -> list[dict[str, Value]]:
+    """Return the sizes to call with: those given, else the manifest's. Raises `InputError` for
+    wrong ones, and when there is none."""
+    tune = manifest.scripts[script].tune
+    sizes = [dict(size) for size in given or (tune.sizes if tune else ())]
+    if not sizes and signature.dimensions:
+        names = "--size " + ",".join(f"{a.name}=1024" for a in signature.dimensions)
+        raise input_error(
+            f"no sizes to call {script} with", hint=f"give [script.{script}.tune] sizes, or {names}"
+        )
+    for size in sizes:
+        inputs.check_sizes(signature, size)
+    return sizes or [{}]
 
 
 def prepare_case(

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
@@ -21,6 +20,7 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.model import PlanSelection, called_script_of, targets_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs, position
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.report.jsonl import CallLine
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.library import open_launcher
 from tilusbuild.runtime.naming import Name, as_typed
@@ -39,55 +39,13 @@ _CPU_SECONDS, _MIN_CALLS, _MAX_CALLS = 0.2, 5, 10_000
 """How long calls on the cpu are timed, and how many of them at least and at most."""
 
 
-class RunRequest(Struct, frozen=True):
-    """What to run."""
-
-    name: Name
-    """Of one program; without a number, the default one of the one instance."""
-    target: str | None
-    """For a name without one; None: the usual one."""
-    sizes: Sequence[Mapping[str, Value]]
-    """None given: those of the manifest."""
-    seed: int
-
-
-class CallResult(Struct, frozen=True):
-    """One call at one size."""
-
-    sizes: Mapping[str, Value]
-    max_error: float | None
-    """The largest absolute error; None where nothing was compared."""
-    wrong: str | None
-    """What is wrong, in words."""
-    seconds: float
-    """The median of a call."""
-    calls: int
-    """How many times the median is of: calls on the cpu, samples on a GPU."""
-    bytes: int
-    """Of all tensors, once."""
-
-
-class NotBuiltError(TilusbuildError):
-    """The program that was asked for does not compile."""
-
-
-class CallFailedError(TilusbuildError):
-    """The program's own complaint about a call."""
-
-
-class ChosenProgram(Struct, frozen=True):
-    """The program to run."""
-
-    job: ProgramJob
-    schedule: Mapping[str, Value]
-    library: str
-
-
-def choose(project: Project, wanted: RunRequest) -> tuple[Plan, PlanSelection, ProgramJob]:
-    """Return the program that `wanted` means, numbered as `build` numbers it. Raises
-    `InputError`."""
-    name, level = wanted.name, project.settings.level.value
-    target = name.target or wanted.target
+def choose(
+    project: Project, name: Name, target: str | None
+) -> tuple[Plan, PlanSelection, ProgramJob]:
+    """Return the program that a name means, numbered as `build` numbers it; without a number the
+    default one of the one instance, without a target for the usual one. Raises `InputError`."""
+    level = project.settings.level.value
+    target = name.target or target
     script = called_script_of(project.manifest, name)
     if target is None:
         target = _usual_target(project, script)
@@ -117,49 +75,35 @@ def _usual_target(project: Project, script: str) -> str:
 
 def build(
     project: Project, plan: Plan, selection: PlanSelection, job: ProgramJob, reporter: Reporter
-) -> ChosenProgram:
-    """Have the program. Raises `NotBuiltError` when there can be none."""
-    options = BuildConfig(jobs=1)
+) -> Candidate:
+    """Have the program. Raises `TilusbuildError` when there can be none."""
     request = BuildRequest(plan, selection, Nothing((job,)))
-    result = build_planned(project, request, options, reporter)
+    result = build_planned(project, request, BuildConfig(jobs=1), reporter)
     status = result.statuses.get(job.hash, "missing")
-    directory = project.cache.program_path(job.hash)
     if status != "built":
-        raise NotBuiltError(f"{job.label} is not built: {status}")
+        raise TilusbuildError(f"{job.label} is not built: {status}")
     values = job.schedule.values
     schedule = {name: values[name] for name in job.planned.parameters}
-    return ChosenProgram(job, schedule, f"{directory}/module/lib.so")
+    library = f"{project.cache.program_path(job.hash)}/module/lib.so"
+    return Candidate(job.index, job.hash, library, schedule)
 
 
-def sizes_of(project: Project, wanted: RunRequest, job: ProgramJob) -> list[Mapping[str, Value]]:
-    """Return the sizes to call with: those asked for, else the manifest's. Raises `InputError`."""
-    tune = project.manifest.scripts[job.script].tune
+def run(
+    project: Project,
+    job: ProgramJob,
+    program: Candidate,
+    sizes: Sequence[Mapping[str, Value]],
+    seed: int,
+) -> list[CallLine]:
+    """Call at each size. Raises `InputError`, `TilusbuildError` for the program's own complaint
+    about a call, and `WorkerUnusableError` without a device."""
+    script = project.manifest.scripts[job.script]
     signature = job.planned.spec.signature
-    sizes = list(wanted.sizes) or [dict(size) for size in (tune.sizes if tune else ())]
-    if not sizes and signature.dimensions:
-        names = "--size " + ",".join(f"{a.name}=1024" for a in signature.dimensions)
-        raise input_error(
-            f"no sizes to call {job.script} with",
-            hint=f"give [script.{job.script}.tune] sizes, or {names}",
-        )
-    for size in sizes:
-        inputs.check_sizes(signature, size)
-    return sizes or [{}]
-
-
-def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[CallResult]:
-    """Call at each size. Raises `InputError`, `CallFailedError`, and `WorkerUnusableError` without
-    a device."""
-    name = chosen.job.script
-    script = project.manifest.scripts[name]
-    sizes = sizes_of(project, wanted, chosen.job)
-    signature = chosen.job.planned.spec.signature
     unchecked = script.tune is None or script.tune.ref is None
-    check = prepare.checking(project.manifest, name, unchecked=unchecked)
-    if chosen.job.planned.target.kind == "cpu":
-        launch = open_launcher(chosen.library)
-        return [_call_here(chosen, launch, check, size, wanted.seed) for size in sizes]
-    program = Candidate(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
+    check = prepare.checking(project.manifest, job.script, unchecked=unchecked)
+    if job.planned.target.kind == "cpu":
+        launch = open_launcher(program.library)
+        return [_call_here(job, launch, check, size, seed) for size in sizes]
     with TemporaryDirectory("run") as directory:
         return [
             call_on_gpu(
@@ -169,7 +113,7 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
                 program,
                 check,
                 size,
-                wanted.seed,
+                seed,
             )
             for number, size in enumerate(sizes)
         ]
@@ -190,15 +134,15 @@ def _tensors(signature: Signature, values: Mapping[str, Input]) -> list[Any]:
 
 
 def _call_here(
-    chosen: ChosenProgram,
+    job: ProgramJob,
     launch: Callable[..., Any],
     check: prepare.OutputCheck,
     size: Mapping[str, Value],
     seed: int,
-) -> CallResult:
+) -> CallLine:
     """Call in this process through tvm-ffi, as a deployment does: the launcher's checks of the
     arguments are part of what is tried, and of the time."""
-    signature = chosen.job.planned.spec.signature
+    signature = job.planned.spec.signature
     made = inputs.generate(signature, size, seed=seed)
     largest, mismatch = None, None
     try:
@@ -214,9 +158,10 @@ def _call_here(
     except TilusbuildError:
         raise
     except (RuntimeError, TypeError, ValueError) as error:
-        raise CallFailedError(f"{chosen.job.label}: {error}") from None
+        raise TilusbuildError(f"{job.label}: {error}") from None
     moved = sum(value.nbytes for value in made.values() if isinstance(value, np.ndarray))
-    return CallResult(size, largest, str(mismatch) if mismatch else None, seconds, calls, moved)
+    wrong = str(mismatch) if mismatch else None
+    return CallLine(job.hash, size, seconds, calls, moved, largest, wrong)
 
 
 def compare_outputs(
@@ -268,31 +213,32 @@ def call_on_gpu(
     check: prepare.OutputCheck,
     size: Mapping[str, Value],
     seed: int,
-) -> CallResult:
+) -> CallLine:
     """Call a program on the first GPU that the driver shows, in a worker, as tuning does it:
     arguments go to the device and back, and the time is the kernel's own, with warm caches. The
     directory `directory` is made.
 
-    Raises `InputError`, `CallFailedError` and `WorkerUnusableError`.
+    Raises `InputError`, `TilusbuildError` and `WorkerUnusableError`.
     """
     case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=False)
     bench = DeviceBench(runner, "cuda", 0, {case.digest: directory}, limit=_LIMIT)
     try:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):
-            raise CallFailedError(f"program {program.index}: {first.status}: {first.why}")
+            raise TilusbuildError(f"program {program.index}: {first.status}: {first.why}")
         samples = [bench.sample(case, program, number, 0.0) for number in range(_GPU_SAMPLES)]
     finally:
         bench.close()
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
-        raise CallFailedError(f"program {program.index}: {samples[0].status}: {samples[0].why}")
+        raise TilusbuildError(f"program {program.index}: {samples[0].status}: {samples[0].why}")
     wrong = first.why if first.status == INCORRECT else None
-    return CallResult(
+    return CallLine(
+        program=program.hash,
         sizes=size,
         # A write beside a tensor is found before anything is compared: then no error is known.
         max_error=first.error if check.function and (first.error or not wrong) else None,
-        wrong=wrong,
+        mismatch=wrong,
         seconds=median(seconds),
         calls=len(seconds),
         bytes=sum(argument.bytes for argument in case.arguments),

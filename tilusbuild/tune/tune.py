@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -29,14 +29,14 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, Target, called_script_of, chosen_pairs
 from tilusbuild.process.stopping import StoppedError
-from tilusbuild.runtime.choose import Chooser
+from tilusbuild.report.tuning import TuningReporter
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
 from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
-from tilusbuild.tune import inputs, prepare
-from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench, device_lock
+from tilusbuild.tune import prepare
+from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
 from tilusbuild.tune.bench.race import Decision, campaign, cleared, condemned, condemned_before
 from tilusbuild.tune.bench.session import (
     ROUNDS,
@@ -47,7 +47,7 @@ from tilusbuild.tune.bench.session import (
     lines,
     run_note,
 )
-from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
+from tilusbuild.tune.bench.work import Case, Scalar, Work
 
 Key = tuple[int, ...]
 
@@ -55,14 +55,6 @@ Key = tuple[int, ...]
 def key_of(script: Script, integers: Mapping[str, Scalar]) -> Key:
     """Return the bucket of a call. Raises `KeyError` for a dispatch key that has no value."""
     return tuple(to_bucket(int(integers[name])) for name, to_bucket in script.buckets.items())
-
-
-class SharedBucket(Struct, frozen=True):
-    """Two cases of one bucket, by their labels."""
-
-    key: Key
-    decides: str
-    gives_way: str
 
 
 class Publisher:
@@ -80,7 +72,8 @@ class Publisher:
         self._fingerprint = dict(fingerprint)
         self._judge = judge
         self._decided: dict[Key, dict[str, tuple[tuple[int, ...], Decision]]] = {}
-        self.shared: list[SharedBucket] = []
+        self.shared: list[tuple[str, str]] = []
+        """Two cases of one bucket, by their labels; the first decides."""
         self._refused = {each.program: each for each in read_dispatch(script).refused}
 
     @property
@@ -111,7 +104,7 @@ class Publisher:
         found = self._in_order(key)
         if before and is_new:
             other = decision if found[0] is before[0] else before[0]
-            self.shared.append(SharedBucket(key, found[0].case.label, other.case.label))
+            self.shared.append((found[0].case.label, other.case.label))
         self._write(key, found)
 
     def _in_order(self, key: Key) -> list[Decision]:
@@ -169,25 +162,6 @@ def remake_dispatcher(project: Project, script: Script) -> None:
     refresh(project.cache, script, project.toolchain(cuda=False), project.runner)
 
 
-def record_models(
-    script: Script, available: frozenset[int], sizes: Iterable[Mapping[str, Scalar]]
-) -> list[TableEntry]:
-    """Write rows for any device, from the model or the default, where nothing can be measured.
-
-    Raises `LoadError` and `OSError`.
-    """
-    refused = by_number(script.programs, read_dispatch(script).refused)
-    chooser = Chooser(script, (), available, refused)
-    entries = []
-    for size in sizes:
-        choice = chooser.choose(size)
-        if choice.source != "table":  # the rule is asked at every call anyway
-            entries.append(TableEntry(key_of(script, size), choice.program, choice.source, None))
-    anywhere = {"script": script.hash, "device": "*", "arch": "*"}
-    tables.put(script, anywhere, entries)
-    return entries
-
-
 class TuneRequest(Struct, frozen=True):
     """What to tune, and how."""
 
@@ -227,42 +201,26 @@ class TunedInstance(Struct, frozen=True):
     work: Work
     device: Device
     decisions: tuple[Decision, ...]
-    shared: tuple[SharedBucket, ...]
+    shared: tuple[tuple[str, str], ...]
     refused: Mapping[int, str]
     """Why programs are chosen nowhere, by their numbers."""
     log: str
 
 
-class Listener(Protocol):
-    """What is reported of a tuning while it goes on."""
-
-    def begun(self, work: Work, device: str, cases: int) -> None: ...
-    def waiting(self, device: str) -> None: ...
-    def answered(
-        self, case: Case, program: Candidate, what: str, answer: Answer, replayed: bool
-    ) -> None: ...
-    def decided(self, work: Work, decision: Decision) -> None: ...
-
-
-class NotTunedError(TilusbuildError):
-    """Nothing could be measured."""
-
-
 def built(
     project: Project, wanted: TuneRequest, target: Target, level: int, jobs: int, reporter: Reporter
 ) -> list[BuiltInstance]:
-    """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build
+    """Build the instances for a target. Raises `InputError`, and `TilusbuildError` when a build
     stops."""
     selection = PlanSelection((wanted.name(target.name),), (), level)
     plan = project.plan(selection)
     for instance in plan.instances:  # a mistake in them need not wait for a build
-        for size in sizes_of(project, wanted, instance):
-            inputs.check_sizes(instance.spec.signature, size)
+        sizes_of(project, wanted, instance)
     result = build_planned(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     if result.summary.error is not None:
-        raise NotTunedError(f"the build stopped: {result.summary.error}")
+        raise TilusbuildError(f"the build stopped: {result.summary.error}")
     found = []
     for instance in plan.instances:
         script = read_script(project.cache.script_path(instance.directory, instance.hash))
@@ -287,8 +245,7 @@ def target_here(project: Project, wanted: TuneRequest, gpu: Device | None) -> Ta
     here = f"its GPU is {gpu}" if gpu else "it has no CUDA device"
     raise input_error(
         f"{wanted.script} is built for {names}, which this machine cannot measure: {here}",
-        hint="`--export FILE` makes a bundle to measure elsewhere;"
-        " `--model` writes what the model says",
+        hint="`--export FILE` makes a bundle to measure elsewhere",
     )
 
 
@@ -315,16 +272,8 @@ def sizes_of(
     project: Project, wanted: TuneRequest, instance: PlannedInstance
 ) -> list[dict[str, Value]]:
     """Return the sizes to call with. Raises `InputError` when there is none."""
-    tune = project.manifest.scripts[wanted.script].tune
-    declared: Sequence[Mapping[str, Value]] = tune.sizes if tune else ()
-    sizes = [dict(size) for size in (wanted.sizes or declared)]
-    if sizes or not instance.spec.signature.dimensions:
-        return sizes or [{}]
-    names = "--size " + ",".join(f"{a.name}=1024" for a in instance.spec.signature.dimensions)
-    raise input_error(
-        f"no sizes to tune {wanted.script} for",
-        hint=f"give [script.{wanted.script}.tune] sizes, or {names}",
-    )
+    signature = instance.spec.signature
+    return prepare.sizes_of(project.manifest, wanted.script, wanted.sizes, signature)
 
 
 def gpu_here(project: Project, index: int) -> Device | None:
@@ -352,9 +301,13 @@ def log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
 
 
 def tune(
-    project: Project, wanted: TuneRequest, ready: BuiltInstance, listener: Listener
+    project: Project,
+    wanted: TuneRequest,
+    ready: BuiltInstance,
+    display: TuningReporter,
+    decided: Callable[[Work, Decision], None],
 ) -> TunedInstance:
-    """Measure one instance and write its tables.
+    """Measure one instance and write its tables; `decided` is called with each decision.
 
     Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
     `CancelledError`. What was measured by then is kept.
@@ -375,10 +328,10 @@ def tune(
         with (
             wrap_oserror(project.cache.root),
             project.cache.in_use(),
-            device_lock(device_id, lambda: listener.waiting(str(facts["name"]))),
+            device_lock(device_id, lambda: display.waiting(str(facts["name"]))),
             project.timeline.step(f"measure {ready.script.label}"),
         ):
-            return _measured(project, wanted, ready, listener, bench, directories, facts)
+            return _measured(project, wanted, ready, display, decided, bench, directories, facts)
     finally:
         bench.close()
 
@@ -387,7 +340,8 @@ def _measured(
     project: Project,
     wanted: TuneRequest,
     ready: BuiltInstance,
-    listener: Listener,
+    display: TuningReporter,
+    decided: Callable[[Work, Decision], None],
     bench: DeviceBench,
     directories: dict[str, str],
     facts: Mapping[str, Any],
@@ -404,7 +358,12 @@ def _measured(
     known = publisher.refused
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
-    session = TuningSession(log, bench, wanted.budget, listener.answered, rounds=rounds)
+
+    def answered(*heard: Any) -> None:
+        answer, replayed = heard[3:]
+        display.run(answer.cost, replayed)
+
+    session = TuningSession(log, bench, wanted.budget, answered, rounds=rounds)
     private = project.cache.private(uses=False)
 
     def cases(numbers: Sequence[int]) -> Iterator[Case]:
@@ -425,11 +384,11 @@ def _measured(
 
     def done(decision: Decision) -> None:
         publisher.add(integers(decision.case), decision)
-        listener.decided(work, decision)
+        decided(work, decision)
 
     try:
         log.note(run_note(work, facts, session, wanted.seed, len(sizes)))
-        listener.begun(work, str(device), len(sizes))
+        display.begin(work.label, str(device), len(work.programs), len(sizes))
         decisions = campaign(session, work, cases, sizes, wanted.seed, done, known)
     finally:
         log.close()

@@ -49,9 +49,6 @@ WARMUP = 1
 """Calls before a sample. What a sample times is estimated by one call more."""
 _SOAK = 2.0
 """Seconds that the check of a winner may call it over and over."""
-_THROTTLED = 5
-"""How often a throttled sample is taken again before it is taken as it is."""
-_COOLING = 2.0
 _SETUP = 120.0
 """Seconds for a worker to take a case: files are read, and copied to the device."""
 _TIMES_BEST = 10
@@ -68,12 +65,10 @@ class Answer:
     seconds: float | None = None
     """Of a launch, for a sample that is ok."""
     why: str = ""
-    dropped: int = 0
-    """Samples that were thrown away because the device was throttled."""
     error: float = 0.0
     """The largest absolute error that a check found."""
     note: str = ""
-    """What is odd about a sample: it is throttled, or its launch latency shows."""
+    """What is odd about a sample: its launch latency shows."""
     faulted: bool = False
     """Whether a launch error came of what the kernel did: the call was not refused, it ran."""
 
@@ -111,8 +106,6 @@ class DeviceBench:
         limit: float,
         warmup: int = WARMUP,
         grace: float = _GRACE,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._runner = runner
         self._kind = kind
@@ -121,8 +114,6 @@ class DeviceBench:
         self._limit = limit
         self._warmup = warmup
         self._grace = grace
-        self._now = now
-        self._sleep = sleep
         self._worker: Conversation | None = None
         self._case: str | None = None
         self._used = False
@@ -144,16 +135,7 @@ class DeviceBench:
     def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
-        cost, dropped = 0.0, 0
-        while True:
-            answer = self._confirmed(case, request, limit)
-            cost += answer.cost
-            throttled = answer.status == OK and answer.note.startswith("throttled")
-            if not throttled or dropped == _THROTTLED:
-                return replace(answer, cost=cost, dropped=dropped)
-            dropped += 1
-            self._sleep(_COOLING)
-            cost += _COOLING
+        return self._confirmed(case, request, limit)
 
     def _confirmed(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         others = self._used and self._case == case.digest
@@ -166,26 +148,23 @@ class DeviceBench:
     def _asked(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         worker = self._with_case(case)
         self._used = True
-        began = self._now()
+        began = time.monotonic()
         try:
             found = worker.ask(request, limit)
         except WorkerDiedError as died:
             found = {"status": CRASH, "why": str(died)}
         except WorkerTimeoutError:
             found = {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
-        cost = self._now() - began
+        cost = time.monotonic() - began
         if found["status"] != OK and "harmless" not in found:
             self.close()
-        note = found.get("latency", "") and "launch latency shows"
-        if "throttled" in found:
-            note = f"throttled: {found['throttled']}"
         return Answer(
             status=found["status"],
             cost=cost,
             seconds=found.get("seconds"),
             why=str(found.get("why", "")),
             error=found.get("error", 0.0),
-            note=note,
+            note=found.get("note", ""),
             faulted=found["status"] == LAUNCH_ERROR and "harmless" not in found,
         )
 

@@ -7,7 +7,8 @@ its own events, through the driver alone (ctypes on libcuda.so.1), with launch l
 small kernel of ours keeps the device busy while the host queues what is to be timed. Whether that
 held is seen from the first event, which must not have happened when the last launch was queued;
 else the delay is doubled and the sample repeated. Cold samples follow a write of as much memory as
-the caches hold: on a GPU twice the L2 cache, at least 64 MB.
+the caches hold: on a GPU twice the L2 cache, at least 64 MB. Price: a GPU that heat slows down is
+measured as it is; all programs are alike slow then, as rounds go through them there and back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import mmap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.runtime.cuda_driver import L2_CACHE_SIZE, NOT_READY, CudaDriver
@@ -45,26 +45,6 @@ def c_type(dtype: str, is_tensor: bool) -> Any:
     return _NAMED.get(dtype) or getattr(ctypes, f"c_{DTYPES[dtype].numpy}")
 
 
-class PlainLaunch:
-    """The C function `launch` of a library. Raises `OSError` and `AttributeError` for a file that
-    is not such a library."""
-
-    def __init__(self, path: str, types: Sequence[Any]) -> None:
-        library = ctypes.CDLL(path)
-        self._launch = library.launch
-        self._launch.restype = ctypes.c_int
-        self._launch.argtypes = [*types, ctypes.c_void_p]
-        self._error = library.launch_error
-        self._error.restype = ctypes.c_char_p
-
-    def __call__(self, *values: Any) -> str | None:
-        """Launch with these arguments and a stream; the library's error, None where it worked."""
-        if not self._launch(*values):
-            return None
-        text: bytes = self._error() or b"the launch failed, and gives no reason"
-        return text.decode(errors="replace")
-
-
 def _value(argument: CaseArgument) -> Any:
     value = argument.value
     is_bytes = isinstance(value, str) and argument.dtype not in DTYPES
@@ -79,7 +59,10 @@ class BoundLaunch:
     ) -> None:
         types = [c_type(argument.dtype, argument.shape is not None) for argument in arguments]
         try:
-            self._launch: Callable[..., str | None] = PlainLaunch(path, types)
+            library = ctypes.CDLL(path)
+            self._launch, self._error = library.launch, library.launch_error
+            self._launch.restype, self._error.restype = ctypes.c_int, ctypes.c_char_p
+            self._launch.argtypes = [*types, ctypes.c_void_p]
         except (OSError, AttributeError) as error:
             raise LaunchRefusedError(f"the library cannot be opened: {error}") from None
         # Made once: converting them would be timed with every call.
@@ -93,20 +76,9 @@ class BoundLaunch:
 
     def __call__(self) -> None:
         """Raise `LaunchRefusedError` when the library reports an error."""
-        error = self._launch(*self._values)
-        if error is not None:
-            raise LaunchRefusedError(error)
-
-
-@dataclass(frozen=True, slots=True)
-class TimedLaunches:
-    """One sample: `seconds` is the mean of `launches` launches that were timed together."""
-
-    seconds: float
-    launches: int
-    hidden: bool = True
-    """Whether every launch was queued before the device came to it, so that none waited for the
-    host."""
+        if self._launch(*self._values):
+            text: bytes = self._error() or b"the launch failed, and gives no reason"
+            raise LaunchRefusedError(text.decode(errors="replace"))
 
 
 def launches_for(estimate: float, span: float, limit: int) -> int:
@@ -162,18 +134,15 @@ class HostDevice:
     def finish(self) -> None:
         """Wait for a call; on the cpu it has ended when it returns."""
 
-    def throttled(self) -> str | None:
-        """Return None: nothing reports it for a processor."""
-        return None
-
     def describe(self) -> dict[str, str | int]:
         """Return the facts that a fingerprint is made of."""
         from tilusbuild.runtime.device import cpu
 
         return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
-    def time(self, call: Callable[[], None], *, cold: bool) -> TimedLaunches:
-        """Take a sample: one call when cold, as many as the clock needs when warm."""
+    def time(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
+        """Take a sample, one call when cold, as many as the clock needs when warm: return the mean
+        seconds of a call, and True, as no call waits for the host."""
         start = time.perf_counter()
         call()
         estimate = time.perf_counter() - start
@@ -181,12 +150,12 @@ class HostDevice:
             self._evict()
             start = time.perf_counter()
             call()
-            return TimedLaunches(time.perf_counter() - start, 1)
+            return time.perf_counter() - start, True
         launches = launches_for(estimate, _CPU_SPAN, _MAX_CPU_CALLS)
         start = time.perf_counter()
         for _ in range(launches):
             call()
-        return TimedLaunches((time.perf_counter() - start) / launches, launches)
+        return (time.perf_counter() - start) / launches, True
 
     def _evict(self) -> None:
         """Write as much memory as the largest cache holds."""
@@ -253,7 +222,6 @@ class CudaDevice:
         self._do("cuStreamCreate", ctypes.byref(stream), 1)  # CU_STREAM_NON_BLOCKING
         self.stream = stream.value or 0
         self._uuid = self._read_uuid()
-        self._nvml = _Nvml(self._uuid)
         self._spin = self._load_spin()
         self._flush: tuple[int, int] | None = None
         self._events: list[ctypes.c_void_p] = []
@@ -289,11 +257,6 @@ class CudaDevice:
         except DriverError as error:
             raise LaunchError(str(error)) from None
 
-    def throttled(self) -> str | None:
-        """Return why the device runs slower than it could; None when it does not, or this
-        is unknown."""
-        return self._nvml.throttled()
-
     def describe(self) -> dict[str, str | int]:
         """Return the facts that a fingerprint is made of."""
         return {
@@ -304,8 +267,9 @@ class CudaDevice:
             "driver": self._driver.version(),
         }
 
-    def time(self, call: Callable[[], None], *, cold: bool) -> TimedLaunches:
-        """Raises `LaunchError`."""
+    def time(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
+        """Return the mean seconds of a launch, and whether every launch was queued before the
+        device came to it, so that none waited for the host. Raises `LaunchError`."""
         estimate, _ = self._timed(call, 1, cold=False, delay=0)
         launches = launches_for(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
         delay = _DELAY * (2 + launches * (3 if cold else 1))
@@ -314,7 +278,7 @@ class CudaDevice:
             if hidden:
                 break
             delay *= 2
-        return TimedLaunches(seconds, launches, hidden)
+        return seconds, hidden
 
     def _timed(
         self, call: Callable[[], None], launches: int, *, cold: bool, delay: int
@@ -394,49 +358,3 @@ class CudaDevice:
         text = raw.raw.hex()
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
         return "GPU-" + "-".join(parts)
-
-
-_REASONS = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-"""nvmlClocksEventReason… of nvml.h. The power cap (0x04) is not a fault: large kernels live at it.
-"""
-
-
-class _Nvml:
-    """What NVML knows of a GPU, by its UUID: whether heat or power makes it slower than it could
-    be.
-
-    NVML comes with the driver (libnvidia-ml.so.1). Where it is missing, or does not know the
-    device, nothing is reported and no sample is dropped.
-    """
-
-    def __init__(self, uuid: str) -> None:
-        self._library: ctypes.CDLL | None = None
-        self._handle = ctypes.c_void_p()
-        try:
-            library = ctypes.CDLL("libnvidia-ml.so.1")
-            if library.nvmlInit_v2():
-                return
-            name, handle = uuid.encode(), ctypes.byref(self._handle)
-            if library.nvmlDeviceGetHandleByUUID(name, handle) == 0:
-                self._library = library
-        except (OSError, AttributeError):
-            return
-
-    def throttled(self) -> str | None:
-        """Return the reasons in words, or None."""
-        if self._library is None:
-            return None
-        reasons = ctypes.c_ulonglong()
-        try:
-            status = self._library.nvmlDeviceGetCurrentClocksThrottleReasons(
-                self._handle, ctypes.byref(reasons)
-            )
-        except AttributeError:
-            return None
-        found = [text for bit, text in _REASONS.items() if reasons.value & bit]
-        return ", ".join(found) if found and status == 0 else None

@@ -215,7 +215,6 @@ def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
                 cost=_time(line["cost"]),
                 seconds=None if seconds is None else _time(seconds),
                 why=str(line["why"]),
-                dropped=int(line["dropped"]),
                 error=float(line.get("error", 0.0)),
                 note=str(line["note"]),
                 faulted=line.get("faulted") is True,
@@ -234,11 +233,12 @@ def _time(value: object) -> float:
 
 
 class SampleLog:
-    """A log at `path`, made with its directory when the first line is written."""
+    """A log at `path`, made with its directory when the first line is written; without a path of
+    `known` answers, to which nothing is added."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, known: dict[Key, Answer] | None = None) -> None:
         self.path = path
-        self.known = answers(lines(path))
+        self.known = answers(lines(path)) if known is None else known
         self._handle = -1
 
     def add(self, key: Key, answer: Answer) -> None:
@@ -250,6 +250,8 @@ class SampleLog:
 
     def note(self, value: Mapping[str, Any]) -> None:
         """Append any line, by one write. Raises `OSError`."""
+        if not self.path:
+            return
         if self._handle < 0:
             self._handle = self._open()
         os.write(self._handle, json.dumps(value, ensure_ascii=False).encode() + b"\n")

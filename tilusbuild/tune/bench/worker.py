@@ -19,7 +19,7 @@ import json
 import os
 import socket
 import time
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.regular import read_bytes
@@ -34,12 +34,13 @@ from tilusbuild.tune.bench.elements import compare
 from tilusbuild.tune.bench.work import Case, CaseArgument, read_case
 
 SOCKET = "socket"
+Device: TypeAlias = HostDevice | CudaDevice
 
 
 class Worker:
     """What a worker knows between two requests."""
 
-    def __init__(self, device: HostDevice | CudaDevice) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
         self._case: Case | None = None
         self._buffers: Buffers | None = None
@@ -68,9 +69,8 @@ class Worker:
             return {"status": "broken", "why": f"{type(error).__name__}: {error}"}
 
     def _take_case(self, directory: str) -> None:
-        memory: Memory = self._device
         self._case = read_case(directory)
-        self._buffers = Buffers(memory, self._case, directory)
+        self._buffers = Buffers(self._device, self._case, directory)
         self._bound.clear()
 
     def _program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
@@ -111,16 +111,13 @@ class Worker:
         for _ in range(warmup):
             launch()
         self._device.finish()
-        timed = self._device.time(launch, cold=case.cold)
+        seconds, hidden = self._device.time(launch, cold=case.cold)
         try:
             buffers.check_guards()
         except WrongResultError as wrong:
             return {"status": "incorrect", "why": f"{wrong} while it was timed"}
-        found = {"status": "ok", "seconds": timed.seconds, "launches": timed.launches}
-        if not timed.hidden:
-            found["latency"] = "visible"
-        throttled = self._device.throttled()
-        return {**found, "throttled": throttled} if throttled else found
+        note = "" if hidden else "launch latency shows"
+        return {"status": "ok", "seconds": seconds, "note": note}
 
 
 def serve(channel: socket.socket, worker: Worker) -> None:
@@ -137,7 +134,7 @@ def main(kind: str, index: int) -> None:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(SOCKET)
     try:
-        device: HostDevice | CudaDevice = HostDevice() if kind == "cpu" else CudaDevice(index)
+        device: Device = HostDevice() if kind == "cpu" else CudaDevice(index)
     except DriverError as error:
         with channel:
             channel.recv(1 << 16)
@@ -150,18 +147,6 @@ _PATTERN = 0xA5
 _PAGE = 4096
 _SOAK_CALLS = 64
 """Calls that the check of a winner makes at most."""
-
-
-class Memory(Protocol):
-    """The memory of a device. `guard` is how many bytes of known content lie before and after each
-    tensor: whole pages, so that tensors stay aligned."""
-
-    guard: int
-
-    def allocate(self, size: int) -> int: ...
-    def write(self, address: int, data: bytes) -> None: ...
-    def read(self, address: int, size: int) -> bytes: ...
-    def copy(self, to: int, source: int, size: int) -> None: ...
 
 
 class WrongResultError(Exception):
@@ -190,7 +175,7 @@ class _Tensor:
 class Buffers:
     """All tensors of a case, allocated. Raises `OSError` when a file of the case is missing."""
 
-    def __init__(self, memory: Memory, case: Case, directory: str) -> None:
+    def __init__(self, memory: Device, case: Case, directory: str) -> None:
         self._memory = memory
         self._tensors: dict[str, _Tensor] = {}
         self._right: dict[bytes, float] = {}
