@@ -182,9 +182,7 @@ def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "how", [(), ("--on-busy", "queue"), ("--poll",)], ids=["restart", "queue", "poll"]
-)
+@pytest.mark.parametrize("how", [(), ("--poll",)], ids=["events", "poll"])
 def test_at_rest_the_tree_is_that_of_a_clean_build(
     how: tuple[str, ...], new_project: Any, watch: Any
 ) -> None:

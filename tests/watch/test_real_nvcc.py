@@ -14,10 +14,8 @@ def test_an_error_and_its_fix(new_project: Any, watch: Any) -> None:
     project = new_project("scale", schedules=2)
     project.nvcc = shutil.which("nvcc")
     project.manifest("scale", schedules=2)
-    watching = watch(project, "--exec", 'for p in $TILUSBUILD_PROGRAMS; do ls "$p"/module; done')
-    said = watching.until("watching", ok=True)
-    (ran,) = [event for event in said if event["event"] == "command"]
-    assert ran["output"].count("lib.so") == 2
+    watching = watch(project)
+    watching.until("watching", ok=True)
 
     text = (project.directory / "kernels/scale.cu.j2").read_text()
     project.save("kernels/scale.cu.j2", text.replace("y[0] = a *", "y[0] = b *"))

@@ -15,7 +15,7 @@ CHANGED = events.Changed(("kernels/a.j2", "include/b.h"), 3, ("scale gpu", "add 
 WATCHING = events.Watching(12, None, True)
 PROBLEM = events.Problem("kernels/a.j2:1:2: error: no\x1b[31m")
 STARTED = events.CommandStarted("make")
-ENDED = events.CommandEnded("make", 2, 1.0, "one\ntwo\n")
+ENDED = events.CommandEnded("make", 2, 1.0)
 
 
 def shown(*told: Event, **how: Any) -> str:

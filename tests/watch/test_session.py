@@ -13,21 +13,24 @@ import pytest
 
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.events import Event, Reporter
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import Debounce
+from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.screen import Screen
-from tilusbuild.watch.session import Session, WatchOptions
+from tilusbuild.watch.session import Session
 
 
 class _EnoughError(Exception):
     """The test has seen what it waited for."""
 
 
-class Hints:
+class Hints(Observer):
     """An observer that tells what the test says."""
 
-    unavailable: str | None = None
+    def __init__(self) -> None:
+        self.unavailable = None
 
     def __call__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> Hints:
         self.hint = hint
@@ -92,22 +95,19 @@ def eye() -> Iterator[Eye]:
     timer.cancel()
 
 
-def watched(project: Any, how: WatchOptions, eye: Eye, hints: Hints) -> None:
+def watched(project: Any, eye: Eye, hints: Hints) -> None:
     """Watch until the last thing that the test has to do was done, and it is at rest again."""
     with Project.open(str(project.directory), {"jobs": 2}, os.environ) as wait_for_manifest:
         selection = PlanSelection((), (), wait_for_manifest.settings.level.value)
         debounce = Debounce(quiet=0.0)
         session = Session(
-            wait_for_manifest, selection, how, eye, make_watcher=hints, debounce=debounce
+            wait_for_manifest, selection, BuildConfig(), eye, make_watcher=hints, debounce=debounce
         )
         with pytest.raises(_EnoughError):
             session.run()
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_save_while_a_plan_is_made_is_planned_at_once(
-    restart: bool, project: Any, eye: Eye
-) -> None:
+def test_a_save_while_a_plan_is_made_is_planned_at_once(project: Any, eye: Eye) -> None:
     hints = Hints()
 
     def save(note: str) -> None:
@@ -121,7 +121,7 @@ def test_a_save_while_a_plan_is_made_is_planned_at_once(
         save("first")
 
     eye.at_rest = [begin]
-    watched(project, WatchOptions(restart=restart), eye, hints)
+    watched(project, eye, hints)
     assert len(eye.of(events.Changed)) == 2
     assert len(eye.of(events.Replanned)) == 1, "the first of the two plans was given up"
     assert [event.ok for event in eye.of(events.Watching)] == [True]

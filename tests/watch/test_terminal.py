@@ -89,49 +89,6 @@ def test_the_screen_tells_what_changed_and_what_came_of_it(project, terminal):
     assert text.count("Ctrl-C ends") == 1, "the line at the bottom is one line"
 
 
-def test_while_it_builds_it_shows_what_runs(project, terminal):
-    terminal.start(command(), str(project.directory))
-    terminal.until(at_rest)
-    project.kernel("scale", "fake: slow 1.5")
-    text = terminal.until(lambda text: "0/3" in text)
-    assert "scale/1 gpu" in text.splitlines()[-1] or "scale/1 gpu" in text.splitlines()[-2]
-    assert "Ctrl-C ends" not in text
-    text = terminal.until(lambda text: "rebuilt 3 programs of scale" in text and at_rest(text))
-    assert "0/3" not in text, "the frame is gone"
-
-
-def test_output_is_shown_above_the_line_of_the_running_command(project, terminal):
-    script = "echo begun; while ! test -e go; do sleep 0.05; done; echo done so far"
-    terminal.start(command("--exec", script), str(project.directory))
-    text = terminal.until(lambda text: "begun" in text.splitlines())
-    assert text.splitlines()[-1].startswith("running echo begun; while")
-    (project.directory / "go").touch()
-    text = terminal.until(lambda text: "watching" in text.splitlines()[-1])
-    assert "done so far" in text.splitlines()
-    assert "; Ctrl-C ends" not in "".join(text.splitlines()[:-1])
-
-
-def test_clear_begins_each_change_on_an_empty_screen(project, terminal):
-    terminal.start(command("--clear"), str(project.directory))
-    terminal.until(at_rest)
-    project.kernel("scale", "edited")
-    text = terminal.until(lambda text: "rebuilt 3" in text and at_rest(text))
-    assert text.lstrip().startswith("changed: kernels/scale.cu.j2")
-
-
-def test_ctrl_c_in_a_build_ends_it_at_once(project, terminal, nvcc):
-    project.kernel("scale", "fake: hang")
-    terminal.start(command(), str(project.directory))
-    terminal.until(lambda text: "/6" in text and "scale/" in text)
-    terminal.tmux("send-keys", "C-c")
-    text = terminal.until(lambda text: "ended with" in text)
-    assert "ended with 130" in text
-    assert "interrupted" in text
-    assert "Traceback" not in text
-    assert _below(os.path.dirname(nvcc)) == [], "no compiler is left"
-    assert os.listdir(project.cache / "staging") == []
-
-
 def test_keys_are_neither_shown_nor_left_for_the_shell(project, terminal):
     terminal.start(command(), str(project.directory))
     before = terminal.until(at_rest)
@@ -147,25 +104,3 @@ def test_keys_are_neither_shown_nor_left_for_the_shell(project, terminal):
     assert "quit" not in text
     assert "make" not in text
     assert text.splitlines()[-3:] == ["ended with 130", "echo", "echo"]
-
-
-def test_ctrl_c_at_rest_leaves_a_clean_line(project, terminal):
-    terminal.start(command(), str(project.directory))
-    terminal.until(at_rest)
-    terminal.tmux("send-keys", "C-c")
-    text = terminal.until(lambda text: "ended with" in text)
-    assert text.splitlines()[-1] == "ended with 130"
-    assert "Ctrl-C ends" not in text
-
-
-def _below(directory: str) -> list[str]:
-    """Processes whose program lies in a directory."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            program = os.readlink(f"/proc/{name}/exe")
-        except OSError:
-            continue
-        if program.startswith(directory):
-            found.append(name)
-    return found

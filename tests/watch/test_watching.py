@@ -189,13 +189,6 @@ def test_a_manifest_broken_at_the_start_is_shown_until_it_is_fixed(project, watc
     assert compiled(watching.rest()) == {"add": 3}
 
 
-def test_ctrl_c_while_a_broken_manifest_is_awaited(project, watch):
-    project.save("tilus.toml", "[nothing")
-    watching = watch(project)
-    watching.rest()
-    assert watching.interrupt() == 130
-
-
 def test_without_a_manifest_and_with_a_wrong_word_it_ends(project, watch):
     watching = watch(project, "scael")
     assert watching.process.wait(60) == 2
@@ -245,33 +238,14 @@ def test_a_compile_that_is_still_of_use_goes_on(project, watch):
     assert not [e for e in said if e["event"] == "dropped" and e["label"].startswith("add")]
 
 
-def test_on_busy_queue_waits_for_the_build(project, watch):
-    watching = watch(project, "--on-busy", "queue")
-    watching.rest()
-    project.kernel("scale", "fake: slow 0.5")
-    watching.until("started")
-    project.kernel("scale", "after that")
-    said = watching.until("summary")
-    assert not [e for e in said if e["event"] == "dropped"]
-    said = watching.until("watching", ok=True)
-    assert compiled(said) == {"scale": 3}
-
-
 def test_a_command_runs_after_each_build_that_is_well(project, watch):
-    script = (
-        'echo "[$TILUSBUILD_REBUILT]"; '
-        "for d in $TILUSBUILD_PROGRAMS; do ls $d/module/lib.so; done; exit 3"
-    )
-    watching = watch(project, "--exec", script)
+    watching = watch(project, "--exec", 'echo "[$TILUSBUILD_REBUILT]"; exit 3')
     watching.rest()
     project.kernel("add", "edited")
     said = watching.rest()
     assert next(e["line"] for e in said if e["event"] == "output") == "[add]"
     (ended,) = [event for event in said if event["event"] == "command"]
     assert ended["status"] == 3
-    lines = ended["output"].splitlines()
-    assert lines[0] == "[add]"
-    assert len(lines) == 4
     project.kernel("add", "fake: fail")
     said = watching.rest()
     assert not [event for event in said if event["event"] == "command"]
@@ -332,36 +306,6 @@ def test_it_ends_when_its_output_is_closed(project):
             pass
     project.kernel("scale", "edited")
     assert watching.wait(60) == 128 + signal.SIGPIPE
-
-
-def test_another_toolkit_is_another_plan(project, watch, tmp_path: Path):
-    watching = watch(project)
-    watching.rest()
-    toolkit = os.path.dirname(os.path.dirname(project.nvcc))
-    shutil.copytree(toolkit, tmp_path / "toolkit")
-    with open(tmp_path / "toolkit/include/cuda.h", "a") as file:
-        file.write("// patched\n")
-    project.nvcc = str(tmp_path / "toolkit/bin/nvcc")
-    project.manifest("scale", "add")
-    assert compiled(watching.until("watching", ok=True)) == {"scale": 3, "add": 3}
-
-
-def test_lists_of_constants_and_linked_parameters_are_nothing_to_warn_of(project, watch):
-    text = (
-        (project.directory / "tilus.toml")
-        .read_text()
-        .replace(
-            "space.unroll",
-            'params = { kind = ["a", "b"], "g, h" = [[1, 2], [3, 4]] }\nspace.unroll',
-        )
-    )
-    project.save("tilus.toml", text + 'space."p, q" = [[1, 2]]\n')
-    watching = watch(project)
-    watching.until("watching", ok=True)
-    project.save("tilus.toml", text + 'space."p, q" = [[1, 3]]\n')
-    assert sum(compiled(watching.rest()).values()) > 0
-    watching.interrupt()
-    assert not [line for line in watching.errors if "Pydantic" in line or "Warning" in line]
 
 
 def test_each_script_is_built_with_its_own_toolchain(project, watch, tmp_path):

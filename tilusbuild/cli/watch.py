@@ -20,25 +20,19 @@ class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
     command: str | None = option(
         "--exec", metavar="CMD", help="a shell command to run after each successful build"
     )
-    on_busy: str = option(
-        "--on-busy",
-        choices=("restart", "queue"),
-        default="restart",
-        help="what a change does to a build in progress: stop the compiles that are out of date"
-        " (restart, the default), or wait for it (queue)",
-    )
     poll: bool = flag("--poll", help="check the files periodically instead of waiting for events")
     clear: bool = flag("--clear", help="clear the screen at each change, on a terminal")
 
 
 def run(arguments: WatchArgs) -> int:
     """Watch until a signal; the exit status is 128 plus its number."""
+    from tilusbuild.engine.running import BuildConfig
     from tilusbuild.errors import input_error
     from tilusbuild.manifest import find
     from tilusbuild.plan.model import chosen_pairs
     from tilusbuild.report.choose import can_redraw
     from tilusbuild.watch.screen import Screen, echo_disabled
-    from tilusbuild.watch.session import Session, WatchOptions
+    from tilusbuild.watch.session import Session
     from tilusbuild.watch.wait_for_manifest import wait_for_manifest
 
     def open_project() -> Project:
@@ -70,15 +64,11 @@ def run(arguments: WatchArgs) -> int:
             return 128 + project
         with project, options.traced(arguments.trace, project):
             selection = options.selected(arguments, project)
-            how = WatchOptions(
-                command=arguments.command,
-                restart=arguments.on_busy == "restart",
-                poll=arguments.poll,
-                keep_going=arguments.keep_going,
-                strict=arguments.strict,
-                verbose=arguments.verbose,
+            config = BuildConfig(
+                keep_going=arguments.keep_going, strict=arguments.strict, verbose=arguments.verbose
             )
-            return Session(project, selection, how, screen).run()
+            command, poll = arguments.command, arguments.poll
+            return Session(project, selection, config, screen, command=command, poll=poll).run()
 
 
 VERB = Verb(WatchArgs, run)

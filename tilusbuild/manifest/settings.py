@@ -192,7 +192,6 @@ VARIABLES = frozenset(
         *(REMOTE_PREFIX + name for name in _REMOTE),
         # Passed to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
-        "TILUSBUILD_PROGRAMS",
         SAFE_DIRECTORIES,
     ]
 )

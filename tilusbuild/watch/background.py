@@ -12,7 +12,7 @@ import codecs
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 from msgspec import Struct
 
@@ -29,7 +29,6 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError, start_thread
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.events import CommandEnded
@@ -79,12 +78,6 @@ class BuildThread:
         self._state: PlanState | None = None
         self._over = False
         self._thread = start_thread(self._run)
-
-    @property
-    def has_plan(self) -> bool:
-        """Whether it was given a plan to end with, and not only programs ahead of one."""
-        with self._guard:
-            return self._state is not None
 
     def can_build(self, project: Project, toolchains: Iterable[Toolchain]) -> bool:
         """Return whether programs of this project's plan that are compiled with these can be built
@@ -199,8 +192,6 @@ class _RecordingReporter(CompositeReporter):
 
 MAX_LINE = 1 << 16
 """Characters. A longer line is reported in parts."""
-MAX_VARIABLE = 1 << 16
-"""Bytes. One variable of an environment cannot hold much more than this on Linux (128 KiB)."""
 
 
 class Lines:
@@ -239,7 +230,6 @@ class CommandRun:
         directory: str,
         environment: Mapping[str, str],
         scripts: Sequence[str],
-        programs: Sequence[str],
         printed: Callable[[str], None],
         ended: Callable[[CommandEnded], None],
     ) -> None:
@@ -248,7 +238,6 @@ class CommandRun:
         self._directory = directory
         self._environment = environment
         self._scripts = scripts
-        self._programs = programs
         self._lines = Lines(printed)
         self._ended = ended
         self._thread = start_thread(self._run)
@@ -259,41 +248,22 @@ class CommandRun:
         self._thread.join()
 
     def _run(self) -> None:
-        listing = ExitStack()
         status: int | None = None
-        seconds, output = 0.0, ""
+        seconds = 0.0
         try:
-            programs = "\n".join(self._programs)
-            if len(os.fsencode(programs)) > MAX_VARIABLE:
-                programs = f"@{_written(programs, listing)}"
-            variables = {
-                "TILUSBUILD_REBUILT": "\n".join(self._scripts),
-                "TILUSBUILD_PROGRAMS": programs,
-            }
             command = Command(
                 ("/bin/sh", "-c", self._command),
                 cwd=self._directory,
-                env={**self._environment, **variables},
+                env={**self._environment, "TILUSBUILD_REBUILT": "\n".join(self._scripts)},
                 on_output=self._lines.add,
             )
             finished = self._scope.run(command)
             status, seconds = finished.status, finished.seconds
-            output = finished.output.decode(errors="replace")
         except CancelledError:
             pass
         except (OSError, RunnerLostError) as error:
-            status, output = 127, f"{error}\n"
-            self._lines.add(output.encode(errors="replace"))
+            status = 127
+            self._lines.add(f"{error}\n".encode(errors="replace"))
         finally:
             self._lines.end()
-            listing.close()
-        self._ended(CommandEnded(self._command, status, seconds, output))
-
-
-def _written(text: str, held: ExitStack) -> str:
-    """Return a file with `text`, which is there until `held` is closed. Raises `OSError`."""
-    directory = held.enter_context(TemporaryDirectory("exec"))
-    path = os.path.join(directory.path, "programs")
-    with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text + "\n")
-    return path
+        self._ended(CommandEnded(self._command, status, seconds))

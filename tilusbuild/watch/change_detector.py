@@ -24,7 +24,7 @@ from tilusbuild.watch.dependencies import (
     is_editor_temp_file,
     is_within,
 )
-from tilusbuild.watch.observer import Observer, Watcher, polling_reason, watch_roots
+from tilusbuild.watch.observer import Observer, polling_reason, watch_roots
 
 QUIET = 0.03
 """Seconds. An editor that writes beside and renames is done in a few milliseconds."""
@@ -41,7 +41,7 @@ ANYTHING: Part = ("anything",)
 _SMALL = 1 << 20
 _SHOWN = 5
 
-MakeWatcher = Callable[[Callable[[str], None], Callable[[], str]], Watcher]
+MakeWatcher = Callable[[Callable[[str], None], Callable[[], str]], Observer]
 
 
 class Debounce(Struct):
@@ -120,12 +120,6 @@ def _change(
     return Change(path)
 
 
-class Hint(Struct, frozen=True):
-    """Something happened to a path, or to any ("")."""
-
-    path: str
-
-
 class Detected(Struct, frozen=True):
     """What a check found: the parts that changes are about, with their paths, and the changes."""
 
@@ -146,13 +140,13 @@ class Detected(Struct, frozen=True):
 
 
 class ChangeDetector:
-    """Watches for one project. `add_hint` is to be called, on the owner's thread, with each
-    hint."""
+    """Watches for one project. `add_hint` is to be called, on the owner's thread, with each hint:
+    a path that something happened to, "" for any."""
 
     def __init__(
         self,
         digest: Callable[[str], str],
-        hint: Callable[[Hint], None],
+        hint: Callable[[str], None],
         ignored: Callable[[], str],
         *,
         now: Callable[[], Moment],
@@ -161,7 +155,7 @@ class ChangeDetector:
         debounce: Debounce | None = None,
     ) -> None:
         self._paths = PathStates(digest, now)
-        self._watcher = make_watcher(lambda path: hint(Hint(path)), ignored)
+        self._watcher = make_watcher(hint, ignored)
         self._debounce = debounce or Debounce()
         self._hinted: set[str] = set()
         self._roots: dict[str, bool] = {}
@@ -181,8 +175,8 @@ class ChangeDetector:
         regular = self._checked_at + (POLL if self.polling else SAFETY)
         return min(regular, self._debounce.due or regular)
 
-    def add_hint(self, hint: Hint) -> None:
-        self._hinted.add(hint.path)
+    def add_hint(self, path: str) -> None:
+        self._hinted.add(path)
         self._debounce.touch(time.monotonic())
 
     def due(self) -> float | None:

@@ -94,4 +94,3 @@ class CommandEnded(Event, frozen=True):
     status: int | None
     """Exit status, minus the signal that ended it, or None when we did."""
     seconds: float
-    output: str

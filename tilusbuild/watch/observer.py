@@ -16,7 +16,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from watchdog.events import (
     DirCreatedEvent,
@@ -145,16 +144,6 @@ _LIMITS = {
     errno.ENOSPC: " (sysctl fs.inotify.max_user_watches)",
     errno.EMFILE: " (sysctl fs.inotify.max_user_instances)",
 }
-
-
-class Watcher(Protocol):
-    """What a session needs of an observer."""
-
-    unavailable: str | None
-
-    def follow(self, watch_roots: Mapping[str, bool]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Observer:

@@ -12,10 +12,11 @@ import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol, TextIO, runtime_checkable
+from typing import TextIO
 
 from tilusbuild.engine.events import Event, Reporter
 from tilusbuild.report.jsonl import JsonReporter
+from tilusbuild.report.live import LiveReporter
 from tilusbuild.report.text import Stream, cleaned, counted, duration, one_line, visible
 from tilusbuild.watch import events
 
@@ -25,15 +26,6 @@ _PARTS = 5
 """Of what a change is about, so many are named."""
 MAX_COMMAND = 50
 """Characters of a command in the last line, which must not wrap."""
-
-
-@runtime_checkable
-class LineDisplay(Protocol):
-    """A display that takes lines between its own."""
-
-    def say(self, line: str) -> bool:
-        """Return whether it took the line; not when it is over."""
-        ...
 
 
 class Screen:
@@ -194,7 +186,7 @@ class _Guarded:
     def say(self, line: str) -> bool:
         """Put a line above the display; False when there is none to put it above."""
         with self._guard:
-            return isinstance(self._reporter, LineDisplay) and self._reporter.say(line)
+            return isinstance(self._reporter, LiveReporter) and self._reporter.say(line)
 
 
 _LOCAL = 3

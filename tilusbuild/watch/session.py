@@ -18,6 +18,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.history import History
@@ -30,7 +31,7 @@ from tilusbuild.state.clock import Moment
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.background import BuildEnded, BuildThread, CommandRun
-from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, Hint, MakeWatcher
+from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, MakeWatcher
 from tilusbuild.watch.dependencies import Dependencies, Part, project_files
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import PlanState, Replanner
@@ -44,19 +45,6 @@ _M_ARENA_MAX = -8
 """Of glibc's malloc.h."""
 _HEAD_START = 0.02
 """Seconds that rendering waits at most for the first compile to begin."""
-
-
-class WatchOptions(Struct, frozen=True):
-    """What the command line says of watching."""
-
-    command: str | None = None
-    restart: bool = True
-    """Whether a change ends what a build does in vain, instead of waiting for the build."""
-    poll: bool = False
-    keep_going: int | None = None
-    strict: bool = False
-    verbose: int = 0
-    """As of `BuildConfig`."""
 
 
 class _SupersededError(Exception):
@@ -106,24 +94,28 @@ class Session:
         self,
         project: Project,
         selection: PlanSelection,
-        options: WatchOptions,
+        config: BuildConfig,
         screen: Screen,
         *,
+        command: str | None = None,
+        poll: bool = False,
         make_watcher: MakeWatcher = Observer,
         debounce: Debounce | None = None,
     ) -> None:
+        """`config` is what the command line says of a build, `command` what runs after each."""
         self._selection = selection
-        self._options = options
+        self._config = config
+        self._command = command
         self._screen = screen
         self._project = project
-        self._inbox: SimpleQueue[Hint | BuildEnded | events.CommandEnded | int] = SimpleQueue()
+        self._inbox: SimpleQueue[str | BuildEnded | events.CommandEnded | int] = SimpleQueue()
         self._replanner = Replanner(selection, self._found, self._raise_if_superseded)
         self._detector = ChangeDetector(
             lambda path: self._project.digests.digest(path),
             self._inbox.put,
             lambda: self._project.cache.root,
             now=lambda: self._project.clock.recent(),
-            poll=options.poll,
+            poll=poll,
             make_watcher=make_watcher,
             debounce=debounce,
         )
@@ -179,17 +171,7 @@ class Session:
 
     def _wants_plan(self) -> bool:
         """Return whether there is something to plan, and it may be planned now."""
-        if not self._pending.parts or (self._broken is not None and not self._broken.news):
-            return False
-        return self._options.restart or not self._is_busy()
-
-    def _is_busy(self) -> bool:
-        """Return whether something runs that a change is to wait for. A build does not count while
-        it has no plan yet: the plan was given up for this very change, and the build waits for the
-        next.
-        """
-        building = self._build_thread is not None and self._build_thread.has_plan
-        return building or self._executing is not None
+        return bool(self._pending.parts) and (self._broken is None or self._broken.news)
 
     def _take_within(self, seconds: float) -> None:
         try:
@@ -199,10 +181,10 @@ class Session:
         except Empty:
             return
 
-    def _take(self, message: Hint | BuildEnded | events.CommandEnded | int) -> None:
+    def _take(self, message: str | BuildEnded | events.CommandEnded | int) -> None:
         if isinstance(message, int):
             self._signal = message
-        elif isinstance(message, Hint):
+        elif isinstance(message, str):
             self._detector.add_hint(message)
         elif isinstance(message, BuildEnded):
             self._built(message)
@@ -347,16 +329,13 @@ class Session:
 
     def _start(self, project: Project, toolchains: Iterable[Toolchain]) -> BuildThread:
         self._resting = False
-        jobs = project.settings.jobs.value
         self._build_thread = BuildThread(
             project,
             toolchains,
             self._selection,
-            BuildConfig(
-                jobs=jobs,
-                keep_going=self._options.keep_going,
-                strict=self._options.strict,
-                verbose=self._options.verbose,
+            replace(
+                self._config,
+                jobs=project.settings.jobs.value,
                 history=self._history,
                 started_at=self._saved,
             ),
@@ -397,10 +376,10 @@ class Session:
         count = len(built.programs)
         self._screen.emit(events.Rebuilt(ok, count, scripts, seconds, not self._saves))
         superseded = self._signal is not None or bool(self._pending.parts)
-        if ok and self._options.command is not None and not superseded:
-            self._execute(self._options.command, scripts, [p for _, p in built.programs])
+        if ok and self._command is not None and not superseded:
+            self._execute(self._command, scripts)
 
-    def _execute(self, command: str, scripts: Sequence[str], programs: Sequence[str]) -> None:
+    def _execute(self, command: str, scripts: Sequence[str]) -> None:
         self._cancel_command()
         project = self._project
         self._screen.emit(events.CommandStarted(command))
@@ -410,7 +389,6 @@ class Session:
             os.getcwd(),
             project.environment,
             scripts,
-            [project.cache.program_path(program) for program in programs],
             lambda line: self._screen.emit(events.Printed(line)),
             self._inbox.put,
         )

@@ -17,7 +17,7 @@ from tilusbuild.process.stopping import catch_signals
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sha256_file
 from tilusbuild.watch import events
-from tilusbuild.watch.change_detector import ANYTHING, ChangeDetector, Hint
+from tilusbuild.watch.change_detector import ANYTHING, ChangeDetector
 from tilusbuild.watch.dependencies import Dependencies, project_files
 from tilusbuild.watch.screen import Screen
 
@@ -61,7 +61,7 @@ class _Waiting:
         self._manifest = manifest
         self._root = os.path.dirname(manifest)
         self._screen = screen
-        self._inbox: SimpleQueue[Hint | int] = SimpleQueue()
+        self._inbox: SimpleQueue[str | int] = SimpleQueue()
         self._clock = clock
         # No cache is known yet; one that lies in a project is mostly this or another hidden one.
         self._cache = os.path.join(self._root, _CACHE)
