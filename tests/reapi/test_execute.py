@@ -21,7 +21,7 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 
 from support.casd import Casd, worker
 from support.http_cache import Faults, line_to
-from support.processes import Marker, wait_until
+from support.processes import wait_until
 from support.project import needs_cxx
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Elsewhere
 from tilusbuild.process.local import LocalRunner
@@ -78,17 +78,6 @@ def farmed(farm: Casd, tmp_path: Path) -> Iterator[NewFarmed]:
         each.executor.close()
 
 
-def test_outputs_come_back_with_what_was_said(farmed: NewFarmed) -> None:
-    there = farmed()
-    done = there.run("cat in in > tmp/out; echo said >&2; exit 3", outputs=("tmp/out", "none"))
-    assert done is not None
-    assert (done.status, done.output, done.ok) == (3, b"said\n", False)
-    assert done.elsewhere is not None
-    assert (there.directory / "tmp" / "out").read_text() == "contentcontent"
-    assert there.executor.executed.commands >= 1
-    assert there.warnings == []
-
-
 def test_what_a_worker_could_not_do_is_no_answer(farmed: NewFarmed) -> None:
     there = farmed()
     assert there.run("kill -9 $$") is None
@@ -99,56 +88,6 @@ def test_what_a_worker_could_not_do_is_no_answer(farmed: NewFarmed) -> None:
     assert done is not None
     assert done.timed_out
     assert there.warnings == []
-
-
-def test_a_worker_with_other_tools_is_refused_by_name(farmed: NewFarmed) -> None:
-    there = farmed(problem="a worker has another /usr/bin/as than this machine, or none")
-    assert there.run("true") is None
-    (said,) = there.warnings
-    assert "another /usr/bin/as" in said
-    assert "this build compiles here" in said
-
-
-def test_blobs_that_are_gone_are_sent_again(farm: Casd, farmed: NewFarmed) -> None:
-    there = farmed()
-    assert there.run("cat in | tee x", outputs=("x",)) is not None
-    for path in (farm.directory / "cas" / "objects").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    (there.directory / "in").write_text("more")
-    done = there.run("cat in | tee x", outputs=("x",))
-    assert done is not None
-    assert done.output == b"more"
-
-
-def test_an_action_may_take_longer_than_a_request(farmed: NewFarmed, tmp_path: Path) -> None:
-    there = farmed(timeout=1.0)
-    done = there.run(f"sleep 4; cat in | tee out; : {tmp_path}", outputs=("out",))
-    assert there.warnings == []
-    assert done is not None
-    assert done.output == b"content"
-
-
-def test_cancelled_actions_end_there_within_a_second(farmed: NewFarmed) -> None:
-    there, marker = farmed(), Marker()
-    events = [threading.Event() for _ in range(4)]
-
-    def wait(number: int) -> bool:
-        command = there.command(f"sleep {marker.seconds}; : {number}")
-        with pytest.raises(CancelledError):
-            there.executor.run(command, events[number], untold)
-        return True
-
-    with ThreadPoolExecutor(4) as threads:
-        waiting = [threads.submit(wait, number) for number in range(4)]
-        marker.wait_for(4)
-        begun = time.monotonic()
-        for event in events:
-            event.set()
-            there.executor.cancel(event)
-        assert all(each.result() for each in waiting)
-        assert time.monotonic() - begun < 5  # a second on a machine that is not busy
-    marker.wait_for(0)
 
 
 TREXE = shutil.which("trexe")
@@ -199,19 +138,6 @@ def test_a_line_in_trouble_ends_in_an_answer_or_none(
         for number in range(3):
             done = there.run(f"sleep 0.2; echo {number} | tee x; : {seed}", outputs=("x",))
             assert done is None or done.output == b"%d\n" % number
-    assert len(there.warnings) <= 1
-
-
-def test_a_server_that_is_started_again_knows_nothing(tmp_path: Path, farmed: NewFarmed) -> None:
-    server = Casd(tmp_path / "farm", *worker())
-    there = farmed(server.address)
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(there.run, "sleep 1; cat in | tee x", outputs=("x",))
-        wait_until(lambda: any(each.heard for each in list(there.executor._running.values())))
-        server.restart()
-        done = waiting.result()
-    server.kill()
-    assert done is None or done.output == b"content"
     assert len(there.warnings) <= 1
 
 

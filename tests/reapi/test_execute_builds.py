@@ -101,34 +101,6 @@ def test_an_interrupt_ends_what_runs_there(new_user: NewProject, tmp_path: Path)
     farm.kill()
 
 
-def test_an_edit_under_watch_ends_what_is_not_wanted_there(
-    new_user: NewProject, tmp_path: Path
-) -> None:
-    farm = Casd(tmp_path / "many", *worker(jobs=8))
-    user = new_user("off", EXECUTOR=farm.address, JOBS="8")
-    user.edit("tilus.toml", "[1, 2]", "[1, 20]")
-    user.edit("kernels/scale.cu.j2", "{# y = a * x #}", f"/*>*/{LONG}/*<*/")
-    process = user.start("watch", "--json", "-j1")
-    wait_until(lambda: compilers(farm.process.pid) == 8 or process.poll() is not None, 120)
-    user.edit("kernels/scale.cu.j2", f"/*>*/{LONG}/*<*/", "#include <map>")
-    # Not at the end of a minute; what is wanted now goes there, and ends soon.
-    wait_until(lambda: compilers(farm.process.pid) == 0 or process.poll() is not None, 20)
-    found: list[dict[str, Any]] = []
-    assert process.stdout is not None
-    while not found or found[-1]["event"] != "summary":
-        found.append(json.loads(process.stdout.readline()))
-    process.send_signal(2)
-    process.communicate(timeout=60)
-    farm.kill()
-    assert found[-1]["exit_status"] == 0
-    finished = {each["hash"] for each in found if each["event"] == "finished"}
-    dropped = {each["hash"] for each in found if each["event"] == "dropped"}
-    sent = {each["hash"] for each in found if each.get("place") == "sent"}
-    assert dropped & sent
-    assert sent <= dropped | finished
-    assert not dropped & finished
-
-
 def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
     user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
     summary, said = build(user)

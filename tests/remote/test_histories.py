@@ -83,13 +83,6 @@ def same_bytes(found: Asked, origin: Origin) -> None:
         assert whole[path] == data
 
 
-def test_a_long_and_lossy_line_brings_everything(served: Served, ask: Ask, origin: Origin) -> None:
-    with line_to(served.port, Faults(delay=0.2, loss=0.02)) as line:
-        found = ask(line.at(served.scheme), timeout=20.0, connect_timeout=5.0)
-    assert (found.hits, found.warnings) == (4, [])
-    same_bytes(found, origin)
-
-
 def drawn(random: Random) -> Faults:
     """A line with some of the faults that one may have."""
     faults = Faults(delay=random.choice([0, 0, 0.02, 0.2]), loss=random.choice([0, 0.02, 0.2]))
@@ -146,21 +139,6 @@ def restore(served: Served) -> None:
     if served.casd is not None:
         served.casd.restart()
     served.fill()
-
-
-def test_a_server_that_is_full(new_user: NewProject, tmp_path: Path) -> None:
-    small = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=300k none "$0" && exec "$@"')
-    root = tmp_path / "full"
-    root.mkdir()
-    if os.system(f"unshare -m mount -t tmpfs none {root} 2>/dev/null"):
-        pytest.skip("needs leave to make mounts")
-    server = Casd(root / "casd", before=(*small, str(root)))
-    user = new_user(server.address, WRITE="1")
-    try:
-        said = builds_alone(user)
-    finally:
-        server.kill()
-    assert "nothing more is sent to it" in said[0]
 
 
 def test_a_server_that_takes_nothing_more(server: HttpCache, new_user: NewProject) -> None:

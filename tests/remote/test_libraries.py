@@ -4,14 +4,10 @@ same bytes; what a hash does not cover stays."""
 from __future__ import annotations
 
 import stat
-from pathlib import Path
 
 import pytest
 
 from support.casd import SLOW, Casd
-from support.fake_torch import MANIFEST as OPS
-from support.fake_torch import SOURCE as OPERATOR
-from support.fake_torch import fake_torch
 from support.http_cache import HttpCache
 from support.one_library import FILES, MANIFEST, archive
 from support.poison import poison
@@ -80,32 +76,6 @@ def test_a_static_library_and_vendored_objects_come_along(
     assert users[0].build()["remote"]["sent"] == 6
     assert users[1].build()["attempts"] == 0
     same(users[0], users[1], "out/cpu/libbackend.a")
-
-
-def test_sonames_that_the_process_has_are_no_reason_to_link_again(
-    server: HttpCache, new_user: NewProject
-) -> None:
-    keys = 'needed = ["libfarm.so.2"]\nlink-libs = ["part", "m"]\nlink-dirs = ["vendor"]\n'
-    users = [library(new_user, server.address, keys, WRITE=write) for write in "10"]
-    for user in users:
-        archive(user.directory / "vendor", 5)
-        (user.directory / "src/deep/part.cpp").unlink()
-    users[0].build()
-    assert users[1].build()["attempts"] == 0
-    same(users[0], users[1])
-
-
-def test_operators_of_torch_come_along(
-    server: HttpCache, new_user: NewProject, tmp_path: Path
-) -> None:
-    users = [new_user(server.address, WRITE=write) for write in "10"]
-    for number, user in enumerate(users):  # each has a torch of their own
-        fake_torch(tmp_path / f"site-{number}")
-        user.environment["PYTHONPATH"] = str(tmp_path / f"site-{number}")
-        user.write_all({"tilus.toml": OPS, "ops.cpp": OPERATOR})
-    assert users[0].build()["remote"]["sent"] == 2
-    assert users[1].build()["attempts"] == 0
-    same(users[0], users[1], "ops.so")
 
 
 def test_what_is_linked_by_its_name_alone_is_linked_here(
@@ -185,16 +155,6 @@ def test_a_measured_object_that_is_wrong_takes_all_back(
     assert published(first.cache) == published(second.cache)
 
 
-def test_push_and_pull_take_objects_and_the_link(server: HttpCache, new_user: NewProject) -> None:
-    first, second = (library(new_user, server.address) for _ in range(2))
-    assert first.build()["remote"]["sent"] == 0
-    assert first.run("cache", "push", "--json").events[-1]["programs"] == 6
-    assert "6 programs, 6 to compile, 6 in the remote cache" in second.run("plan").out
-    assert "fetched 6 programs" in second.run("cache", "pull").out
-    assert second.build()["attempts"] == 0
-    same(first, second)
-
-
 def test_an_object_that_does_not_compile_is_a_result_and_no_link_is_asked_for(
     server: HttpCache, new_user: NewProject
 ) -> None:
@@ -206,34 +166,6 @@ def test_an_object_that_does_not_compile_is_a_result_and_no_link_is_asked_for(
     assert (ran.summary["attempts"], ran.summary["skipped"]) == (0, 1)
     assert ran.summary["remote"]["misses"] == 0
     assert published(users[0].cache) == published(users[1].cache)
-
-
-def test_a_link_that_fails_is_a_result(server: HttpCache, new_user: NewProject) -> None:
-    users = [library(new_user, server.address, WRITE=write) for write in "10"]
-    for user in users:
-        user.edit("src/c.c", "c_part", "another_part")
-    assert users[0].build(status=1)["remote"]["sent"] == 6
-    said = users[1].run("build", "--json", status=1)
-    assert said.summary["attempts"] == 0
-    assert "c_part" in str(said.summary["failures"])
-    assert published(users[0].cache) == published(users[1].cache)
-
-
-def test_a_remote_that_is_not_there_costs_one_warning(new_user: NewProject) -> None:
-    user = library(new_user, "http://127.0.0.1:1", WRITE="1", CONNECT_TIMEOUT="1s")
-    ran = user.run("build", "--json")
-    assert ran.summary["attempts"] == 6
-    assert len([each for each in ran.events if each["event"] == "warning"]) == 1
-
-
-def test_a_library_that_was_fetched_is_packed_as_one_that_was_built(
-    address: str, new_user: NewProject
-) -> None:
-    first, second = (library(new_user, address, WRITE=write) for write in "10")
-    first.build()
-    second.build()
-    packed = [user.run("package", "--json").events[-1]["digest"] for user in (first, second)]
-    assert packed[0] == packed[1]
 
 
 def many(new_user: NewProject, address: str) -> Project:
@@ -298,13 +230,12 @@ def test_flags_that_no_hash_covers_are_compiled_here(farm: Casd, new_user: NewPr
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("keys", ["", "rdc = true\n", 'cudart = "shared"\n'])
-def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: str) -> None:
-    text = head("gpu", "sm_80") + (f'[library.l]\nsources = ["src/*"]\noutput = "l.so"\n{keys}')
+def test_device_code_comes_along(server: HttpCache, new_user: NewProject) -> None:
+    text = head("gpu", "sm_80") + (
+        '[library.l]\nsources = ["src/*"]\noutput = "l.so"\nrdc = true\n'
+    )
     files = {
-        "src/a.cu": "extern __device__ float part(float);\n"
-        if "rdc" in keys
-        else "static __device__ float part(float x) { return 2 * x; }\n",
+        "src/a.cu": "extern __device__ float part(float);\n",
         "src/b.cu": "__device__ float part(float x) { return 2 * x; }\n",
     }
     files["src/a.cu"] += (
@@ -317,26 +248,4 @@ def test_device_code_comes_along(server: HttpCache, new_user: NewProject, keys: 
     ran = users[1].run("build", "--json")
     assert [each for each in ran.events if each["event"] == "warning"] == []
     assert (ran.summary["attempts"], ran.summary["remote"]["hits"]) == (0, 3)
-    same(users[0], users[1], "l.so")
-
-
-@pytest.mark.nvcc
-def test_what_nvcc_would_number_by_its_process_is_measured_the_same(
-    server: HttpCache, new_user: NewProject
-) -> None:
-    text = head("gpu", "sm_80") + ('[library.l]\nsources = ["a.cu"]\noutput = "l.so"\n')
-    source = (
-        "namespace n { __device__ constexpr float half[2] = {0.5f, 0.25f};\n"
-        "template <int K> __global__ void a(float *x, int i) { *x = half[i] + K; }\n"
-        "template __global__ void a<1>(float *, int); }\n"
-    )
-    users = [
-        new_user(server.address, WRITE=write, VERIFY=verify)
-        for write, verify in (("1", "0"), ("0", "1"))
-    ]
-    for user in users:
-        user.write_all({"a.cu": source, "tilus.toml": text})
-    users[0].build()
-    remote = users[1].build()["remote"]
-    assert (remote["verified"], remote["wrong"]) == (2, 0)
     same(users[0], users[1], "l.so")

@@ -14,7 +14,6 @@ import pytest
 
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError, device_lock
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 
@@ -229,29 +228,3 @@ def test_a_worker_that_cannot_be_asked_is_not_waited_for(
         patch.setattr(socket.socket, "sendall", sendall)
         with pytest.raises(WorkerUnusableError, match="No buffer space"):
             bench.sample(scale_case[0], good, 0, 0.0)
-
-
-def test_what_a_killed_tuning_left_is_removed_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    held = TemporaryDirectory("tune")
-    left = tmp_path / "tilusbuild-tmp-tune-abcd_123"
-    (left / "inner").mkdir(parents=True)
-    others = [
-        tmp_path / name
-        for name in (
-            "tilusbuild-tune-cpu.lock",
-            "tilusbuild-tmp-tune-abcd",
-            "tilusbuild-tune-abcdefgh",
-        )
-    ]
-    for path in others:
-        path.mkdir()
-    (tmp_path / "tilusbuild-tmp-tune-link_123").symlink_to(others[0])
-    next_one = TemporaryDirectory("tune")
-    assert not left.exists()
-    assert all(path.exists() for path in (*others, Path(held.path), Path(next_one.path)))
-    for each in (held, next_one, next_one):
-        each.close()
-    assert len(list(tmp_path.iterdir())) == len(others) + 1
