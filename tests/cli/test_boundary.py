@@ -16,7 +16,7 @@ import pytest
 
 from support.command_line import run
 from tilusbuild.cli import schema
-from tilusbuild.cli.arguments import Verb
+from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.main import main
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -28,7 +28,7 @@ class Ended:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def __call__(self, arguments: schema.SchemaArgs) -> int:
+    def __call__(self, arguments: Common) -> int:
         raise self.error
 
 
@@ -38,7 +38,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def call(error: Exception, *words: str) -> int:
-        monkeypatch.setattr(schema, "VERB", Verb(schema.SchemaArgs, Ended(error)))
+        monkeypatch.setattr(schema, "VERB", Verb(Common, Ended(error)))
         return main(["schema", *words])
 
     return call

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from support import scale
@@ -60,22 +54,6 @@ def test_show(dumped):
     assert "has no code for a GPU" in dumped.run("cache", "show", "scale/0", "--usage").out
     refused = dumped.run("cache", "show", "scale/0", "--ptx", status=2)
     assert "`tilusbuild build SCRIPT --dump-ir` dumps it" in refused.err
-
-
-def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path: Path):
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "tilusbuild", "cache", "show", "scale/0", "--source"]
-    seen = tmp_path / "seen"
-    environment = {**os.environ, "PAGER": f"tee {seen}", "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    done = subprocess.run(
-        command, cwd=dumped.directory, env=environment, stdout=theirs, check=True, timeout=60
-    )
-    os.close(theirs)
-    os.close(ours)
-    assert done.returncode == 0
-    assert "\x1b[" in seen.read_text()
-    assert "unroll" in seen.read_text()
 
 
 @pytest.mark.nvcc

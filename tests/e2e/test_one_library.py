@@ -17,7 +17,7 @@ from support.one_library import FILES, MANIFEST, archive
 from support.processes import wait_until
 from support.project import NewProject, Project, head, needs_cxx
 
-LAYOUTS = ("tilus", "tilelang", "hidet")
+LAYOUTS = ("tilus", "hidet")
 
 
 @pytest.fixture

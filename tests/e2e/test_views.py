@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 
@@ -64,21 +63,6 @@ def test_tilus(built):
     ]
     rows = (script / "schedule.txt").read_text().splitlines()
     assert [row.split() for row in rows[2:]] == [["0", "1"], ["1", "3"]]
-
-
-def test_tilelang(built):
-    built.run("cache", "export", "--layout", "tilelang", "view")
-    kernels = list((built.directory / "view").glob("*/linux-*/kernels/*"))
-    assert {path.name for path in kernels} == set(programs(built)) - {programs(built)[1]}
-    for kernel in kernels:
-        manifest = json.loads((kernel / "manifest.json").read_text())
-        names = {"device_kernel.cu", "host_kernel.cu", "executable.so", "params.json"}
-        assert manifest["version"] == 1
-        assert set(manifest["files"]) == names
-        for name, facts in manifest["files"].items():
-            data = (kernel / name).read_bytes()
-            assert facts == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        assert json.loads((kernel / "params.json").read_text())["schedule"]["unroll"] in (1, 3)
 
 
 def test_hidet(built):

@@ -1,16 +1,10 @@
 """`tilusbuild cache ls [SCRIPT|DIR]`: list scripts, the programs of one, or a foreign cache; and
-`cache show PROGRAM`: what is known of a program; with a flag one text of it, paged.
-
-On a terminal a text is highlighted and goes through `$PAGER`, or `less`; elsewhere it is printed as
-it is.
-"""
+`cache show PROGRAM`: what is known of a program; with a flag one text of it."""
 
 from __future__ import annotations
 
 import glob
 import os
-import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +15,7 @@ from tilusbuild.cli.arguments import Common, one_of, positionals, target_option
 from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import JsonLine
-from tilusbuild.report.text import Stream, amount, visible
+from tilusbuild.report.text import amount
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.status import Status
 
@@ -38,7 +32,6 @@ _PARTS: Mapping[str, str] = {
     "usage": "registers, memory and spills",
     "path": "its directory",
 }
-_LEXERS = {"source": "cuda", "ptx": "nasm", "sass": "nasm"}
 
 
 class CacheLsArgs(Common, frozen=True, kw_only=True):
@@ -246,7 +239,7 @@ def show(arguments: CacheShowArgs) -> int:
 
 
 def _show(cache: Tree, program: str, directory: str, arguments: CacheShowArgs) -> None:
-    """Print one part of a program: on a terminal by pages, for programs as a line of JSON."""
+    """Print one part of a program."""
     part = arguments.part or ""
     text = f"{directory}\n" if part == "path" else _text(cache, program, directory, part)
     if arguments.json:
@@ -254,7 +247,7 @@ def _show(cache: Tree, program: str, directory: str, arguments: CacheShowArgs) -
     elif part == "path":
         print(directory)
     else:
-        _page(text, _LEXERS.get(part))
+        sys.stdout.write(text)
 
 
 def _print_entry(entry: Entry) -> None:
@@ -353,38 +346,3 @@ def _disassembled(library: str) -> str:
             raise input_error(f"{tool}: {done.stderr.decode(errors='replace').strip()}")
         parts.append(f"// {cubin.image.arch}\n{done.stdout.decode(errors='replace')}")
     return "".join(parts)
-
-
-def _page(text: str, lexer: str | None) -> None:
-    if not sys.stdout.isatty():
-        sys.stdout.write(text)
-        return
-    text = visible(text)  # before our own colours are added
-    pager = shlex.split(os.environ.get("PAGER", "")) or ["less", "-RFX"]
-    if shutil.which(pager[0]) is None:
-        Stream(sys.stdout, "styled").write(_coloured(text, lexer))
-        return
-    environment = {"LESS": "-R", **os.environ}
-    with subprocess.Popen(pager, stdin=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            process.communicate(_coloured(text, lexer))
-        except (BrokenPipeError, KeyboardInterrupt):
-            process.wait()
-
-
-def _coloured(text: str, lexer: str | None) -> str:
-    from tilusbuild.report.terminal import wanted
-
-    if lexer is None or not wanted(sys.stdout, os.environ):
-        return text
-    import io
-
-    from rich.console import Console
-    from rich.syntax import Syntax
-
-    into = io.StringIO()
-    width = max(map(len, text.splitlines()), default=0) + 1
-    console = Console(file=into, force_terminal=True, width=width)
-    console.print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
-    lines = (line.rstrip() for line in into.getvalue().splitlines())
-    return "\n".join(lines) + "\n"

@@ -55,13 +55,6 @@ class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     write: bool = flag("--write", help="prune: restrict the tables to the programs that are kept")
 
 
-class ListedRule(Struct, frozen=True):
-    """A rule, and the program that it chooses."""
-
-    when: str
-    program: int
-
-
 class DispatchTable(Struct, frozen=True):
     """The keys of a table, and the device that it was measured on."""
 
@@ -76,7 +69,8 @@ class DispatchLine(JsonLine, frozen=True):
     instance: str
     path: str
     keys: tuple[str, ...]
-    rules: tuple[ListedRule, ...]
+    rules: tuple[tuple[str, int], ...]
+    """Each with the program that it chooses."""
     model: str | None
     default: int | None
     tables: tuple[DispatchTable, ...]
@@ -158,7 +152,7 @@ def _line(look: DispatchOverview) -> DispatchLine:
         instance=script.label,
         path=script.path,
         keys=tuple(script.keys),
-        rules=tuple(ListedRule(rule.source, rule.program) for rule in script.rules),
+        rules=tuple((rule.source, rule.program) for rule in script.rules),
         model=script.model.source if script.model else None,
         default=script.default,
         tables=tuple(

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar
+from tilusbuild.toolchain.diagnose import Finding
 
 if TYPE_CHECKING:
     from tilusbuild.errors import InputError
@@ -21,33 +21,14 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.settings import Setting
     from tilusbuild.remote.settings import RemoteSettings
-    from tilusbuild.toolchain.diagnose import Finding
-
-
-class DoctorArgs(Common, frozen=True, kw_only=True):
-    """No options of its own."""
-
-
-class SearchedPlace(Struct, frozen=True):
-    """A place where a component was searched for."""
-
-    where: str
-    found: bool
-    note: str
 
 
 class FindingLine(JsonLine, frozen=True):
     """A component of the toolchain."""
 
     event: ClassVar[str] = "finding"
-    component: str
-    status: str
-    """"ok", "missing" or "warning"."""
-    detail: str
-    gives: str
-    """What needs it."""
-    remedy: str | None
-    searched: tuple[SearchedPlace, ...]
+    inlined: ClassVar[str] = "finding"
+    finding: Finding
 
 
 class SettingLine(JsonLine, frozen=True):
@@ -59,13 +40,6 @@ class SettingLine(JsonLine, frozen=True):
     source: str
 
 
-class DoctorWarning(JsonLine, frozen=True):
-    """Something about the environment that may be a mistake."""
-
-    event: ClassVar[str] = "warning"
-    message: str
-
-
 class DoctorSummary(JsonLine, frozen=True):
     """The components that the project needs and that are missing."""
 
@@ -73,7 +47,7 @@ class DoctorSummary(JsonLine, frozen=True):
     missing: tuple[str, ...]
 
 
-def run(arguments: DoctorArgs) -> int:
+def run(arguments: Common) -> int:
     """Print findings and settings; 1 when something that the project needs is missing."""
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, settings
@@ -119,7 +93,6 @@ def _findings(manifest: Manifest | None, root: str) -> Iterator[Finding]:
 def _remote(manifest: Manifest | None) -> Iterator[Finding]:
     """Yield what the remote cache and the executor answer, where there are such."""
     from tilusbuild.remote.settings import decide
-    from tilusbuild.toolchain.diagnose import Finding
 
     section = manifest.remote if manifest else None
     for key, component, gives in (
@@ -231,13 +204,12 @@ def _print_json(
     missing: Sequence[str],
 ) -> None:
     for each in findings:
-        searched = tuple(SearchedPlace(p.where, p.found, p.note) for p in each.searched)
-        emit(FindingLine(**{**asdict(each), "searched": searched}))
+        emit(FindingLine(each))
     for setting in _settings(chosen):
         emit(SettingLine(*setting))
     for message in _unknown_variables(os.environ):
-        emit(DoctorWarning(message))
+        emit(ProblemLine(message, kind="warning"))
     emit(DoctorSummary(tuple(missing)))
 
 
-VERB = Verb(DoctorArgs, run, (FindingLine, SettingLine, DoctorWarning, DoctorSummary))
+VERB = Verb(Common, run, (FindingLine, SettingLine, ProblemLine, DoctorSummary))

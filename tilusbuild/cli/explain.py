@@ -14,11 +14,7 @@ from tilusbuild.status import Status
 _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
 
 
-class ExplainArgs(SelectionArgs, frozen=True, kw_only=True):
-    """Which programs."""
-
-
-def run(arguments: ExplainArgs) -> int:
+def run(arguments: SelectionArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
     from tilusbuild.remote.settings import decide
 
@@ -57,4 +53,4 @@ def _print(found: Sequence[ExplanationLine], *, every: bool) -> None:
             print(f"  {reason}")
 
 
-VERB = Verb(ExplainArgs, run, (ExplanationLine,))
+VERB = Verb(SelectionArgs, run, (ExplanationLine,))

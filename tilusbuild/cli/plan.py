@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
@@ -15,7 +14,6 @@ from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
-    from tilusbuild.manifest.model import Manifest
     from tilusbuild.plan.planner import Plan
 
 
@@ -88,8 +86,6 @@ def run(arguments: PlanArgs) -> int:
         emit(PlanSummary(plan.size, len(rows), remote))
         return 0
     _print_table(rows, plan.size, remote)
-    if arguments.verbose:
-        _print_rest(project.manifest)
     return 0
 
 
@@ -159,28 +155,6 @@ def _print_table(rows: list[InstanceLine], programs: int, remote: int | None) ->
     todo = sum(row.to_compile for row in rows)
     there = "" if remote is None else f", {remote} in the remote cache"
     print(f"\n{counted(programs, 'program')}, {todo} to compile{there}")
-
-
-def _print_rest(manifest: Manifest) -> None:
-    """Print every other table of the manifest that is not empty, as it was understood."""
-    from tilusbuild.manifest.table import written
-
-    tools = manifest.toolchain
-    parts: list[tuple[str, Any]] = [("toolchain", tools)]
-    parts += [(f"toolchain.named.{name}", named) for name, named in tools.named.items()]
-    for name, script in manifest.scripts.items():
-        parts += [
-            (f"script.{name}.{table}", getattr(script, table))
-            for table in ("levels", "prune", "dispatch", "tune")
-        ]
-    parts += [(f"package.{name}", package) for name, package in manifest.packages.items()]
-    for title, part in parts:
-        said = written(part) if part else {}
-        said.pop("named", None)
-        if said:
-            print(f"\n[{title}]")
-            for key, value in said.items():
-                print(f"{key} = {json.dumps(value, ensure_ascii=False)}")
 
 
 def _spaces(arguments: PlanArgs, project: Project) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.builder.costs import ComparedLine, Cost, Total, costs, costs_text, total, totals
 from tilusbuild.builder.timeline import BuildTimeline, last
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
+from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.report.jsonl import JsonLine, json_line
@@ -34,7 +33,6 @@ class ReportArgs(SelectionArgs, frozen=True, kw_only=True):
     html: str | None = option(
         "--html", metavar="FILE", help="write a page to look at, in one file that needs no network"
     )
-    open: bool = flag("--open", help="open the page of --html in the browser")
     against: str | None = option(
         "--against",
         metavar="OTHER",
@@ -75,8 +73,6 @@ def run(arguments: ReportArgs) -> int:
 
     if arguments.top < 0:
         raise input_error(f"--top {arguments.top}: not a number of programs")
-    if arguments.open and arguments.html is None:
-        raise input_error("--open needs --html", hint="add --html FILE")
     if arguments.html is not None and "html" not in brought("report"):
         raise input_error("--html: this installation has no page")
     with options.project(arguments) as project:
@@ -89,7 +85,8 @@ def run(arguments: ReportArgs) -> int:
     if arguments.json:
         for line in lines:
             print(line)
-    _write(arguments, lines)
+    if arguments.html is not None:
+        options.write_to(arguments.html, load(brought("report")["html"])(lines))
     return 0
 
 
@@ -119,26 +116,6 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
     if arguments.against is not None:
         yield from compared(plan, found, arguments.against, whole=selection.is_whole)
     yield CostSummary(total(found))
-
-
-def _write(arguments: ReportArgs, lines: Sequence[str]) -> None:
-    """Write the page, if it is asked for."""
-    if arguments.html is not None:
-        _output(arguments.html, load(brought("report")["html"])(lines))
-        if arguments.open:
-            import webbrowser
-
-            webbrowser.open("file://" + os.path.abspath(arguments.html))
-
-
-def _output(path: str, data: bytes) -> None:
-    from tilusbuild.errors import input_error
-    from tilusbuild.state.outputs import write_output
-
-    try:
-        write_output(path, data)
-    except OSError as error:
-        raise input_error(f"{path}: {error.strerror}") from None
 
 
 VERB = Verb(

@@ -11,10 +11,6 @@ from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 
 
-class SchemaArgs(Common, frozen=True, kw_only=True):
-    """No options of its own."""
-
-
 class SchemaLine(JsonLine, frozen=True):
     """The JSON schema of a manifest."""
 
@@ -22,7 +18,7 @@ class SchemaLine(JsonLine, frozen=True):
     schema: Mapping[str, Any]
 
 
-def run(arguments: SchemaArgs) -> int:
+def run(arguments: Common) -> int:
     """Print the schema to stdout."""
     from tilusbuild.manifest.shape import schema
 
@@ -33,4 +29,4 @@ def run(arguments: SchemaArgs) -> int:
     return 0
 
 
-VERB = Verb(SchemaArgs, run, (SchemaLine,))
+VERB = Verb(Common, run, (SchemaLine,))

@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from msgspec import Struct
-
 from tilusbuild.interop.kind import group_with_place
 from tilusbuild.interop.listing import ListedCache, cache_of, is_group
 from tilusbuild.package.check import Checker
@@ -29,17 +27,12 @@ from tilusbuild.state.files import publish_new, sync_directory, write_atomic
 from tilusbuild.state.temporary import TemporaryDirectory
 
 
-class InstalledCache(Struct, frozen=True):
-    """The number of new entries, and the bytes that were written."""
-
-    new: int
-    size: int
-    warning: str | None = None
-    """What was not looked at and comes along, in words."""
-
-
-def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> InstalledCache:
-    """Make the directory `place` hold the foreign cache of the package whose list is `listing`.
+def install(
+    reader: Reader, listing: FileList, place: str, limits: Limits
+) -> tuple[int, int, str | None]:
+    """Make the directory `place` hold the foreign cache of the package whose list is `listing`;
+    return how many entries are new, the bytes that were written, and in words what was not looked
+    at and comes along.
 
     Raises `PackageError`s; then what was there before is unchanged, and each new entry is whole.
     """
@@ -58,7 +51,7 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
             _link(cache, missing, unpacked)
             published = set(_publish(cache, missing, unpacked, place))
     files = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
-    return InstalledCache(
+    return (
         sum(unit in published for _, unit in cache.owners(entry.path for entry in cache.entries)),
         sum(files[path] for path, unit in cache.owners(files) if unit in published),
         warning,

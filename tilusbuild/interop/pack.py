@@ -46,18 +46,11 @@ _FATBIN = "kernel.fatbin"
 has found no library in its entry."""
 
 
-class PackedCache(Struct, frozen=True):
-    """A package's contents, and the broken entries that were left out, each with a reason."""
-
-    contents: Contents
-    entries: Sequence[ListedEntry]
-    left_out: tuple[tuple[str, str], ...]
-
-
 def collect(
     cache: ForeignCache, name: str, version: str, *, skip_broken: bool = False
-) -> PackedCache:
-    """Collect a cache's contents; with `skip_broken` without what is broken.
+) -> tuple[Contents, Sequence[tuple[str, str]]]:
+    """Collect a cache's contents; with `skip_broken` without what is broken, which is returned too,
+    each with the reason.
 
     Raises `PackageError` for a broken cache, and for
     names that no package can have."""
@@ -80,7 +73,7 @@ def collect(
         raise cannot_pack(f"{cache.root} holds no entry that could be packed")
     listed = found.listed(cache, name, version)
     contents = Contents(listed, listed.encode(), found.origins, {})
-    return PackedCache(contents, tuple(found.entries.values()), tuple(broken.items()))
+    return contents, tuple(broken.items())
 
 
 def _check_whole(cache: ForeignCache) -> None:

@@ -52,14 +52,6 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
     sign: str | None = sign_option()
 
 
-class LeftOutLine(JsonLine, frozen=True):
-    """With `--skip-broken`: an entry that is not in the package."""
-
-    event: ClassVar[str] = "left out"
-    name: str
-    why: str
-
-
 class PackedCacheLine(JsonLine, frozen=True):
     """What is in a package of a foreign cache."""
 
@@ -109,7 +101,7 @@ def package(arguments: PackCacheArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.interop import pack as foreign
     from tilusbuild.interop.caches import read
-    from tilusbuild.interop.listing import count_pickles, pickle_warning
+    from tilusbuild.interop.listing import cache_of, count_pickles, pickle_warning
     from tilusbuild.manifest.sections import PackageSection
     from tilusbuild.package import pack
     from tilusbuild.package.collect import PackageOrder
@@ -123,22 +115,23 @@ def package(arguments: PackCacheArgs) -> int:
     cache = read(arguments.source)
     name, version = foreign.default_name(cache)
     name, version = arguments.name or name, arguments.package_version or version
-    found = foreign.collect(cache, name, version, skip_broken=arguments.skip_broken)
+    contents, left_out = foreign.collect(cache, name, version, skip_broken=arguments.skip_broken)
     order = PackageOrder(name, PackageSection(), cache.system, version)
     attest = _attest(arguments.sign)
-    made = pack.write(order, found.contents, formats, arguments.output, attest=attest)
-    listed = found.contents.listed
-    for path, why in found.left_out:
+    made = pack.write(order, contents, formats, arguments.output, attest=attest)
+    listed = contents.listed
+    for path, why in left_out:
         if arguments.json:
-            emit(LeftOutLine(path, why))
+            emit(ProblemLine(why, path, "left out"))
         else:
             say(f"left out: {path}: {why}\n")
     if not arguments.json:
         say(pickle_warning(listed))
     show_files(arguments, made, found.contents.digest)
     if arguments.json:
-        counts = (len(found.entries), count_pickles(listed), len(listed.files), listed.size)
-        emit(PackedCacheLine(name, version, found.contents.digest, cache.system, *counts))
+        entries = len(cache_of(listed).entries)
+        counts = (entries, count_pickles(listed), len(listed.files), listed.size)
+        emit(PackedCacheLine(name, version, contents.digest, cache.system, *counts))
     return 0
 
 
@@ -152,18 +145,18 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     listing = parse(reader.list_bytes())
     system, entries = cache_of(listing).system, len(cache_of(listing).entries)
     place = os.path.abspath(arguments.into) if arguments.into else home_of(system, os.environ)
-    done = install(reader, listing, place, options.limits(arguments))
-    if done.warning is not None:
-        say(f"warning: {done.warning}\n")
+    new, size, warning = install(reader, listing, place, options.limits(arguments))
+    if warning is not None:
+        say(f"warning: {warning}\n")
     if arguments.json:
         named = (place, system, listing.title, listing.version, listing.digest)
-        emit(InstalledCacheLine(*named, entries, done.new, done.size, count_pickles(listing)))
+        emit(InstalledCacheLine(*named, entries, new, size, count_pickles(listing)))
         return 0
     if not arguments.quiet:
         print(
             f"installed {listing.title} {listing.version} into {place}:"
-            f" {counted(entries, 'entry', 'entries')} of {system}, {done.new} of them new"
-            f" ({done.size} bytes)"
+            f" {counted(entries, 'entry', 'entries')} of {system}, {new} of them new"
+            f" ({size} bytes)"
         )
     say(pickle_warning(listing))
     return 0
@@ -241,6 +234,6 @@ def _emit_foreign(results: Sequence[CachePreflight]) -> None:
 PACKAGE = Verb(
     PackCacheArgs,
     package,
-    (LeftOutLine, PackageFileLine, PackedCacheLine),
+    (ProblemLine, PackageFileLine, PackedCacheLine),
     "package a foreign cache for other machines",
 )

@@ -214,7 +214,7 @@ class CacheExportArgs(Common, frozen=True, kw_only=True):
     layout: str = option(
         "--layout",
         required=True,
-        choices=("tilus", "tilelang", "hidet", "cubin"),
+        choices=("tilus", "hidet", "cubin"),
         help="the system whose cache it is to look like, or `cubin`: the GPU code alone, and "
         "what a launch needs",
     )
@@ -241,14 +241,14 @@ def _export(arguments: CacheExportArgs) -> int:
     targets = {script.target for script in script_listings(cache)} if arguments.scripts else ()
     found = exported_scripts(cache, joined(arguments.scripts, targets))
     with cache.in_use():
-        exported = export(arguments.layout, found, arguments.into)
+        files, linked, copied = export(arguments.layout, found, arguments.into)
     if arguments.json:
-        files = (exported.files, exported.linked, exported.copied)
-        emit(ExportedLine(os.path.abspath(arguments.into), arguments.layout, *files))
+        into = os.path.abspath(arguments.into)
+        emit(ExportedLine(into, arguments.layout, files, linked, copied))
     elif not arguments.quiet:
         print(
-            f"{arguments.into}: {counted(len(found), 'script')}, {counted(exported.files, 'file')},"
-            f" {exported.linked} of them links; {amount(exported.copied)} more on disk"
+            f"{arguments.into}: {counted(len(found), 'script')}, {counted(files, 'file')},"
+            f" {linked} of them links; {amount(copied)} more on disk"
         )
     return 0
 

@@ -30,10 +30,6 @@ class Removal(Struct, frozen=True):
     lock: str | None = None
 
 
-class RemovalError(TilusbuildError):
-    """The cache could not be changed."""
-
-
 def decide(
     cache: ForeignCache,
     *,
@@ -96,7 +92,7 @@ def _units(cache: ForeignCache) -> list[_Unit]:
 
 def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[Removal, bool]]:
     """Remove each, and yield it with whether it is gone: False if in use, or if something is
-    mounted in it. Raises `RemovalError`."""
+    mounted in it. Raises `TilusbuildError`."""
     directory = CacheDirectory(cache.root)
     for name in filter(_PRIVATE.fullmatch, directory.directories()):
         with suppress(OSError):  # what a killed process had moved there
@@ -115,14 +111,14 @@ def _remove(directory: CacheDirectory, path: str) -> None:
         # In the cache itself: no rename crosses file systems.
         private = tempfile.mkdtemp(prefix=".removed-", dir=directory.root)
     except OSError as error:
-        raise RemovalError(f"{directory.root}: {error.strerror}") from None
+        raise TilusbuildError(f"{directory.root}: {error.strerror}") from None
     try:
         with directory.around(path) as (above, name):
             os.rename(name, os.path.join(private, "entry"), src_dir_fd=above)
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise RemovalError(f"{directory.path(path)}: {error.strerror}") from None
+        raise TilusbuildError(f"{directory.path(path)}: {error.strerror}") from None
     finally:
         with suppress(OSError):
             directories.remove(private)

@@ -1,5 +1,5 @@
-"""Export scripts of the cache: in the directory layout of Tilus, TileLang or Hidet, as hard links,
-or as cubins.
+"""Export scripts of the cache: in the directory layout of Tilus or Hidet, as hard links, or as
+cubins.
 
 Files are hard links to the cache's, copies only where the file system refuses a link; nothing in
 the cache is changed. The directory of an export appears whole, under its name, or not at all, and
@@ -12,20 +12,17 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from msgspec import Struct
-
 from tilusbuild.cache.layout import files_below
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.cubins import cubin_layout
-from tilusbuild.interop.export.layouts import hidet_layout, tilelang_layout, tilus_layout
-from tilusbuild.interop.export.scripts import ExportedScript, ExportItem, HardLink, OwnFile, SymLink
+from tilusbuild.interop.export.layouts import hidet_layout, tilus_layout
+from tilusbuild.interop.export.scripts import ExportedScript, ExportItem
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import publish
 from tilusbuild.state.temporary import TemporaryDirectory
 
 LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
     "tilus": tilus_layout,
-    "tilelang": tilelang_layout,
     "hidet": hidet_layout,
     "cubin": cubin_layout,
 }
@@ -33,20 +30,10 @@ MARK = ".tilusbuild-view"
 """The file by which an earlier export is recognised: its layout, and its files, one a line."""
 
 
-class Exported(Struct, frozen=True):
-    """What was written: all files, hard links among them, and the bytes of those that are not."""
-
-    files: int
-    linked: int
-    copied: int
-
-
-class ExportError(TilusbuildError):
-    """The export could not be written; nothing was left behind."""
-
-
-def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Exported:
-    """Write scripts in one of `LAYOUTS`. Raises `InputError` and `ExportError`."""
+def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> tuple[int, int, int]:
+    """Write scripts in one of `LAYOUTS`; return how many files there are, how many of them are hard
+    links, and the bytes of the others. Raises `InputError` and `TilusbuildError`; then nothing was
+    left behind."""
     directory = os.path.realpath(directory)
     _check_replaceable(directory)
     parent = os.path.dirname(directory)
@@ -55,19 +42,19 @@ def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Ex
         with TemporaryDirectory("export", parent) as private:
             return _export(layout, scripts, directory, private.path)
     except OSError as error:
-        raise ExportError(f"{error.filename or directory}: {error.strerror}") from None
+        raise TilusbuildError(f"{error.filename or directory}: {error.strerror}") from None
 
 
 def _export(
     layout: str, scripts: Iterable[ExportedScript], directory: str, private: str
-) -> Exported:
+) -> tuple[int, int, int]:
     staged, aside = os.path.join(private, "new"), os.path.join(private, "old")
     os.mkdir(staged)
     os.mkdir(aside)
     os.chmod(staged, 0o755)  # noqa: S103 - whatever the umask: other users read exports, too
     items = list(LAYOUTS[layout](scripts))
     mark = "\n".join([layout, *sorted(item.path for item in items), ""])
-    items.append(OwnFile(MARK, mark.encode("utf-8", "surrogateescape")))
+    items.append(ExportItem(MARK, mark.encode("utf-8", "surrogateescape")))
     exported = _write(staged, items)
     publish(staged, directory, aside)
     return exported
@@ -95,32 +82,32 @@ def _check_replaceable(directory: str) -> None:
         raise input_error(f"{directory} holds something else: {strangers[0]}", hint=hint)
 
 
-def _write(staged: str, items: Iterable[ExportItem]) -> Exported:
+def _write(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, int]:
     files = linked = copied = 0
     for item in items:
         path = os.path.join(staged, item.path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         files += 1
-        if isinstance(item, OwnFile):
+        if item.leads_to:
+            os.symlink(item.leads_to, path)
+        elif not item.source:
             with open(path, "xb") as file:
                 file.write(item.data)
             copied += len(item.data)
-        elif isinstance(item, SymLink):
-            os.symlink(item.target, path)
-        elif _link(item, path):
+        elif _link(item.source, path):
             linked += 1
         else:
             copied += os.path.getsize(path)
-    return Exported(files, linked, copied)
+    return files, linked, copied
 
 
-def _link(item: HardLink, path: str) -> bool:
+def _link(source: str, path: str) -> bool:
     """Return whether a hard link could be made; if not, the file was copied."""
     try:
-        os.link(item.source, path)
+        os.link(source, path)
     except FileNotFoundError:
         raise
     except OSError:  # another file system, or one without hard links
-        shutil.copyfile(item.source, path)
+        shutil.copyfile(source, path)
         return False
     return True

@@ -20,7 +20,6 @@ from tilusbuild.interop.export.scripts import (
     ExportedProgram,
     ExportedScript,
     ExportItem,
-    OwnFile,
     directory_of,
 )
 from tilusbuild.plan.identity import sections
@@ -31,13 +30,9 @@ _DIGITS = 8
 SCHEMA = 1
 
 
-class UnreadableCodeError(TilusbuildError):
-    """The GPU code of a library cannot be taken out."""
-
-
 def cubin_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
     """Yield the items of an export of cubins. Raises `InputError` where no script has any, and
-    `UnreadableCodeError`."""
+    `TilusbuildError`."""
     there = False
     for exported in scripts:
         if exported.script.kind != "cpu" and exported.built:
@@ -60,9 +55,9 @@ def _instance(exported: ExportedScript) -> Iterator[ExportItem]:
             cubins = [(name, cubin, _described(name, cubin)) for name, cubin in _named(program)]
         except BinaryError as error:
             where = os.path.join(program.directory, layout.LIBRARY)
-            raise UnreadableCodeError(f"{where}: its GPU code cannot be read: {error}") from None
+            raise TilusbuildError(f"{where}: its GPU code cannot be read: {error}") from None
         for name, cubin, _ in cubins:
-            yield OwnFile(f"{home}/{name}", cubin.data)
+            yield ExportItem(f"{home}/{name}", cubin.data)
         columns = script.schedules
         programs.append(
             {
@@ -84,7 +79,7 @@ def _instance(exported: ExportedScript) -> Iterator[ExportItem]:
         "programs": programs,
     }
     text_of_all = json.dumps(listing, indent=1, ensure_ascii=False) + "\n"
-    yield OwnFile(f"{home}/kernels.json", text_of_all.encode("utf-8", "surrogateescape"))
+    yield ExportItem(f"{home}/kernels.json", text_of_all.encode("utf-8", "surrogateescape"))
 
 
 def _value(text: str) -> object:

@@ -1,7 +1,7 @@
-"""The layouts of Tilus, TileLang and Hidet: pure functions from what was built to its export.
+"""The layouts of Tilus and Hidet: pure functions from what was built to its export.
 
 Each follows the names that its system documents. Only Tilus loads what is exported; see
-docs/views.md for what the others do with it.
+docs/views.md for what Hidet does with it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,14 @@ from collections.abc import Iterable, Iterator
 
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
-from tilusbuild.compile.steps import launcher_in
 from tilusbuild.interop.export.scripts import (
     ExportedProgram,
     ExportedScript,
     ExportItem,
-    HardLink,
-    OwnFile,
-    SymLink,
     directory_of,
 )
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.script import ScriptArgument
 from tilusbuild.runtime.tables import Table
-from tilusbuild.state.files import sha256_bytes
 from tilusbuild.table import Cell, table
 
 # Tilus: `scripts/<name>/<constants>-<hash8>/` with links into `programs/<hash12>/`. Programs are
@@ -55,34 +49,36 @@ def tilus_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
 def _tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
     script = exported.script
     home = f"scripts/{exported.name}/{directory_of(script, _TILUS_SCRIPT_DIGITS)}"
-    yield OwnFile(f"{home}/meta.json", _json(_tilus_meta(exported)))
-    yield OwnFile(f"{home}/schedule.txt", _schedules(exported).encode())
+    yield ExportItem(f"{home}/meta.json", _json(_tilus_meta(exported)))
+    yield ExportItem(f"{home}/schedule.txt", _schedules(exported).encode())
     for number, program in enumerate(exported.built):
-        yield SymLink(f"{home}/programs/{number}", _program_link(program))
+        yield ExportItem(f"{home}/programs/{number}", leads_to=_program_link(program))
     for program in exported.refused:
         reason = str(program.meta.get("reason", ""))
-        yield OwnFile(f"{home}/failed/building/{program.index}.txt", f"{reason}\n".encode())
-        yield SymLink(f"{home}/failed/building/{program.index}", f"../{_program_link(program)}")
+        yield ExportItem(f"{home}/failed/building/{program.index}.txt", f"{reason}\n".encode())
+        link = f"../{_program_link(program)}"
+        yield ExportItem(f"{home}/failed/building/{program.index}", leads_to=link)
     if exported.tables:
         chosen = exported.tables[0]
-        yield OwnFile(f"{home}/dispatch_table.json", _json(_dispatch(exported, chosen)))
-        yield OwnFile(f"{home}/dispatch_table.txt", _tilus_choices(exported, chosen).encode())
+        yield ExportItem(f"{home}/dispatch_table.json", _json(_dispatch(exported, chosen)))
+        yield ExportItem(f"{home}/dispatch_table.txt", _tilus_choices(exported, chosen).encode())
     for key in exported.latency:
         report = f"{layout.LATENCY}/{key}/{layout.LATENCY_REPORT}"
-        yield HardLink(f"{home}/{report}", os.path.join(script.path, report))
+        yield ExportItem(f"{home}/{report}", source=os.path.join(script.path, report))
 
 
 def _tilus_program(program: ExportedProgram) -> Iterator[ExportItem]:
     home = f"programs/{program.hash[:_TILUS_PROGRAM_DIGITS]}"
     for name in program.files:
-        yield HardLink(f"{home}/{name}", os.path.join(program.directory, name))
+        yield ExportItem(f"{home}/{name}", source=os.path.join(program.directory, name))
 
 
 def _headers(directory: str) -> Iterator[ExportItem]:
     for above, _, names in os.walk(directory):
         for name in sorted(names):
             path = os.path.join(above, name)
-            yield HardLink(os.path.relpath(path, os.path.dirname(os.path.dirname(directory))), path)
+            inside = os.path.relpath(path, os.path.dirname(os.path.dirname(directory)))
+            yield ExportItem(inside, source=path)
 
 
 def _program_link(program: ExportedProgram) -> str:
@@ -150,70 +146,6 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=4, ensure_ascii=False) + "\n").encode()
 
 
-# TileLang: `<version>/<system>/kernels/<hash>/` with a manifest of sizes and digests. A directory
-# holds device source, host source, library, parameters and `manifest.json`, as TileLang's own do
-# for its default backend; a script's programs are entries of their own. The version names the
-# writer: TileLang itself looks only below its own.
-
-_TILELANG_LIBRARY = "executable.so"
-
-
-def tilelang_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
-    """Yield the items of an export as TileLang lays a cache out."""
-    shown: set[str] = set()
-    for exported in scripts:
-        system = f"tilusbuild-{__version__}/linux-{exported.script.machine}/kernels"
-        for program in exported.built:
-            if program.hash not in shown:
-                shown.add(program.hash)
-                yield from _tilelang_kernel(f"{system}/{program.hash}", exported, program)
-
-
-def _tilelang_kernel(
-    home: str, exported: ExportedScript, program: ExportedProgram
-) -> Iterator[ExportItem]:
-    params = _tilelang_params(exported, program)
-    files = {
-        "params.json": _size_and_digest(params),
-        "device_kernel.cu": program.meta["files"][layout.SOURCE],
-        _TILELANG_LIBRARY: program.meta["files"][layout.LIBRARY],
-    }
-    yield OwnFile(f"{home}/params.json", params)
-    yield HardLink(f"{home}/device_kernel.cu", os.path.join(program.directory, layout.SOURCE))
-    yield HardLink(f"{home}/{_TILELANG_LIBRARY}", os.path.join(program.directory, layout.LIBRARY))
-    launcher = launcher_in(program.includes)
-    if launcher is not None:
-        files["host_kernel.cu"] = _size_and_digest(read_bytes(launcher))
-        yield HardLink(f"{home}/host_kernel.cu", launcher)
-    manifest = {"version": 1, "files": dict(sorted(files.items()))}
-    yield OwnFile(f"{home}/manifest.json", json.dumps(manifest, indent=2).encode())
-
-
-def _size_and_digest(data: bytes) -> dict[str, object]:
-    return {"size": len(data), "sha256": sha256_bytes(data)}
-
-
-def _tilelang_params(exported: ExportedScript, program: ExportedProgram) -> bytes:
-    """Return the signature; what TileLang itself writes here is a graph of its compiler."""
-    columns = exported.script.schedules
-    value = {
-        "script": exported.script.name,
-        "constants": dict(exported.script.params),
-        "schedule": {name: column[program.index] for name, column in columns.items()},
-        "params": [_tilelang_param(argument) for argument in exported.script.arguments],
-    }
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _tilelang_param(argument: ScriptArgument) -> dict[str, object]:
-    return {
-        "name": argument.name,
-        "type": argument.type,
-        "dtype": argument.dtype,
-        "output": argument.out,
-    }
-
-
 # Hidet: `ops/<target>_space_<level>/<operator>/<hash16>/`, a directory for each program. Hidet
 # links all schedules of an operator into one library; here each has its own. `dispatch_table.txt`
 # is beside them and names the directories.
@@ -240,12 +172,12 @@ def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
                 continue
             shown.add(home)
             for name, original in _HIDET_FILES.items():
-                yield HardLink(f"{home}/{name}", os.path.join(program.directory, original))
-            yield OwnFile(f"{home}/nvcc_log.txt", _hidet_log(program))
-            yield OwnFile(f"{home}/summary.txt", _hidet_summary(exported, program).encode())
+                yield ExportItem(f"{home}/{name}", source=os.path.join(program.directory, original))
+            yield ExportItem(f"{home}/nvcc_log.txt", _hidet_log(program))
+            yield ExportItem(f"{home}/summary.txt", _hidet_summary(exported, program).encode())
         if exported.tables:
             name = f"{above}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
-            yield OwnFile(name, _hidet_choices(exported).encode())
+            yield ExportItem(name, _hidet_choices(exported).encode())
 
 
 def _hidet_log(program: ExportedProgram) -> bytes:

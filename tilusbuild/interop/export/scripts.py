@@ -65,28 +65,15 @@ class ExportedScript(Struct, frozen=True):
         )
 
 
-class HardLink(Struct, frozen=True):
-    """A file of the cache under another name. `path` is relative to the export, in all three."""
+class ExportItem(Struct, frozen=True):
+    """A file of an export, its `path` relative to that: one of its own with `data`, a file of the
+    cache under another name (`source`), or a symbolic link within the export (`leads_to`)."""
 
     path: str
-    source: str
+    data: bytes = b""
+    source: str = ""
+    leads_to: str = ""
 
-
-class OwnFile(Struct, frozen=True):
-    """A file that only the export has."""
-
-    path: str
-    data: bytes
-
-
-class SymLink(Struct, frozen=True):
-    """A symbolic link within the export."""
-
-    path: str
-    target: str
-
-
-ExportItem = HardLink | OwnFile | SymLink
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
@@ -96,15 +83,11 @@ def directory_of(script: Script, digits: int) -> str:
     return _UNSAFE.sub("_", "-".join(map(str, (*script.params.values(), script.hash[:digits]))))
 
 
-class UnreadableScriptError(TilusbuildError):
-    """A script of the cache cannot be exported."""
-
-
 def exported_scripts(cache: Tree, wanted: Sequence[str] = ()) -> list[ExportedScript]:
     """Return the scripts that the last build of each project made: all that are called, or the
     instances and the programs that are named.
 
-    Raises `InputError` for unknown names and `UnreadableScriptError`.
+    Raises `InputError` for unknown names and `TilusbuildError`.
     """
     roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     if not wanted:
@@ -130,7 +113,7 @@ def _script(
         script = read_script(path)
         tables = read_dispatch(script).tables
     except LoadError as error:
-        raise UnreadableScriptError(str(error)) from None
+        raise TilusbuildError(str(error)) from None
     programs = tuple(
         _program(cache, index, each)
         for index, each in enumerate(script.programs)
