@@ -52,7 +52,6 @@ ELSEWHERE = {
     ("cache merge", "problem"),
     ("cache verify", "garbage"),
     ("preflight", "problem"),
-    ("tune", "row"),
 }
 """What needs a foreign cache, a device, both compilers or a broken project: other tests do."""
 TEMPLATE = """\
