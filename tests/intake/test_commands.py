@@ -93,10 +93,6 @@ def test_a_missing_ninja_says_where_to_get_it(
         verb.ninja_commands(Draft("p"), str(tmp_path), "build.ninja")
 
 
-def test_a_level_that_nvcc_does_not_know_is_the_host_compiler_s() -> None:
-    assert commands.understood(["-Os", "-c", "k.cpp"], "/p").flags == ["-Xcompiler", "-Os"]
-
-
 def test_what_nvcc_does_not_know_is_the_host_compiler_s() -> None:
     found = commands.understood(["-Wall", "-fwrapv", "-O2", "-B/x", "-c", "k.cpp"], "/p")
     assert found.flags == ["-Xcompiler", "-Wall", "-Xcompiler", "-fwrapv", "-O2", "-B/x"]

@@ -228,14 +228,6 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
 
 
-@pytest.mark.nvcc
-@pytest.mark.slow
-def test_types_of_templates_compile(project: Project) -> None:
-    project.write("tune.py", HEAD + TYPED)
-    project.run("import", "tune.py")
-    assert project.compiled("--level", "0") == 2
-
-
 LEFT_OUT = {
     "tune_kernel('scale', ['a.cu', 'b.cu'], n, args, params, lang='C')": "lang = 'C'",
     "tune_kernel('scale', lambda p: str(p), n, args, params)": "a kernel_source that is not text",

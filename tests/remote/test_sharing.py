@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from support.http_cache import Faults, HttpCache, line_to
-from support.nginx import serving
 from support.project import NewProject, Project
 from support.scale import include_headers
 from support.trees import published
@@ -128,25 +126,6 @@ def test_headers_and_launcher_come_along(server: HttpCache, new_user: NewUser) -
     same_trees(*users)
     assert list(users[1].cache.glob("include/**/a/b.h"))
     users[1].run("cache", "verify")
-
-
-@pytest.fixture
-def nginx(tmp_path: Path) -> Iterator[str]:
-    with serving(tmp_path / "nginx") as address:
-        yield address
-
-
-def test_nginx_with_webdav(nginx: str, new_user: NewUser, tmp_path: Path) -> None:
-    users = [new_user(nginx, WRITE="1"), new_user(nginx), new_user(nginx)]
-    assert users[0].build()["remote"]["sent"] == 2
-    assert users[1].build()["attempts"] == 0
-    same_trees(users[0], users[1])
-    for path in (tmp_path / "nginx" / "held" / "cas").iterdir():
-        if path.read_bytes().startswith(b"\x7fELF"):
-            path.write_bytes(path.read_bytes()[:-1] + b"!")
-    summary, said = warnings(users[2])
-    assert summary["attempts"] == summary["remote"]["refused"] == 2
-    assert "module/lib.so has other bytes than its digest says" in said[0]
 
 
 def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewUser) -> None:

@@ -14,9 +14,7 @@ from msgspec.structs import replace
 from support import build_story
 from tilusbuild.engine.events import FailureGroup, Sharded, Summary, Verdict
 from tilusbuild.errors import Place, input_error
-from tilusbuild.report.choose import with_files
 from tilusbuild.report.ci import GithubReporter, annotate, command, inside
-from tilusbuild.report.plain import PlainReporter
 from tilusbuild.report.summary import Spot, first_spot
 
 LOG = "kernels/matmul.cu.j2(12): error: tile too wide\n    static_assert(false);\n"
@@ -87,12 +85,6 @@ def test_the_summary_has_a_row_a_script_and_the_log_of_each_kind_of_failure(
     assert "    static_assert(false);" in lines
 
 
-def test_several_steps_add_to_one_summary(workspace: Path) -> None:
-    _, once = told(workspace, summary())
-    _, twice = told(workspace, summary())
-    assert twice == once + once
-
-
 def test_a_summary_is_never_larger_than_github_takes(workspace: Path) -> None:
     many = tuple(group("é" * 4000, f"error {i}") for i in range(400))
     _, text = told(workspace, summary(failures=many))
@@ -143,8 +135,3 @@ def test_what_is_wrong_with_the_manifest_is_annotated_there(workspace: Path) -> 
     error = input_error("unknown key", place=Place(str(manifest), 1, 1, "x = 1"), hint="leave out")
     annotate(error, stderr, {"GITHUB_WORKSPACE": str(workspace)})
     assert stderr.getvalue() == "::error file=tilus.toml,line=1,col=1::unknown key%0Aleave out\n"
-
-
-def test_elsewhere_nothing_more_is_written() -> None:
-    plain = PlainReporter(io.StringIO())
-    assert with_files(plain, stderr=io.StringIO(), env={}, root=".") is plain

@@ -93,18 +93,6 @@ def test_many_programs_are_the_cells_of_one_table() -> None:
     assert (many.count('"program '), many.count("<TD HREF")) == (0, 400)
 
 
-def test_tables_come_in_the_order_of_their_scripts() -> None:
-    names = [f"s{n} gpu" for n in range(8)]
-    scripts = [ScriptNode(n.split()[0], "gpu", "sm_80", (), {"built": 50}) for n in names]
-    programs = [
-        ProgramNode(f"{name}{n}", f"{name.split()[0]}/{n} gpu", Status.BUILT, {}, (name,))
-        for name in names
-        for n in range(50)
-    ]
-    text = dot(Graph("p", [], scripts, programs))
-    assert re.findall(r'"programs (.*)" \[', text) == names
-
-
 def test_a_table_is_no_wider_than_a_screen_and_no_higher() -> None:
     if not shutil.which("dot"):
         pytest.skip("Graphviz is not installed")

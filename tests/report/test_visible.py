@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import json
 import os
 import re
 import subprocess
@@ -19,12 +17,11 @@ from hypothesis import strategies as st
 
 from support.command_line import run
 from support.project import needs_cxx
-from tilusbuild.report.jsonl import dumps
 from tilusbuild.report.terminal import TerminalStream
-from tilusbuild.report.text import Stream, silence, visible
+from tilusbuild.report.text import Stream, visible
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    pass
 
 ODD = "".join(map(chr, (*range(32), *range(127, 160), 0x202E, 0x2066, 0x200F, 0xFEFF, 0xE0041)))
 texts = st.lists(
@@ -67,13 +64,6 @@ def test_our_own_escapes_and_commands_pass() -> None:
     Stream(stream, "styled").write("\x1b[2K")
     Stream(stream, "command").write("::error::x\n")
     assert below.getvalue() == "\x1b[2K::error::x\n"
-
-
-@given(st.text())
-def test_json_passes_as_it_is(text: str) -> None:
-    line = dumps({"text": text})
-    assert visible(line) == line
-    assert json.loads(line) == {"text": text}
 
 
 TEMPLATE = '{{ raise("a\\n::error::x \x1b]0;title\x07 \u202eb") }}'
@@ -121,33 +111,6 @@ def test_a_log_that_cache_show_prints_is_shown_and_not_obeyed(project: Path) -> 
     shown = run(project, "cache", "show", log.parents[1].name, "--cache-dir", "cache").out
     assert "\\x1b]0;title\\x07 \\u202eb" in shown
     assert "\x1b" not in shown
-
-
-class _BrokenFile(io.FileIO):
-    """A file that takes nothing."""
-
-    broken = True
-
-    def write(self, data: Buffer) -> int:
-        if self.broken:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return memoryview(data).nbytes
-
-
-def test_what_could_not_be_written_is_not_tried_again_when_the_interpreter_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python flushes `sys.stdout` in the end, and ends with 120 where that fails."""
-    file = _BrokenFile(tmp_path / "out", "w")
-    stream = io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8")
-    monkeypatch.setattr(sys, "stdout", stream)
-    stream.write("lost\n")
-    silence(stream)
-    print("goes to the null device")
-    sys.stdout.flush()
-    assert (tmp_path / "out").read_bytes() == b""
-    file.broken = False
-    stream.close()
 
 
 @pytest.mark.parametrize(("unbuffered", "seen"), [("1", "out\nerr\nagain\n"), ("", "err\n")])

@@ -155,14 +155,6 @@ def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
         bench.check(case, program(libraries()), 0)
 
 
-def test_no_gpu_is_said_plainly(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    bench = DeviceBench(runner, "cuda", 7, {}, limit=2.0)
-    with pytest.raises(WorkerUnusableError, match=r"cuda:7|no CUDA driver|cuInit|NO_DEVICE"):
-        bench.describe()
-    bench.close()
-
-
 def test_closing_the_runner_ends_the_worker(
     runner: LocalRunner, bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
 ) -> None:

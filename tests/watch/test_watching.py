@@ -162,15 +162,6 @@ def test_an_include_that_is_missing_is_awaited(project, watch):
     assert compiled(watching.rest()) == {"add": 3}
 
 
-def test_a_broken_start_waits_for_a_fix(project, watch):
-    project.kernel("add", "{{ nothing }}")
-    watching = watch(project)
-    said = watching.rest()
-    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, False)
-    project.kernel("add", "something")
-    assert compiled(watching.until("watching", ok=True)) == {"add": 3}
-
-
 def test_a_manifest_broken_at_the_start_is_shown_until_it_is_fixed(project, watch):
     text = (project.directory / "tilus.toml").read_text()
     project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
