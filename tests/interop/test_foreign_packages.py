@@ -215,12 +215,12 @@ def test_what_would_run_elsewhere(make: Made, tmp_path: Path) -> None:
     def ask(arch: str, machine: str = "x86_64") -> list[tuple[str, bool]]:
         kind = "cpu" if arch == "cpu" else "cuda"
         host = DescribedHost(Device(kind, 0, ANY_GPU, arch, NEWEST_DRIVER), machine)
-        return [(each.label, each.runs) for each in preflight(package, host).entries]
+        return [(entry.kind, verdict.ok) for entry, verdict in preflight(package, host)[0]]
 
-    assert ask("sm_90") == [("binary", True), ("kernel add", True)]
-    assert ask("sm_100") == [("binary", False), ("kernel add", False)]
-    assert ask("sm_90", "aarch64") == [("binary", True), ("kernel add", False)]
-    assert ask("cpu") == [("binary", False), ("kernel add", False)]
+    assert ask("sm_90") == [("binary", True), ("kernel", True)]
+    assert ask("sm_100") == [("binary", False), ("kernel", False)]
+    assert ask("sm_90", "aarch64") == [("binary", True), ("kernel", False)]
+    assert ask("cpu") == [("binary", False), ("kernel", False)]
 
 
 HOSTILE: dict[str, tuple[Callable[[FileList, ListedCache], FileList], str]] = {

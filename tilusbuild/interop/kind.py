@@ -11,13 +11,12 @@ import json
 import os
 
 import rfc8785
-from msgspec import Struct
 
 from tilusbuild.interop.listing import CHILD_PATHS, ListedEntry, cache_of
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import ANY_MACHINE, FileList
 from tilusbuild.package.preflight import DescribedHost, host_problems
-from tilusbuild.runtime.device import can_run
+from tilusbuild.runtime.device import DeviceVerdict, can_run
 from tilusbuild.runtime.regular import read_text
 
 
@@ -37,53 +36,24 @@ def group_with_place(data: bytes, directory: str) -> bytes:
     return json.dumps({CHILD_PATHS: placed}).encode()
 
 
-class EntryVerdict(Struct, frozen=True):
-    """Whether an entry runs on the machine, and why."""
-
-    entry: ListedEntry
-    runs: bool
-    why: str
-
-    @property
-    def label(self) -> str:
-        """The entry's name, for people."""
-        return " ".join(filter(None, (self.entry.kind, self.entry.name)))
+Judged = tuple[list[tuple[ListedEntry, DeviceVerdict]], list[str]]
+"""Whether each entry runs on a machine, and what of the machine itself is not enough."""
 
 
-class CachePreflight(Struct, frozen=True):
-    """The verdicts for one machine; `problems` are those of the machine itself."""
-
-    host: DescribedHost
-    entries: tuple[EntryVerdict, ...]
-    problems: tuple[str, ...]
-
-    @property
-    def missing(self) -> list[str]:
-        """Return the paths of the entries that would not run, and the problems of the machine."""
-        return [*(each.entry.path for each in self.entries if not each.runs), *self.problems]
-
-
-def preflight(listing: FileList, host: DescribedHost) -> CachePreflight:
+def preflight(listing: FileList, host: DescribedHost) -> Judged:
     """Judge every entry for one machine. Raises `PackageError` for a list of another kind."""
-    entries = tuple(_judge(entry, host) for entry in cache_of(listing).entries)
+    entries = [(entry, _judge(entry, host)) for entry in cache_of(listing).entries]
     anywhere = listing.needs.machine == ANY_MACHINE
-    return CachePreflight(
-        host, entries, () if anywhere else tuple(host_problems(listing.needs, host))
-    )
+    return entries, [] if anywhere else list(host_problems(listing.needs, host))
 
 
-def _judge(entry: ListedEntry, host: DescribedHost) -> EntryVerdict:
+def _judge(entry: ListedEntry, host: DescribedHost) -> DeviceVerdict:
     if entry.machine not in (None, host.machine):
         reason = f"its host code is for {entry.machine}, and the host is {host.machine}"
-        return EntryVerdict(entry, False, reason)
+        return DeviceVerdict(False, reason)
     if not entry.images:
         if entry.machine is None:
-            return EntryVerdict(entry, False, "nothing is known of its code")
-        return EntryVerdict(entry, True, "host code")
-    refused = ""
-    for image in entry.images:
-        verdict = can_run(image.arch, host.device.arch, image.kind)
-        if verdict:
-            return EntryVerdict(entry, True, verdict.reason)
-        refused = refused or verdict.reason
-    return EntryVerdict(entry, False, refused)
+            return DeviceVerdict(False, "nothing is known of its code")
+        return DeviceVerdict(True, "host code")
+    verdicts = [can_run(image.arch, host.device.arch, image.kind) for image in entry.images]
+    return next(filter(None, verdicts), verdicts[0])

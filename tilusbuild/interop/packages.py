@@ -25,7 +25,6 @@ from tilusbuild.report.text import counted
 if TYPE_CHECKING:
     from tilusbuild.cli.install import InstallArgs
     from tilusbuild.cli.preflight import PreflightArgs
-    from tilusbuild.interop.kind import CachePreflight
     from tilusbuild.package.model import Reader
     from tilusbuild.package.preflight import DescribedHost
 
@@ -199,36 +198,26 @@ def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHos
 
     listing = parse(reader.list_bytes())
     check_limits(listing, reader, options.limits(arguments))
-    results = [judge(listing, host) for host in hosts]
-    if arguments.json:
-        _emit_foreign(results)
-    else:
-        rows = [
-            (result.host.device.arch, each.label, "yes" if each.runs else "no", each.why)
-            for result in results
-            for each in result.entries
-        ]
-        print(table(("device", "entry", "runs", "why"), rows), end="")
-        for result in results:
-            for what in result.missing:
-                print(f"{result.host.device.arch}: missing: {what}")
-        if listing.needs.isa and any(host.isa is None for host in hosts):
-            print(
-                f"its host code is for a CPU with {listing.needs.isa}: name the host's with --cpu"
-            )
-    return 1 if any(result.missing for result in results) else 0
-
-
-def _emit_foreign(results: Sequence[CachePreflight]) -> None:
-    for result in results:
-        device = result.host.device.arch
-        for each in result.entries:
-            entry = (each.entry.path, each.entry.kind, each.entry.name)
-            emit(PreflightEntryLine(device, *entry, each.runs, each.why))
-        for problem in result.problems:
+    rows, said = list[tuple[str, ...]](), list[str]()
+    for host in hosts:
+        device, (entries, problems) = host.device.arch, judge(listing, host)
+        lacks = [*(entry.path for entry, verdict in entries if not verdict), *problems]
+        for entry, (runs, why) in entries:
+            if arguments.json:
+                emit(PreflightEntryLine(device, entry.path, entry.kind, entry.name, runs, why))
+            label = " ".join(filter(None, (entry.kind, entry.name)))
+            rows.append((device, label, "yes" if runs else "no", why))
+        for problem in problems if arguments.json else ():
             emit(ProblemLine(problem, of=device))
-    missing = sum(len(result.missing) for result in results)
-    emit(CountsLine({"devices": len(results), "missing": missing}))
+        said += [f"{device}: missing: {what}" for what in lacks]
+    if arguments.json:
+        emit(CountsLine({"devices": len(hosts), "missing": len(said)}))
+        return 1 if said else 0
+    print(table(("device", "entry", "runs", "why"), rows), end="")
+    print("".join(f"{line}\n" for line in said), end="")
+    if listing.needs.isa and any(host.isa is None for host in hosts):
+        print(f"its host code is for a CPU with {listing.needs.isa}: name the host's with --cpu")
+    return 1 if said else 0
 
 
 PACKAGE = Verb(
