@@ -136,5 +136,5 @@ def test_a_save_while_the_first_mistake_is_printed_is_seen(project: Any, eye: Ey
     library = '[library.b]\nsources = ["b.cpp"]\nkind = "static"\noutput = "b.cpp"\n'
     project.save("tilus.toml", right + library)
     eye.at_problem = [lambda: project.save("tilus.toml", right)]
-    watched(project, WatchOptions(), eye, Hints())
+    watched(project, eye, Hints())
     assert [event.ok for event in eye.of(events.Watching)] == [True]

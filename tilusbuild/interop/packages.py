@@ -126,7 +126,7 @@ def package(arguments: PackCacheArgs) -> int:
             say(f"left out: {path}: {why}\n")
     if not arguments.json:
         say(pickle_warning(listed))
-    show_files(arguments, made, found.contents.digest)
+    show_files(arguments, made, contents.digest)
     if arguments.json:
         entries = len(cache_of(listed).entries)
         counts = (entries, count_pickles(listed), len(listed.files), listed.size)
