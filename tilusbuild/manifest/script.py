@@ -25,8 +25,7 @@ from tilusbuild.manifest.script_sections import (
     argument_of,
     expression,
 )
-from tilusbuild.manifest.sections import IncludeDir, Standard
-from tilusbuild.manifest.settings import DeviceCompiler
+from tilusbuild.manifest.sections import DeviceCompiler, IncludeDir, Standard
 from tilusbuild.manifest.table import (
     NOTHING,
     VALUE_SCHEMA,

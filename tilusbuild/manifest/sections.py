@@ -3,9 +3,8 @@
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from tilusbuild.manifest.settings import DeviceCompiler
 from tilusbuild.manifest.table import (
     NOTHING,
     AnyValue,
@@ -24,6 +23,7 @@ from tilusbuild.manifest.table import (
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
+DeviceCompiler: TypeAlias = Literal["nvcc", "nvrtc"]
 Standard = Literal["c++14", "c++17", "c++20", "c++23"]
 Level = Annotated[Literal[0, 1, 2], Key(before=not_boolean)]
 

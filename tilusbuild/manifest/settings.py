@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, TypeVar, get_args
 
 from msgspec import Struct
 
 from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.manifest.sections import DeviceCompiler
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.runtime.places import SAFE_DIRECTORIES, distrust, upwards
 
@@ -64,7 +65,6 @@ Kind = TypeVar("Kind")
 
 BY_DEFAULT = ("tilus.toml", "default")
 """The sources of a setting that were not chosen for this one command."""
-DeviceCompiler: TypeAlias = Literal["nvcc", "nvrtc"]
 DEVICE_COMPILERS = get_args(DeviceCompiler)
 LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"
