@@ -61,7 +61,7 @@ class Kills:
     """The process is killed at each call that changes something."""
 
     name: str = "kills"
-    sample: int = 14
+    sample: int = 8
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO NUMBER before|half`."""
@@ -124,7 +124,7 @@ def told(world: World, findings: list[Finding]) -> list[Finding]:
     ]
 
 
-CHANGES = Calls("changes", injector.CHANGES, 30)
-READS = Calls("reads", injector.READS, 14)
-PROCESS = Calls("processes", injector.PROCESS, 8, _PROCESS_SCENARIOS)
+CHANGES = Calls("changes", injector.CHANGES, 16)
+READS = Calls("reads", injector.READS, 8)
+PROCESS = Calls("processes", injector.PROCESS, 6, _PROCESS_SCENARIOS)
 KILLS = Kills()
