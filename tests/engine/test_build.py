@@ -330,42 +330,17 @@ def test_a_compiler_is_cancelled_by_the_object_that_it_was_given() -> None:
     assert given[0] is not given[1]
 
 
-def test_an_input_that_changes_during_the_compile_is_tried_again_and_not_published() -> None:
-    store, plan = FakeStore(), jobs(1)
-
-    def touch(job: Any) -> Compiled:
-        job.touched = "include/tile.cuh"
-        return built()
-
-    compiler = FakeCompiler(touch)
-    listener = Listener()
-    summary = run(plan, store, compiler, listener).summary
-    assert compiler.runs == {"matmul 0": 2}
-    assert not store.entries
-    assert not any(stage.open for stage in store.stages)
-    assert summary.exit_status == 1
-    (finished,) = listener.named("finished")
-    assert finished.status == "changed"
-    assert finished.reason == "include/tile.cuh changed while it was built; build again"
-
-
-def test_an_input_that_changed_once_and_then_rests_is_compiled_again() -> None:
-    def touch_once(job: Any) -> Compiled:
-        job.touched = "include/tile.cuh" if compiler.runs.total() == 1 else None
-        return built()
-
-    compiler = FakeCompiler(touch_once)
-    assert columns(run(jobs(1), compiler=compiler).summary) == {"compiled": 1}
-    assert compiler.runs == {"matmul 0": 2}
-
-
 def test_a_job_that_no_longer_renders_what_was_planned_is_not_compiled() -> None:
     plan = jobs(1)
     plan[0].text = "edited since"
     compiler = FakeCompiler()
-    summary = run(plan, compiler=compiler).summary
+    listener = Listener()
+    summary = run(plan, compiler=compiler, listener=listener).summary
     assert not compiler.runs
     assert columns(summary) == {"crashed": 1}
+    (finished,) = listener.named("finished")
+    assert (finished.status, summary.exit_status) == ("changed", 1)
+    assert finished.reason == "an input changed while it was built; build again"
 
 
 def test_an_input_that_vanished_stops_the_build_with_its_message() -> None:

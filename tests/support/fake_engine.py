@@ -41,8 +41,6 @@ class FakeJob:
     needs: tuple[str, ...] = ()
     kept_here: str = ""
     unit: str = ""
-    touched: str | None = None
-    """What `changed_input` says."""
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,9 +60,6 @@ class FakeJob:
 
     def render(self) -> FakeRendered:
         return FakeRendered(self.text)
-
-    def changed_input(self) -> str | None:
-        return self.touched
 
     def readable(self, log: str, /) -> str:
         return log.replace("source.cu", "kernels/matmul.cu.j2")

@@ -2,8 +2,8 @@
 
 Under the program's lock the store is asked once more, so that what another builder published since
 the plan was made is found and not compiled twice. Nothing is published unless the texts that the
-job renders now are those that its hash was made of, and the inputs are still the same when the
-compiler has ended. A stage is published or discarded, whatever is raised.
+job renders now are those that its hash was made of. A stage is published or discarded, whatever is
+raised.
 
 Rendering again costs 0.2 ms a compile, and saves that a plan holds every source
 (docs/design-notes.md).
@@ -35,7 +35,6 @@ from tilusbuild.status import RECORDED, Cause, Compiled, Status
 if TYPE_CHECKING:
     from tilusbuild.cache.entries import Entry
 
-_TRIES = 2
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -185,50 +184,40 @@ def attempt(
 def _compile(
     job: Job, store: Store, compiler: Compiler, ended: Callable[[], None], timeline: Timeline
 ) -> Compiled:
-    changed = "an input"
-    for _ in range(_TRIES):
-        with timeline.step(RENDER):
-            rendered = job.render()
-        # The plan was made some time ago: an edit since then would be published under the hash of
-        # the texts before it.
-        if sha256_text(rendered.program_txt + rendered.options_txt) != job.hash:
-            return _changed(job.changed_input() or "an input")
-        stage = store.stage()
-        published = False
-        try:
-            compiled = judged(compiler.compile(job, rendered, stage))
-            if compiled.status not in RECORDED:
-                return replace(compiled, reason=placed(job, compiled.reason))
-            name = job.changed_input()
-            if name is None:
-                ended()
-                with timeline.step(PUBLISH):
-                    stage.publish_program(
-                        job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
-                    )
-                published = True
-                return replace(compiled, reason=placed(job, compiled.reason))
-            changed = name
-        except OSError as error:
-            if error.errno in _NOT_THERE and not os.path.isdir(stage.path):
-                raise TilusbuildError(
-                    f"{stage.path} is gone: the cache was deleted, moved or unmounted meanwhile\n"
-                    "  build again"
-                ) from error
-            # Writing to an open file does not say which disk is full.
-            if error.strerror is not None:
-                # Of a link or a rename, the second name is what is made.
-                error.filename = error.filename2 or error.filename or stage.path
-            raise
-        finally:
-            if not published:
-                with suppress(OSError):
-                    stage.discard()
-    return _changed(changed)
-
-
-def _changed(name: str) -> Compiled:
-    return Compiled(Status.CHANGED, reason=f"{name} changed while it was built; build again")
+    with timeline.step(RENDER):
+        rendered = job.render()
+    # The plan was made some time ago: an edit since then would be published under the hash of the
+    # texts before it. An edit after this is not seen: a compile has its own copy of the source, and
+    # headers by their digest.
+    if sha256_text(rendered.program_txt + rendered.options_txt) != job.hash:
+        return Compiled(Status.CHANGED, reason="an input changed while it was built; build again")
+    stage = store.stage()
+    published = False
+    try:
+        compiled = judged(compiler.compile(job, rendered, stage))
+        if compiled.status in RECORDED:
+            ended()
+            with timeline.step(PUBLISH):
+                stage.publish_program(
+                    job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
+                )
+            published = True
+        return replace(compiled, reason=placed(job, compiled.reason))
+    except OSError as error:
+        if error.errno in _NOT_THERE and not os.path.isdir(stage.path):
+            raise TilusbuildError(
+                f"{stage.path} is gone: the cache was deleted, moved or unmounted meanwhile\n"
+                "  build again"
+            ) from error
+        # Writing to an open file does not say which disk is full.
+        if error.strerror is not None:
+            # Of a link or a rename, the second name is what is made.
+            error.filename = error.filename2 or error.filename or stage.path
+        raise
+    finally:
+        if not published:
+            with suppress(OSError):
+                stage.discard()
 
 
 def placed(job: Job, reason: str) -> str:

@@ -81,10 +81,6 @@ class Job(Protocol):
         input is missing by now."""
         ...
 
-    def changed_input(self) -> str | None:
-        """Return the name of an input that is not what the plan read, or None."""
-        ...
-
     def readable(self, log: str, /) -> str:
         """Return a compiler's log with the template's own places and lines, for people."""
         ...

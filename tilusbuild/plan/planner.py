@@ -321,10 +321,6 @@ class ProgramJob(Struct, frozen=True):
         """Render the program. Raises `InputError` when the template is no longer right."""
         return render(self.planned.spec, self.planned.sources, self.schedule)
 
-    def changed_input(self) -> str | None:
-        """Return None: a compile sees its own copy of the source, and headers by their digest."""
-        return None
-
     def readable(self, log: str) -> str:
         """Return a compiler's log with the template's places, and what helps when a header is
         missing."""
