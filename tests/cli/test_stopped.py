@@ -166,7 +166,7 @@ def test_what_a_parent_ignores_stays_ignored(directory: Path) -> None:
 
 BESIDE = {
     "package": (
-        "tilusbuild.package.pack:_write",
+        "tilusbuild.package.pack:_check_size",
         ("package", "-o", "out/made", "--format", "dir"),
     ),
     "export": (

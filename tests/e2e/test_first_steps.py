@@ -36,9 +36,9 @@ def test_run_checks_the_numbers(new_project: NewProject):
     project = new_project(tuned, {"kernels/scale.cu.j2": scale.TEMPLATE, "ref.py": scale.REFERENCE})
     right = project.run("run", "scale", "--json", "--size", "n=1", "--size", "n=777")
     calls = [event for event in right.events if event["event"] == "call"]
-    assert [(call["sizes"], call["checked"], call["mismatch"]) for call in calls] == [
-        ({"n": 1}, True, None),
-        ({"n": 777}, True, None),
+    assert [(call["sizes"], call["max_error"], call["mismatch"]) for call in calls] == [
+        ({"n": 1}, 0.0, None),
+        ({"n": 777}, 0.0, None),
     ]
     assert right.summary == {"event": "summary", "calls": 2, "wrong": 0}
     assert all(15 < call["calls"] <= 10_000 for call in calls), "single calls are timed, for 0.2 s"

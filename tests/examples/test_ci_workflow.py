@@ -105,7 +105,6 @@ def runner(tmp_path: Path) -> Runner:
 def test_the_workflow_packages_what_one_build_would(runner: Runner, tmp_path: Path) -> None:
     """Given four shards built in caches of their own, when they are merged and packaged as the
     workflow does it, then its package is that of one build."""
-    runner.job("prepare")
     for shard in workflow()["jobs"]["build"]["strategy"]["matrix"]["shard"]:
         runner.job("build", **{"matrix.shard": str(shard)})
         (runner.directory / ".cache").rename(tmp_path / f"cache of {shard}")

@@ -333,6 +333,8 @@ inline void cvt_rn_f16_f32(unsigned short &to, float from) { to = device::to_f16
   inline void name(unsigned to, const void *from, int bytes, int read) { device::copy_async(to, from, bytes, read); }
 COPY(cp_async_cg_shared_global)
 COPY(cp_async_ca_shared_global)
+COPY(cp_async_cg_shared_global_L2_128B)
+COPY(cp_async_ca_shared_global_L2_128B)
 #undef COPY
 inline void cp_async_commit_group() { device::commit_copies(); }
 inline void cp_async_wait_group(int newest) { device::wait_copies(newest); }
