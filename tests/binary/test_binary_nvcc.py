@@ -101,12 +101,12 @@ def test_every_name_that_nvcc_takes_is_read_back(nvcc: Nvcc, tmp_path: Path) -> 
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}\n')
     names = sorted(set(re.findall(r"'(sm_\d+[af]?)'", nvcc("--help"))))
     for name in names:
-        nvcc("-cubin", *gencode(name), "k.cu", "-o", "k.cubin")
         nvcc("-fatbin", *gencode(name, ptx=True), "k.cu", "-o", "k.fatbin")
-        (image,) = read_archs((tmp_path / "k.cubin").read_bytes())
+        data = (tmp_path / "k.fatbin").read_bytes()
+        assert [(i.kind, i.arch) for i in read_archs(data)] == [("sass", name), ("ptx", name)]
+        (cubin,) = extract_cubins(data)
+        (image,) = read_archs(cubin.data)
         assert (image.arch, image.exact) == (name, True)
-        images = read_archs((tmp_path / "k.fatbin").read_bytes())
-        assert [(i.kind, i.arch) for i in images] == [("sass", name), ("ptx", name)]
 
 
 @pytest.mark.parametrize("mode", ["default", "none", "size", "speed"])
@@ -119,9 +119,11 @@ def test_images_of_a_fatbin_and_of_a_library(
     flags = [flag for arch in archs for flag in gencode(arch, ptx=arch == "sm_80")]
     expected = [("sass", "sm_80"), ("ptx", "sm_80"), *(("sass", arch) for arch in archs[1:])]
     nvcc("-fatbin", "-compress-mode", mode, *flags, source, "-o", "k.fatbin")
-    nvcc("-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "-compress-mode", mode, *flags,
-         source, "-o", "k.so")  # fmt: skip
-    for name in ("k.fatbin", "k.so"):
+    made = ["k.fatbin"]
+    if mode == "default":
+        nvcc("-shared", "-Xcompiler", "-fPIC", "-cudart", "none", *flags, source, "-o", "k.so")
+        made.append("k.so")
+    for name in made:
         data = (tmp_path / name).read_bytes()
         assert sorted((i.kind, i.arch) for i in read_archs(data)) == sorted(expected)
         try:
