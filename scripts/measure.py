@@ -199,11 +199,15 @@ class Walk:
         return name if name in self._functions else None
 
     @property
+    def rooms(self) -> int:
+        """How many modules the calls enter."""
+        return len({module for module, _ in self.visited})
+
+    @property
     def climbs(self) -> int:
-        """How often in 1,000 calls the next function stands on a higher floor than the last."""
+        """How often the next function stands on a higher floor than the last."""
         floors = [self._tree.floors.get(_package(module), 0) for module, _ in self.visited]
-        climbs = sum(after > before for before, after in pairwise(floors))
-        return 1000 * climbs // max(len(floors), 1)
+        return sum(after > before for before, after in pairwise(floors))
 
 
 def measure(tree: Tree) -> dict[str, int]:
@@ -226,7 +230,8 @@ def measure(tree: Tree) -> dict[str, int]:
         "circles of imports": len(circles),
         "files in circles": sum(map(len, circles)),
         "largest class, attributes": max((len(_attributes(node)) for node in classes), default=0),
-        "climbs in 1,000 calls of a build": walk.climbs,
+        "rooms that a build enters": walk.rooms,
+        "climbs of a build": walk.climbs,
         "lines of tests": tree.test_lines,
     }
 
