@@ -1,4 +1,4 @@
-"""The manual as a site: no link of it is broken, and it asks nobody else."""
+"""The manual as a site: no link is broken, and a page loads nothing from another host."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ A launcher depends on the signature, the symbol, the kind of the launcher and th
 expressions that use an argument: the schedules of an instance share it. Raises `ValueError` for a
 recipe that no launcher can serve.
 
-One object for all schedules of a script instead of host code in each: `as` and `ld` take 8 ms where
-nvcc's host compiler takes seconds. The price is C that we generate and must hold to CUDA's driver
-API (docs/design-notes.md).
+One object serves all schedules of a script, where host code in each makes a build three to four
+times as long. The price is C that we generate and must hold to CUDA's driver API
+(docs/design-notes.md).
 """
 
 from __future__ import annotations

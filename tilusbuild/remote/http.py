@@ -7,7 +7,7 @@ Its time-outs are those of a single read, so a watchdog ends a request that take
 `timeout` as a whole.
 
 The price of a plain layout: two requests for a program at least, one after the other on a
-connection, and 3 to 4 ms of CPU for each program that is fetched (docs/performance.md).
+connection (benchmarks/remote.py).
 """
 
 from __future__ import annotations
