@@ -161,12 +161,12 @@ class Dump:
 
     def disassemble(self, path: str) -> None:
         """Write the instructions of every cubin in a file, with source lines if it has them."""
+        if self._disassembler is None:
+            return
         for cubin in _cubins(path):
             name = f"{cubin.image.arch}.sass"
             with open(os.path.join(self.work, "one.cubin"), "wb") as file:
                 file.write(cubin.data)
-            if self._disassembler is None:
-                return
             argv = (self._disassembler, "-c", "-g", "one.cubin")
             try:
                 finished = self._compiling.execute(Step("disassemble", argv, name))
