@@ -25,7 +25,6 @@ from typing import Any, TextIO, cast
 
 from tilusbuild.report.text import visible
 
-CHOICES = ("auto", "always", "never")
 _MARKS = (
     (re.compile(r"^((?:\S.*?: )?)(error:)(?= )", re.MULTILINE), r"\1", "1;31"),
     (re.compile(r"^((?:\S.*?: )?)(warning:)(?= )", re.MULTILINE), r"\1", "1;33"),
