@@ -18,6 +18,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -124,16 +125,17 @@ def draw(root: str, number: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(found, number)  # noqa: S311
 
 
-def executing(root: str) -> coverage.CoverageData:
-    """Run the tests once; return which of them executed which line."""
+def executing(root: str) -> tuple[coverage.CoverageData, list[str]]:
+    """Run the tests once; return which test executed which line, and the tests that failed."""
     tests = [f"tests/{name}" for name in TESTS if os.path.isdir(f"{root}/tests/{name}")]
     command = [sys.executable, "-m", "pytest", "-n", "2", *_CHOSEN, "--cov=tilusbuild"]
-    command += ["--cov-context=test", "--cov-report=", *tests]
+    command += ["--cov-context=test", "--cov-report=", "-rfE", *tests]
     environment = {**os.environ, "PYTHONPATH": root, "COVERAGE_FILE": f"{root}/lines"}
-    subprocess.run(command, cwd=root, env=environment, stdout=subprocess.DEVNULL, check=False)
+    ran = subprocess.run(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
     data = coverage.CoverageData(f"{root}/lines")
     data.read()
-    return data
+    return data, failed
 
 
 def tests_of(mutant: Mutant, root: str, lines: coverage.CoverageData) -> list[str]:
@@ -145,12 +147,13 @@ def tests_of(mutant: Mutant, root: str, lines: coverage.CoverageData) -> list[st
     return tests or [f"tests/{name}" for name in names if os.path.isdir(f"{root}/tests/{name}")]
 
 
-def run(root: str, tests: Sequence[str], seconds: int, show: bool) -> bool:
+def run(root: str, tests: Sequence[str], left_out: Sequence[str], seconds: int, show: bool) -> bool:
     """Run tests until one fails; return whether one did."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(tests))
         file.flush()
         command = [sys.executable, "-m", "pytest", "-x", *_CHOSEN, f"@{file.name}"]
+        command += [f"--deselect={name}" for name in left_out]
         environment = {**os.environ, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"}
         output = None if show else subprocess.DEVNULL
         try:
@@ -159,6 +162,8 @@ def run(root: str, tests: Sequence[str], seconds: int, show: bool) -> bool:
             )
         except subprocess.TimeoutExpired:
             return True
+    if ran.returncode == 5:  # all that execute the line are left out
+        return False
     if ran.returncode > 2:  # 2: collecting failed, as a kill does
         raise SystemExit(f"error: pytest ended with {ran.returncode} at {' '.join(tests[:3])}")
     return ran.returncode != 0
@@ -177,7 +182,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         copy = os.path.join(scratch, "tree")
         shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
-        lines = executing(copy)
+        lines, failed = executing(copy)
+        print(f"{len(failed)} tests fail without a mutant and are left out", *failed, sep="\n  ")
         for number, mutant in enumerate(drawn):
             if given.only not in (None, number):
                 continue
@@ -188,7 +194,7 @@ def main() -> None:
                 with open(path, "wb") as file:
                     file.write(mutant.of(text))
                 show = given.only is not None
-                dead = run(copy, tests_of(mutant, copy, lines), given.seconds, show)
+                dead = run(copy, tests_of(mutant, copy, lines), failed, given.seconds, show)
             finally:
                 with open(path, "wb") as file:
                     file.write(text)
