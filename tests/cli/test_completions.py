@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -36,17 +38,44 @@ while read -l line
 end
 exit 0
 """
-_ASK = {"bash": ["bash", "-c", _ASK_BASH], "fish": ["fish", "-N", "-c", _ASK_FISH]}
+# zsh completes in its line editor alone: one in a terminal of its own shows each line, completed.
+_ASK_ZSH = """
+zmodload zsh/zpty
+cp completions _tilusbuild
+zpty shell zsh -f -i
+zpty -w shell 'PS1=; stty -echo; fpath+=($PWD); autoload -U compinit; compinit -u -D'
+zpty -w shell 'show() { print -r -- "<$BUFFER>"; BUFFER= }; zle -N show; bindkey "^X" show'
+while IFS= read -r line; do
+    zpty -w -n shell "$line"$'\\t\\C-x'
+    zpty -r -m shell answer '*<tilusbuild*>*'
+    answer=${answer##*<}
+    print -r -- "${answer%%>*}"
+done
+"""
+_ASK = {
+    "bash": ["bash", "-c", _ASK_BASH],
+    "fish": ["fish", "-N", "-c", _ASK_FISH],
+    "zsh": ["zsh", "-f", "-c", _ASK_ZSH],
+}
+_LISTING = ("bash", "fish")
+"""Shells that say all that they would offer; zsh completes what can be one thing alone."""
+_FRAGMENTS = [
+    *("$(touch canary)", "`touch canary`", "${x:=$(touch canary)}", "<(touch canary)", "~", "*"),
+    *("$(", "`", '"', "'", "\\", "\n", "\t", ";touch canary;", "&touch canary", "|", "\x1b]0;"),
+    *("(touch canary)", "{a,b}", "=ls", "!!", "#", " ", "-rf", "saxpy", "s", "é"),
+]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+_OURS = {"tilus.toml", "tilusbuild", "completions", "_tilusbuild"}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
     """A directory with a project, and with the one `tilusbuild` that the shells are to run."""
-    made = tmp_path_factory.mktemp("completions")
-    (made / "tilus.toml").write_text(manifest(script("saxpy"), script("soft_max")))
-    (made / "tilusbuild").write_text(f'#!/bin/sh\nexec {sys.executable} -m tilusbuild "$@"\n')
-    (made / "tilusbuild").chmod(0o755)
-    return made
+    (tmp_path / "tilus.toml").write_text(manifest(script("saxpy"), script("soft_max")))
+    (tmp_path / "tilusbuild").write_text(f'#!/bin/sh\nexec {sys.executable} -m tilusbuild "$@"\n')
+    (tmp_path / "tilusbuild").chmod(0o755)
+    return tmp_path
 
 
 def offered(directory: Path, shell: str, lines: list[str]) -> list[list[str]]:
@@ -79,7 +108,7 @@ def parsers(parser: argparse.ArgumentParser, words: str) -> Iterator[tuple[str, 
                 yield from parsers(child, f"{words} {name}")
 
 
-@pytest.mark.parametrize("shell", _ASK)
+@pytest.mark.parametrize("shell", _LISTING)
 def test_every_verb_and_option_is_offered(directory: Path, shell: str) -> None:
     expected = {f"{words} --": options for words, options in parsers(whole_parser(), "tilusbuild")}
     expected["tilusbuild "] = set(verbs())
@@ -91,7 +120,7 @@ def test_every_verb_and_option_is_offered(directory: Path, shell: str) -> None:
     } == {}
 
 
-@pytest.mark.parametrize("shell", _ASK)
+@pytest.mark.parametrize("shell", _LISTING)
 def test_the_projects_scripts_and_an_options_values_are_offered(
     directory: Path, shell: str
 ) -> None:
@@ -101,6 +130,18 @@ def test_the_projects_scripts_and_an_options_values_are_offered(
     assert all(set(each) >= {"saxpy", "soft_max"} for each in scripts)
     assert set(levels) >= {"0", "1", "2"}
     assert set(shells) >= {*SHELLS}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_shell_runs_what_a_strangers_manifest_names(directory: Path, shell: str) -> None:
+    choose = random.Random(1)
+    for _ in range(int(os.environ.get("TILUSBUILD_TEST_MANIFESTS", "5"))):
+        names = {"".join(choose.choices(_FRAGMENTS, k=choose.randint(1, 3))) for _ in range(20)}
+        tables = [f"[script.{json.dumps(name, ensure_ascii=False)}]" for name in sorted(names)]
+        (directory / "tilus.toml").write_text("\n".join([*tables, "[script.soft_max]"]))
+        soft_max, *_ = offered(directory, shell, ["tilusbuild build so", "tilusbuild run $(t"])
+        assert soft_max[-1] == "soft_max"
+        assert {name.name for name in directory.iterdir()} <= _OURS
 
 
 @pytest.mark.parametrize("shell", SHELLS)

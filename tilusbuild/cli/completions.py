@@ -1,7 +1,9 @@
 """`tilusbuild completions SHELL`: a script that makes a shell complete our command lines.
 
 The script has all verbs and options in it, so that completing starts nothing; only the names of
-scripts are asked of `tilusbuild completions scripts`, in the current directory of the shell.
+scripts are asked of `tilusbuild completions scripts`, in the current directory of the shell. The
+manifest there may be a stranger's: only what can name a script is printed, and no shell expands it
+(bash's `compgen -W` and zsh's `(words)` do, so that neither is used for it).
 """
 
 from __future__ import annotations
@@ -17,6 +19,26 @@ from tilusbuild.report.jsonl import JsonLine
 
 SHELLS = ("bash", "zsh", "fish")
 _SCRIPTS = "scripts"
+_ASK = f"tilusbuild completions {_SCRIPTS} 2>/dev/null"
+_COMPLETE_SCRIPTS = {
+    "bash": "_tilusbuild_scripts",
+    "zsh": "_tilusbuild_scripts",
+    "fish": f"({_ASK})",
+    "preamble": {
+        "bash": f"""
+_tilusbuild_scripts() {{
+  local name
+  while IFS= read -r name; do
+    [[ $name != "$1"* ]] || printf '%s\\n' "$name"
+  done < <({_ASK})
+}}""",
+        "zsh": f"""
+_tilusbuild_scripts() {{
+  local -a names=("${{(@f)$({_ASK})}}")
+  compadd "$@" -a names
+}}""",
+    },
+}
 _NAMES = ("SCRIPT", "PROGRAM")  # a script stands for its default program
 _FILES = ("FILE", "PATH", "PEM", "LOG", "A", "B")
 """Names that `--help` has for files, packages and caches among them."""
@@ -62,12 +84,14 @@ def _names() -> str:
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find
     from tilusbuild.manifest.document import read_document
+    from tilusbuild.manifest.names import TABLE_NAME
 
     try:
         scripts = read_document(find(os.getcwd())).data.get("script")
     except InputError:
         return ""
-    return "".join(f"{name}\n" for name in scripts) if isinstance(scripts, dict) else ""
+    names = scripts if isinstance(scripts, dict) else ()
+    return "".join(f"{name}\n" for name in names if TABLE_NAME.fullmatch(name))
 
 
 def _script(shell: str) -> str:
@@ -76,10 +100,9 @@ def _script(shell: str) -> str:
     from tilusbuild.cli.parser import whole_parser
 
     parser = whole_parser()
-    scripts = shtab.cmd(f"tilusbuild completions {_SCRIPTS} 2>/dev/null")
     for action in _actions(parser):
         if action.metavar in _NAMES:
-            action.complete = scripts  # type: ignore[attr-defined]
+            action.complete = _COMPLETE_SCRIPTS  # type: ignore[attr-defined]
         elif action.metavar in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in _DIRECTORIES:
