@@ -110,12 +110,10 @@ def test_every_name_that_nvcc_takes_is_read_back(nvcc: Nvcc, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", ["default", "none", "size", "speed"])
-def test_images_of_a_fatbin_and_of_a_library(
-    nvcc: Nvcc, source: str, tmp_path: Path, mode: str
-) -> None:
+def test_images_of_a_fatbin_and_of_a_library(nvcc, source, tmp_path, mode) -> None:
     if "--compress-mode" not in nvcc("--help"):
         pytest.skip("this nvcc has no compression modes")
-    archs = known_to(nvcc, ["sm_80", "sm_90a", "sm_100f", "sm_120a"])
+    archs = known_to(nvcc, ["sm_80", "sm_90a", "sm_100f"][: 3 if mode == "default" else 2])
     flags = [flag for arch in archs for flag in gencode(arch, ptx=arch == "sm_80")]
     expected = [("sass", "sm_80"), ("ptx", "sm_80"), *(("sass", arch) for arch in archs[1:])]
     nvcc("-fatbin", "-compress-mode", mode, *flags, source, "-o", "k.fatbin")

@@ -12,7 +12,7 @@ import pytest
 from support.hostile.classes import CLASSES, Laboratory
 from support.hostile.trial import Trial, attempt
 
-TRIALS = int(os.environ.get("HOSTILE_TRIALS", "12"))
+TRIALS = int(os.environ.get("HOSTILE_TRIALS", "6"))
 
 
 @pytest.fixture(scope="module")

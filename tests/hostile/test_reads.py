@@ -23,7 +23,7 @@ from support.command_line import run
 from support.hostile import reads
 from support.project import needs_cxx
 
-COUNT = int(os.environ.get("READS", "12"))
+COUNT = int(os.environ.get("READS", "6"))
 _ARGUMENTS = '{ x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i64" }'
 
 

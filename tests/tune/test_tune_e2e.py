@@ -145,7 +145,7 @@ def test_a_second_tuning_of_the_device_waits(tune_project: New) -> None:
         if project.log_exists() and len(measured(project.log)) >= 2:
             break
         time.sleep(0.01)
-    second = project.start("tune", "scale", "--time-limit", "10")
+    second = project.start("tune", "scale", "--time-limit", "3")
     assert second.stderr is not None
     for line in second.stderr:
         if "waiting" in line:
@@ -158,9 +158,7 @@ def test_a_second_tuning_of_the_device_waits(tune_project: New) -> None:
     assert second.returncode == 0
 
 
-def test_a_bundle_measures_with_the_standard_library_alone(
-    tune_project: New, tmp_path: Path
-) -> None:
+def test_a_bundle_measures_with_the_standard_library_alone(tune_project, tmp_path) -> None:
     project = tune_project("wrong", "slow", "crash", "fast", sizes=(1000, 50_000))
     project.run("tune", "scale", "--export", "bundle.tar")
     away = tmp_path / "away"

@@ -19,7 +19,7 @@ import pytest
 
 NAMES = ("scale", "add", "norm")
 LAST = "last"
-SEEDS = int(os.environ.get("WATCH_SEEDS", "8"))
+SEEDS = int(os.environ.get("WATCH_SEEDS", "4"))
 """For each way to watch. More of them: `WATCH_SEEDS=40 make test`."""
 
 
@@ -183,9 +183,7 @@ def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [(), ("--poll",)], ids=["events", "poll"])
-def test_at_rest_the_tree_is_that_of_a_clean_build(
-    how: tuple[str, ...], new_project: Any, watch: Any
-) -> None:
+def test_at_rest_the_tree_is_that_of_a_clean_build(how, new_project, watch) -> None:
     failed: dict[int, BaseException] = {}
     # Several lives at once: most of one is waiting.
     with ThreadPoolExecutor(4) as pool:

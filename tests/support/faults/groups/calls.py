@@ -61,7 +61,7 @@ class Kills:
     """The process is killed at each call that changes something."""
 
     name: str = "kills"
-    sample: int = 8
+    sample: int = 4
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO NUMBER before|half`."""

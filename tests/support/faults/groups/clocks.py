@@ -25,7 +25,7 @@ class Clocks:
     """Our clock goes wrong by some seconds."""
 
     name = "clocks"
-    sample = 3
+    sample = 2
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`OFFSET SEED`: seconds by which our clock is ahead of the file system's."""

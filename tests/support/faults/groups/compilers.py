@@ -68,7 +68,7 @@ class Compilers:
     """Tools that misbehave."""
 
     name = "compilers"
-    sample = 8
+    sample = 4
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`nvcc FAULT once|twice|all`, and `TOOL FAULT …` of the host's tools."""

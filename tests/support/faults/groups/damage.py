@@ -27,7 +27,7 @@ class Damage:
     """Bytes that rot."""
 
     name = "damage"
-    sample = 8
+    sample = 4
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`FILE flip|cut AT`, `FILE KIND`; files relative to cache or home."""

@@ -32,7 +32,7 @@ class Lives:
 
     name: str
     removes: bool
-    sample: int = 4
+    sample: int = 2
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`NUMBER`, the life's seed."""

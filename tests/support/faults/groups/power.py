@@ -33,7 +33,7 @@ class Power:
     """The plug is pulled."""
 
     name = "power"
-    sample = 3
+    sample = 2
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO CALL`."""
