@@ -67,9 +67,7 @@ def test_the_cpu_has_no_occupancy() -> None:
     registers=st.integers(0, 260),
     smem=st.integers(0, 240 * 1024),
 )
-def test_asking_for_more_never_gives_more_blocks(
-    arch: Arch, threads: int, registers: int, smem: int
-) -> None:
+def test_asking_for_more_never_gives_more_blocks(arch, threads, registers, smem) -> None:
     blocks = occupancy(arch, threads=threads, registers=registers, dynamic_smem=smem).blocks_per_sm
     for more in (
         {"threads": threads + 32, "registers": registers, "dynamic_smem": smem},

@@ -185,9 +185,7 @@ def serving(library: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_however_a_build_ends_nothing_goes_on(
-    directory: Path, fake_toolkit: Path, number: signal.Signals
-) -> None:
+def test_however_a_build_ends_nothing_goes_on(directory, fake_toolkit, number) -> None:
     """Given a compile that hangs, when the build is interrupted or killed."""
     asked(directory, "hang")
     argv = [sys.executable, "-m", "tilusbuild", "build", "-j2", "--device-compiler", "nvrtc"]
@@ -248,9 +246,7 @@ def test_the_toolchain_plans_with_the_compiler_that_was_asked_for(opened: Opened
 @pytest.mark.parametrize(
     ("asked_for", "compilers"), [(None, ["nvcc", "NVRTC"]), ("nvrtc", ["NVRTC", "NVRTC"])]
 )
-def test_a_script_may_choose_for_itself(
-    directory: Path, asked_for: str | None, compilers: list[str]
-) -> None:
+def test_a_script_may_choose_for_itself(directory, asked_for, compilers) -> None:
     """Unless somebody asks for one compiler for all."""
     other = MANIFEST.partition("[script.scale]")[2]
     own = f'\n[script.other]\ndevice-compiler = "nvrtc"\n{other}'

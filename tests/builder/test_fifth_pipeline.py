@@ -7,8 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from support.fake_engine import Listener
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
@@ -49,9 +47,7 @@ def built(directory: Path) -> tuple[str, Path]:
         return program, Path(project.cache.program_path(program))
 
 
-def test_a_fifth_pipeline_is_a_class_and_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fifth_pipeline_is_a_class_and_a_line(tmp_path, monkeypatch) -> None:
     (tmp_path / "tilus.toml").write_text(MANIFEST)
     (tmp_path / "scale.cc.j2").write_text(TEMPLATE)
     plain, _ = built(tmp_path)

@@ -74,9 +74,7 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
     assert len(looks) == 2
 
 
-def test_a_script_that_is_collected_before_the_index_names_it(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_is_collected_before_the_index_names_it(built, tmp_path, monkeypatch) -> None:
     cache = Tree(str(tmp_path / ".cache"))
     built(1)
     built(2)
@@ -93,9 +91,7 @@ def test_a_script_that_is_collected_before_the_index_names_it(
     collect_garbage(cache)  # which refuses while the index names what is not there
 
 
-def test_programs_that_are_cleared_after_they_were_found(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_are_cleared_after_they_were_found(built, tmp_path, monkeypatch) -> None:
     """A script's directory names no program that is not there."""
     cache = Tree(str(tmp_path / ".cache"))
     built()

@@ -63,9 +63,7 @@ def opened() -> Opened:
 
 
 @pytest.mark.nvcc
-def test_the_annotated_example_plans(
-    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_annotated_example_plans(tmp_path, opened, monkeypatch) -> None:
     """Given every key of the manifest, and files for what it names."""
     (tmp_path / "tilus.toml").write_text(EXAMPLE.read_text())
     kernel = 'extern "C" __global__ void {0}() {{ /* {1} */ }}\n'
@@ -148,9 +146,7 @@ def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opene
     assert diagnostic.place.text == 'headers = ["tables/*.inc"]'
 
 
-def test_building_a_part_again_takes_the_place_of_its_last_build(
-    small: Path, opened: Opened
-) -> None:
+def test_building_a_part_again_takes_the_place_of_its_last_build(small, opened) -> None:
     """Given two instances, when one script is built, edited, and built again, then the project's
     roots are those of the last build alone, and a caller finds one kernel for its constants."""
     for body in (FILL, FILL.replace("= {{ value }}", "= 0 + {{ value }}")):

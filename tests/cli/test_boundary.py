@@ -44,9 +44,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return call
 
 
-def test_a_bug_is_said_to_be_one_and_its_traceback_is_in_a_file(
-    ends: Any, capsys: Any, tmp_path: Path
-) -> None:
+def test_a_bug_is_said_to_be_one_and_its_traceback_is_in_a_file(ends, capsys, tmp_path) -> None:
     assert ends(ZeroDivisionError("odd \x1b")) == 70
     err = capsys.readouterr().err
     assert err.startswith("internal error: ZeroDivisionError: odd \\x1b\n")
@@ -113,9 +111,7 @@ def test_a_bug_is_a_line_of_json(ends: Any, capsys: Any) -> None:
     assert os.path.isfile(line["report"])
 
 
-def test_the_traceback_is_printed_when_asked_for(
-    ends: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_traceback_is_printed_when_asked_for(ends, capsys, monkeypatch) -> None:
     monkeypatch.setenv("TILUSBUILD_DEBUG", "1")
     assert ends(RecursionError()) == 70
     assert "Traceback" in capsys.readouterr().err
@@ -129,9 +125,7 @@ def test_the_traceback_is_printed_when_asked_for(
         (MemoryError(), "not enough memory"),
     ],
 )
-def test_what_the_machine_refuses_is_no_bug(
-    ends: Any, capsys: Any, error: Exception, said: str, tmp_path: Path
-) -> None:
+def test_what_the_machine_refuses_is_no_bug(ends, capsys, error, said, tmp_path) -> None:
     assert ends(error) == 1
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

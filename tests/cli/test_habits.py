@@ -25,9 +25,7 @@ def test_the_example_of_every_verb_parses() -> None:
         assert parse(shlex.split(example)).verb == verb
 
 
-def test_a_verb_is_a_file_and_an_entry(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verb_is_a_file_and_an_entry(monkeypatch, capsys) -> None:
     text = (ROOT / "docs/extending.md").read_text()
     example = text.partition("```python\n")[2].partition("```")[0]
     module = ModuleType("tilusbuild.cli.hello")
@@ -79,9 +77,7 @@ class Terminal(io.StringIO):
         ({"FORCE_COLOR": "1"}, "never", False, False),
     ],
 )
-def test_who_decides_on_colour(
-    env: dict[str, str], choice: str, on_terminal: bool, in_file: bool
-) -> None:
+def test_who_decides_on_colour(env, choice, on_terminal, in_file) -> None:
     assert terminal.wanted(Terminal(), env, choice) == on_terminal
     assert terminal.wanted(io.StringIO(), env, choice) == in_file
 
@@ -133,9 +129,7 @@ def test_no_progress_leaves_the_summary(tmp_path: Path) -> None:
         (("install",), "one of the arguments"),
     ],
 )
-def test_what_cannot_be_parsed_is_an_error_line_too(
-    words: tuple[str, ...], said: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_parsed_is_an_error_line_too(words, said, tmp_path) -> None:
     ran = run(tmp_path, "--json", *words, status=2)
     (error,) = ran.events
     assert error["event"] == "error"

@@ -113,9 +113,7 @@ int main(int count, char **words) {
 """
 
 
-def test_a_fork_does_not_wait_for_a_thread_that_opens_a_program(
-    copied: Marks, tmp_path: Path
-) -> None:
+def test_a_fork_does_not_wait_for_a_thread_that_opens_a_program(copied, tmp_path) -> None:
     """The library that the parent's thread opens is a pipe that nobody has written to yet."""
     script = copied.script("mark")
     Path(script.library(2)).unlink()
@@ -151,9 +149,7 @@ def agree(
 EDGES = [-7, 0, 1, 2, 3, 5, 15, 16, 17, 99, 100, 101, 255, 256, 257, 1000, 2**31, 2**40 + 1]
 
 
-def test_it_decides_as_the_runtime_does_by_the_built_in_model(
-    copied: Marks, refreshed: Any, tmp_path: Path
-) -> None:
+def test_it_decides_as_the_runtime_does_by_the_built_in_model(copied, refreshed, tmp_path) -> None:
     script = copied.script("roofed")
     assert script.model is not None
     assert script.model.source == "built-in: DRAM, arithmetic"
@@ -165,9 +161,7 @@ def test_it_decides_as_the_runtime_does_by_the_built_in_model(
     assert {each.source for each in chosen.values()} == {"model"}
 
 
-def test_a_table_of_another_device_is_not_used(
-    copied: Marks, refreshed: Any, tmp_path: Path
-) -> None:
+def test_a_table_of_another_device_is_not_used(copied, refreshed, tmp_path) -> None:
     script = copied.script("mark")
     there = {**cpu().fingerprint(script.hash), "device": "another cpu"}
     tables.record(script, there, [TableEntry((128,), 3, "measured", None)])
@@ -231,9 +225,7 @@ def test_one_of_another_table_or_other_programs_is_left_alone(copied: Marks) -> 
     assert kernel._direct is None
 
 
-def test_the_nearest_key_is_reported_once(
-    copied: Marks, refreshed: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_nearest_key_is_reported_once(copied, refreshed, caplog) -> None:
     script = copied.script("mark")
     tables.record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
     refreshed()

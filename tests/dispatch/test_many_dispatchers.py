@@ -23,9 +23,7 @@ def ran(kernel: Any, n: int) -> int:
     return round(float(kernel(np.zeros(n, "float32"))[-1]))
 
 
-def test_one_made_again_at_its_path_is_not_taken_for_the_old_one(
-    copied: Marks, refreshed: Any
-) -> None:
+def test_one_made_again_at_its_path_is_not_taken_for_the_old_one(copied, refreshed) -> None:
     script = copied.script("mark")
     assert ran(tilusbuild.load("mark", where=copied.cache), 100) == 1
     tables.record(script, cpu().fingerprint(script.hash), [TableEntry((96,), 3, "measured", None)])

@@ -55,9 +55,7 @@ def test_the_greatest_size_decides_for_its_bucket(publish: Callable[..., Any]) -
         assert rows(publish(*decisions)) == {1024: 0}
 
 
-def test_what_is_wrong_at_any_size_of_a_bucket_is_not_chosen(
-    publish: Callable[..., Any],
-) -> None:
+def test_what_is_wrong_at_any_size_of_a_bucket_is_not_chosen(publish) -> None:
     small, great = decision(1000, "incorrect", 3.0, 2.0), decision(1024, 1.0, 1.02, 1.011)
     for order in ((small, great), (great, small)):
         script = publish(*order)

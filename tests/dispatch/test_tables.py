@@ -92,9 +92,7 @@ def test_a_damaged_table_is_not_written_over(copied: Marks) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros", "directory", "fifo", "loop"])
-def test_a_damaged_table_in_which_nobody_has_anything_is_made_again(
-    copied: Marks, damage: str
-) -> None:
+def test_a_damaged_table_in_which_nobody_has_anything_is_made_again(copied, damage) -> None:
     script = copied.script("mark")
     path = Path(script.path, "dispatch_table.json")
     tables.keep_current(script)
@@ -105,9 +103,7 @@ def test_a_damaged_table_in_which_nobody_has_anything_is_made_again(
 
 
 @pytest.mark.parametrize("kept", ["rows", "refused", "measurements", "unread"])
-def test_a_damaged_table_that_may_be_somebodys_work_stays(
-    copied: Marks, kept: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_table_that_may_be_somebodys_work_stays(copied, kept, monkeypatch) -> None:
     script = copied.script("mark")
     path = Path(script.path, "dispatch_table.json")
     tables.record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])

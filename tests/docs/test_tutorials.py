@@ -31,9 +31,7 @@ def test_this_machine_has_what_a_step_needs(name: str, need: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TUTORIALS)
-def test_every_command_prints_what_the_page_says(
-    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_every_command_prints_what_the_page_says(name, tmp_path, tmp_path_factory) -> None:
     if not tutorials.HERE["g++"]():
         pytest.skip("needs g++")
     tutorial = TUTORIALS[name]

@@ -21,9 +21,7 @@ def with_header():
     )
 
 
-def test_the_command_of_each_default_compiles_with_the_projects_own_headers(
-    new_project: NewProject,
-):
+def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_project):
     more = "default = { unroll = 2 }"
     text = scale.manifest(scale.script(more=more), build=HEADERS)
     project = new_project(text, {"kernels/scale.cu.j2": with_header(), **FILES})

@@ -139,9 +139,7 @@ class Device:
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
-def test_a_kernel_reads_what_python_gives(
-    new_project: NewProject, tmp_path: Path, compiler: str
-) -> None:
+def test_a_kernel_reads_what_python_gives(new_project, tmp_path, compiler) -> None:
     """The driver is one that writes down what it is asked: the filter of the host is copied, that
     of the device too, and the program is chosen by `x`, in C or in Python."""
     project = new_project(MANIFEST, FILES)

@@ -41,9 +41,7 @@ extern "C" __global__ void copy(const float *x, float *y, int n) { y[0] = x[n - 
     ("kernel", "archs", "symbol"),
     [("copy", ["sm_80", "sm_90a"], "copy"), ("any<{{ type }}>", ["sm_90a"], "_Z3anyIfEvPKT_PS0_i")],
 )
-def test_what_a_launch_needs(
-    new_project: NewProject, kernel: str, archs: list[str], symbol: str
-) -> None:
+def test_what_a_launch_needs(new_project, kernel, archs, symbol) -> None:
     text = MANIFEST.format(arch=json.dumps(archs), kernel=kernel)
     project = new_project(text, {"copy.cu.j2": TEMPLATE})
     project.build()

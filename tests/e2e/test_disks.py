@@ -82,9 +82,7 @@ def test_output_to_a_full_disk_is_an_error_and_no_traceback(project: Project, wo
 
 
 @pytest.mark.parametrize(("words", "status"), [(("build",), 0), (("plan", "--target", "none"), 2)])
-def test_messages_that_a_full_disk_does_not_take_change_no_exit_status(
-    project: Project, words, status
-):
+def test_messages_that_a_full_disk_does_not_take_change_no_exit_status(project, words, status):
     with open("/dev/full", "w") as full, project.start(*words, stderr=full) as process:
         process.communicate(timeout=60)
     assert process.returncode == status

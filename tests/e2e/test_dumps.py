@@ -73,9 +73,7 @@ def test_of_a_gpu(new_project: NewProject):
 
 
 @pytest.mark.nvcc
-def test_sass_is_dumped_for_the_architectures_of_the_target_and_no_other(
-    new_project: NewProject,
-) -> None:
+def test_sass_is_dumped_for_the_architectures_of_the_target_and_no_other(new_project) -> None:
     manifest = scale.manifest(
         scale.script(target="gpu", schedules=1), build='flags = ["-lineinfo"]'
     ).replace('arch = "sm_80"', 'arch = "sm_90a"')

@@ -9,7 +9,6 @@ import pytest
 
 from support import scale
 from support.nvcc_journal import FakeCuda
-from support.processes import Watched
 from support.project import NewProject
 
 FAILING = "  {% if unroll == UNROLL %}not_declared = 1;{% endif %}\n"
@@ -82,9 +81,7 @@ def unreliable(new_project: NewProject, fake_cuda: FakeCuda):
         ("no-output", "made no program.cubin"),
     ],
 )
-def test_no_answer_is_asked_for_again(
-    unreliable, fake_cuda: FakeCuda, watched: Watched, behaviour, said
-):
+def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour, said):
     project = unreliable(behaviour)
     first = project.build("--strict", status=1)
     assert (first["compiled"], first["crashed"], first["failed"]) == (4, 1, 0)

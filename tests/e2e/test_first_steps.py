@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from support import scale
-from support.nvcc_journal import FakeCuda
 from support.project import NewProject, Project
 
 
@@ -154,9 +153,7 @@ def test_doctor_shows_the_source_of_a_setting_and_unknown_variables(project: Pro
     assert "TILUSBUILD_LEVEL must be a number from 0 to 2" in project.run("plan", status=2).err
 
 
-def test_without_ptxas_optimisation_programs_are_other_programs(
-    new_project: NewProject, fake_cuda: FakeCuda
-):
+def test_without_ptxas_optimisation_programs_are_other_programs(new_project, fake_cuda):
     project = new_project(scale.manifest(scale.script(target="gpu")))
     project.environment |= fake_cuda.environment
     assert project.compiled() == 2

@@ -71,9 +71,7 @@ def run_make(make: str, directory: Path, environment: dict[str, str], *words: st
     return out
 
 
-def test_two_builds_under_one_make_share_its_jobs(
-    make: str, two: Callable[[int], Path], fake_cuda: FakeCuda
-) -> None:
+def test_two_builds_under_one_make_share_its_jobs(make, two, fake_cuda) -> None:
     directory = two(3)
     (directory / "Makefile").write_text(
         f"all: one two\none two:\n\t+{build_line('-C $@')}\n.PHONY: all one two\n"
@@ -121,9 +119,7 @@ def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(
     assert tokens.count == 2
 
 
-def test_compilers_with_threads_share_our_pool(
-    new_project: NewProject, fake_cuda: FakeCuda, tokens: Tokens
-) -> None:
+def test_compilers_with_threads_share_our_pool(new_project, fake_cuda, tokens) -> None:
     text = scale.manifest(
         scale.script(target="gpu", schedules=2), build='flags = ["--threads", "4"]'
     ).replace('arch = "sm_80"', 'arch = ["sm_80", "sm_86"]')
@@ -138,9 +134,7 @@ def test_compilers_with_threads_share_our_pool(
     assert tokens.count == 2
 
 
-def test_compilers_run_with_the_niceness_that_was_asked_for(
-    new_project: NewProject, fake_cuda: FakeCuda
-) -> None:
+def test_compilers_run_with_the_niceness_that_was_asked_for(new_project, fake_cuda) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     if own > 12:
         pytest.skip("this process is nice already")
@@ -152,9 +146,7 @@ def test_compilers_run_with_the_niceness_that_was_asked_for(
     assert [words[2] for words in begun] == [str(own + 7)] * 2
 
 
-def test_under_load_one_compiler_runs_at_a_time(
-    new_project: NewProject, fake_cuda: FakeCuda
-) -> None:
+def test_under_load_one_compiler_runs_at_a_time(new_project, fake_cuda) -> None:
     project = new_project(
         scale.manifest(scale.script(target="gpu", schedules=6)), **fake_cuda.environment
     )

@@ -82,9 +82,7 @@ def test_the_sizes_that_are_advised_are_taken(project: Project) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "tune"])
-def test_a_size_that_nothing_has_is_refused_before_anything_is_built(
-    project: Project, verb: str
-) -> None:
+def test_a_size_that_nothing_has_is_refused_before_anything_is_built(project, verb) -> None:
     refused = project.run(verb, "scale", "-t", "cpu", "--size", "n=64,k=2", status=2)
     assert 'there is no dimension or scalar argument "k"' in refused.err
     assert not project.programs

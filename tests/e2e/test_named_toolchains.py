@@ -44,9 +44,7 @@ def options_of(project: Project, script: str) -> list[str]:
     return [(link / "options.txt").read_text() for link in links]
 
 
-def test_each_script_is_compiled_by_its_own_toolkit(
-    two: MakeTwo, fake_cuda: FakeCuda, other_cuda: FakeCuda
-) -> None:
+def test_each_script_is_compiled_by_its_own_toolkit(two, fake_cuda, other_cuda) -> None:
     project = two()
     assert project.compiled() == 4
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 2)
@@ -174,9 +172,7 @@ def test_a_host_compiler_by_name(new_project: NewProject, other_host: Path) -> N
     assert "apt install g++-x" in said
 
 
-def test_a_librarys_toolchain_compiles_its_objects_and_links_them(
-    new_project: NewProject, other_host: Path
-) -> None:
+def test_a_librarys_toolchain_compiles_its_objects_and_links_them(new_project, other_host) -> None:
     """But for the objects of a script that names another one itself."""
     text = one_library.MANIFEST.replace("LIBRARY\n", 'toolchain = "x"\n')
     text += '[toolchain.named.x]\ncxx = "g++-x"\n[toolchain.named.usual]\n'

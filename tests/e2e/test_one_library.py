@@ -165,9 +165,7 @@ def test_a_static_library_is_for_another_link(new_project: NewProject, tmp_path:
     assert (elsewhere.directory / "out/cpu/libbackend.a").read_bytes() == made.read_bytes()
 
 
-def test_a_library_is_packaged_without_its_objects_and_found_by_name(
-    backend: Project, tmp_path: Path
-):
+def test_a_library_is_packaged_without_its_objects_and_found_by_name(backend, tmp_path):
     backend.build()
     backend.run("package", "--format", "dir", "-o", tmp_path / "out")
     (shipped,) = (tmp_path / "out").iterdir()
@@ -253,9 +251,7 @@ CUDA = {
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("rdc", [False, True])
-def test_device_code_is_linked_where_it_is_asked_for(
-    new_project: NewProject, tmp_path: Path, rdc: bool
-):
+def test_device_code_is_linked_where_it_is_asked_for(new_project, tmp_path, rdc):
     text = head("gpu", "sm_80") + (
         '[library.l]\nsources = ["src/*"]\noutput = "l.so"\n'
         f'rdc = {str(rdc).lower()}\ndefines = {{ CALL = "{"other(*p)" if rdc else "*p"}" }}\n'
@@ -313,9 +309,7 @@ def test_relocatable_device_code_without_a_device_link_is_told(new_project: NewP
 
 
 @pytest.mark.nvcc
-def test_a_library_without_device_code_is_packaged_for_a_gpu(
-    new_project: NewProject, tmp_path: Path
-):
+def test_a_library_without_device_code_is_packaged_for_a_gpu(new_project, tmp_path):
     """As the part of a backend that only calls the CUDA runtime."""
     text = head("gpu", "sm_80") + '[library.l]\nsources = ["src/*.cpp"]\n'
     project = new_project(text, CUDA)

@@ -48,9 +48,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 @pytest.mark.parametrize("page", PAGES)
-def test_every_page_opens_without_a_complaint_and_asks_nobody(
-    window: Browser, report: Path, page: str, width: int, scheme: str
-):
+def test_every_page_opens_without_a_complaint_and_asks_nobody(window, report, page, width, scheme):
     window.requests()
     window.size(width, scheme)
     window.open(report, page)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -100,9 +98,7 @@ def test_all_kernels_of_a_schedule_go_through_one_front_end(new_project: NewProj
     assert {each["script"]: each["status"] for each in ended} == {"poly.backward": "pruned"}
 
 
-def test_a_kernel_that_the_template_has_not_is_its_own_failure(
-    new_project: NewProject, tmp_path: Path
-) -> None:
+def test_a_kernel_that_the_template_has_not_is_its_own_failure(new_project, tmp_path) -> None:
     project = on_cpu(new_project)
     project.edit("tilus.toml", '"poly_backward"', '"poly_backwards"')
     summary = project.build(status=1)

@@ -64,18 +64,14 @@ def test_shards_built_apart_and_merged_are_the_tree_of_one_build(two_scripts: An
     assert published(two_scripts.cache) == published(whole.cache)
 
 
-def test_a_missing_shard_is_reported_and_the_next_build_compiles_it(
-    two_scripts: Any,
-) -> None:
+def test_a_missing_shard_is_reported_and_the_next_build_compiles_it(two_scripts) -> None:
     shards = built_apart(two_scripts, 3)
     merged = two_scripts.run("cache", "merge", *(str(shard.cache) for shard in shards[:2]))
     assert "missing in all of the caches" in merged.err
     assert two_scripts.compiled() == shards[2].summary["compiled"]
 
 
-def test_a_script_whose_schedules_build_elsewhere_does_not_fail_here(
-    new_project: NewProject,
-) -> None:
+def test_a_script_whose_schedules_build_elsewhere_does_not_fail_here(new_project) -> None:
     """Given schedules of which the first does not compile, when each is a shard of its own, then
     that shard is no failure, and the failure is known after the merge."""
     template = scale.TEMPLATE.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
@@ -135,9 +131,7 @@ def shard_event(project: Project, shard: str, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_the_programs_are_dealt_out_evenly_and_a_bad_word_ends_with_status_2(
-    project: Project,
-) -> None:
+def test_the_programs_are_dealt_out_evenly_and_a_bad_word_ends_with_status_2(project) -> None:
     project.write("tilus.toml", scale.manifest(scale.script(schedules=5)))
     dealt = [shard_event(project, f"{number}/2") for number in (1, 2)]
     assert [event["programs"] for event in dealt] == [3, 2]

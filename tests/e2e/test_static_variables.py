@@ -57,9 +57,7 @@ def products(project: Project) -> dict[str, bytes]:
     ],
     ids=["nvcc", "nvrtc"],
 )
-def test_their_names_do_not_depend_on_the_process(
-    project: Project, words: tuple[str, ...], count: int
-) -> None:
+def test_their_names_do_not_depend_on_the_process(project, words, count) -> None:
     project.write_all(
         {
             "tilus.toml": MANIFEST,

@@ -4,7 +4,6 @@ that the source has."""
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import numpy as np
 import pytest
@@ -131,9 +130,7 @@ def test_every_kind_of_value_arrives(built: Project) -> None:
         (np.zeros((), RECORD[["alpha", "n"]]), ValueError, "got 2 members; it has 6"),
     ],
 )
-def test_what_is_of_another_layout_is_refused(
-    built: Project, value: Any, error: type[Exception], said: str
-) -> None:
+def test_what_is_of_another_layout_is_refused(built, value, error, said) -> None:
     take = tilusbuild.load("take", where=str(built.cache))
     with pytest.raises(error) as caught:
         take(value, SMALL, np.zeros(8))
@@ -170,9 +167,7 @@ def test_the_library_itself_takes_bytes(built: Project) -> None:
         ("Small small, ", "Small *small, ", 'parameter 2 of "take"'),
     ],
 )
-def test_another_struct_does_not_compile(
-    new_project: NewProject, old: str, new: str, said: str
-) -> None:
+def test_another_struct_does_not_compile(new_project, old, new, said) -> None:
     project = new_project(MANIFEST, {"take.cpp.j2": SOURCE})
     project.edit("take.cpp.j2", old, new)
     if "*" in new:

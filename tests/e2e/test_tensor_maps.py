@@ -97,9 +97,7 @@ def test_a_kernel_of_hoppers(new_project: NewProject, launched: Any) -> None:
         ("block_n = [32, 64]", "block_n = [12]", "x_map.swizzle is 24, not one of"),
     ],
 )
-def test_what_does_not_fit_is_not_built(
-    new_project: NewProject, old: str, new: str, said: str
-) -> None:
+def test_what_does_not_fit_is_not_built(new_project, old, new, said) -> None:
     project = new_project(tiles.MANIFEST, tiles.FILES)
     project.edit("tilus.toml", old, new)
     project.edit("tilus.toml", "block_m = [32, 64]", "block_m = [32]")

@@ -87,9 +87,7 @@ def test_the_counters_count_what_runs(built: Project):
     assert {e["name"] for e in events if e["ph"] == "C"} >= {"memory predicted (MB)"}
 
 
-def test_a_trace_is_written_when_nothing_is_to_be_done_and_when_the_build_fails(
-    project: Project,
-):
+def test_a_trace_is_written_when_nothing_is_to_be_done_and_when_the_build_fails(project):
     project.build()
     project.build()
     project.run("build", "--trace", "nothing.json")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.project import NewProject, Project, head
+from support.project import Project, head
 from tilusbuild.binary import extract_cubins
 from tilusbuild.binary.cubin import open_cubin
 
@@ -181,9 +181,7 @@ def test_the_same_code_as_alone(built: Project, tmp_path: Path) -> None:
         ("[64, 128]", "{ range = [1, 600] }", "600 schedules would be one translation unit"),
     ],
 )
-def test_what_cannot_be_grouped_is_said(
-    new_project: NewProject, old: str, new: str, said: str
-) -> None:
+def test_what_cannot_be_grouped_is_said(new_project, old, new, said) -> None:
     project = new_project(MANIFEST, FILES)
     project.edit("tilus.toml", old, new)
     error = project.run("plan", status=2).err

@@ -41,9 +41,7 @@ def test_vv_prints_what_the_compilers_said_too(project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "told", "said"), [((), False, False), (("-v",), True, False), (("-vv",), True, True)]
 )
-def test_events_have_as_much_as_was_asked_for(
-    project: Project, words: tuple[str, ...], told: bool, said: bool
-) -> None:
+def test_events_have_as_much_as_was_asked_for(project, words, told, said) -> None:
     events = project.run("--json", *words, "build").events
     finished = [each for each in events if each["event"] == "finished"]
     assert len(finished) == 2

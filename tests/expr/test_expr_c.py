@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tilusbuild.expr import Expr, ExprError, c_prelude, parse
+from tilusbuild.expr import ExprError, c_prelude, parse
 
 POINT = {"a": 0, "b": 0, "arch.c": 0, "x": 0.0, "p": False}
 
@@ -80,9 +77,7 @@ def test_nested_chains_do_not_grow_without_bound() -> None:
         ("a / b", 2**53 + 1, 1, 2),
     ],
 )
-def test_errors_are_told_through_the_hook(
-    compile_c: Callable[[list[Expr]], Any], source: str, a: int, b: int, code: int
-) -> None:
+def test_errors_are_told_through_the_hook(compile_c, source, a, b, code) -> None:
     run = compile_c([parse(source)])
     error, _ = run(0, {**POINT, "a": a, "b": b})
     assert error == code

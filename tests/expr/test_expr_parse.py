@@ -105,9 +105,7 @@ def test_a_number_is_an_expression(value: int | float | bool) -> None:
         ("\r\n  a +\n  open(b)", 11, "unknown function"),
     ],
 )
-def test_anything_else_is_refused_with_its_column(
-    source: str, column: int | None, words: str
-) -> None:
+def test_anything_else_is_refused_with_its_column(source, column, words) -> None:
     with pytest.raises(ExprError) as caught:
         parse(source)
     assert words in caught.value.message

@@ -7,7 +7,6 @@ import pytest
 from support.faults import laboratory
 from support.faults.laboratory import run_all, table
 from support.faults.registry import GROUPS
-from support.faults.world import World
 
 SEED = 13
 
@@ -22,9 +21,7 @@ def test_a_sample_of_faults_leaves_nothing_wrong(compilers: None) -> None:
 
 
 @pytest.mark.parametrize("fault", ["kills edit 40 half", "changes cold 60 ENOSPC on"])
-def test_a_trial_with_interpreters_is_judged_as_any(
-    world: World, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_a_trial_with_interpreters_is_judged_as_any(world, monkeypatch, fault) -> None:
     group, _, name = fault.partition(" ")
     monkeypatch.setattr(laboratory, "STARTED", 1)
     tried = laboratory.try_one(world, GROUPS[group], name, SEED)

@@ -84,9 +84,7 @@ def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
     assert found == (str(tmp_path), words)
 
 
-def test_a_missing_ninja_says_where_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_ninja_says_where_to_get_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(InputError, match="ninja, which reads it, is not there"):
@@ -111,9 +109,7 @@ def test_a_macro_with_parameters_is_a_flag() -> None:
     assert (found.flags, found.defines) == (["-DSQ(x)=((x)*(x))"], {"A": "1"})
 
 
-def test_directories_of_packages_and_of_the_toolkit(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directories_of_packages_and_of_the_toolkit(folder, monkeypatch) -> None:
     site, toolkit = folder / "site-packages", folder / "toolkit/include"
     (site / "torch/include").mkdir(parents=True)
     (toolkit / "crt").mkdir(parents=True)
@@ -254,9 +250,7 @@ def test_long_names_say_what_short_ones_say(folder: Path) -> None:
         ("--cuda-gpu-arch=sm_80 --offload-arch=sm_90", ["sm_80", "sm_90"], True),
     ],
 )
-def test_code_is_for_the_architectures_that_it_was_for(
-    words: str, archs: list[str], ptx: bool
-) -> None:
+def test_code_is_for_the_architectures_that_it_was_for(words, archs, ptx) -> None:
     found = commands.understood([*words.split(), "-c", "k.cu"], "/p")
     assert (found.archs, found.ptx) == (archs, ptx)
 
@@ -283,9 +277,7 @@ def test_an_architecture_that_is_assumed_is_noted(folder: Path) -> None:
         (["c++11"], None, ["left out: -std=c++11"]),
     ],
 )
-def test_the_standard_is_one_that_a_manifest_knows(
-    folder: Path, written: list[str], std: str | None, noted: list[str]
-) -> None:
+def test_the_standard_is_one_that_a_manifest_knows(folder, written, std, noted) -> None:
     lines = [f"nvcc -arch=sm_90 -std={each} -c csrc/one.cu" for each in written]
     draft = drafted(folder, *lines)
     assert draft.std == std

@@ -124,9 +124,7 @@ if __name__ == "__main__":
     assert any("failed after its call 2: ValueError" in note for note in draft.notes)
 
 
-def test_a_script_that_does_not_end_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_does_not_end_is_stopped(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(kernel_tuner, "_TIMEOUT", 1.0)
     with pytest.raises(InputError, match="not ended after 1 s before it called tune_kernel"):
         imported(tmp_path, "while True: pass")

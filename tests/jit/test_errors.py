@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,9 +23,7 @@ BROKEN = manifest().replace("unroll = {", "unroll = [1, 2, oops]\nother = {")
     ],
     ids=["toml", "key", "name", "tag"],
 )
-def test_an_error_says_the_same_in_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, template: str
-) -> None:
+def test_an_error_says_the_same_in_python(tmp_path, monkeypatch, text, template) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "tilus.toml").write_text(text)
     (tmp_path / "kernels" / "scale.cu.j2").write_text(template)
@@ -56,9 +52,7 @@ def test_an_error_says_the_same_in_python(
         ({"target_host": "x86-64,-fplugin=./evil.so"}, "not the name of an architecture"),
     ],
 )
-def test_a_callers_flags_are_held_to_what_a_manifests_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], said: str
-) -> None:
+def test_a_callers_flags_are_held_to_what_a_manifests_are(tmp_path, monkeypatch, how, said) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "tilus.toml").write_text(manifest())
     (tmp_path / "kernels" / "scale.cu.j2").write_text(TEMPLATE)

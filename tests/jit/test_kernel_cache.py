@@ -126,9 +126,7 @@ def test_the_projects_own_build_is_not_touched(project: Path, cache: Path) -> No
     assert len(load("scale", where=str(cache), kind="one").programs) == 3
 
 
-def test_clear_empties_memory_and_disk_of_its_own(
-    project: Path, cache: Path, source: Source
-) -> None:
+def test_clear_empties_memory_and_disk_of_its_own(project, cache, source) -> None:
     where = ("--cache-dir", cache)
     command_line.run(project, "build", "-q", "-t", "host", *where)
     built = set(os.listdir(cache / "programs"))
@@ -169,11 +167,9 @@ def test_what_the_compiler_says_is_told_in_the_templates_lines(source: Source) -
         ({"execution_backend": "nvrtc"}, "nvrtc compiles for GPUs"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_compiled(
-    source: Source, cache: Path, how: dict[str, object], said: str
-) -> None:
+def test_what_is_wrong_is_said_before_anything_is_compiled(source, cache, how, said) -> None:
     with pytest.raises(InputError, match=said):
-        KernelCache().cached(source, **{"target": "cpu", **how})  # type: ignore[arg-type]
+        KernelCache().cached(source, **{"target": "cpu", **how})
     assert not list((cache / "programs").glob("*"))
 
 
@@ -187,9 +183,7 @@ def test_scripts_that_are_not_there(project: Path) -> None:
         kernels.cached("scale", target="sm_80", kind="one")
 
 
-def test_the_environment_says_what_is_left_open(
-    source: Source, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_environment_says_what_is_left_open(source, monkeypatch, capfd) -> None:
     monkeypatch.setenv("TILUSBUILD_TARGET", "cpu")
     monkeypatch.setenv("TILUSBUILD_EXECUTION_BACKEND", "ctypes")
     monkeypatch.setenv("TILUSBUILD_VERBOSE", "1")
@@ -207,9 +201,7 @@ def test_flags_and_the_hosts_processor_make_other_kernels(source: Source) -> Non
     assert len(programs) == 3
 
 
-def test_a_file_too_young_to_trust_its_stamp_is_read_again(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_too_young_to_trust_its_stamp_is_read_again(project, monkeypatch) -> None:
     """An edit within the file system's tick leaves every number of `stat` as it was."""
     template = project / "scale.cu.j2"
     frozen = template.stat()
@@ -227,9 +219,7 @@ def test_a_file_too_young_to_trust_its_stamp_is_read_again(
     np.testing.assert_array_equal(edited(1.0, X), 3 * X + 1)
 
 
-def test_what_changed_while_it_was_read_is_planned_again(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_changed_while_it_was_read_is_planned_again(project, monkeypatch) -> None:
     os.utime(project / "scale.cu.j2", ns=(5, 5))
     time.sleep(0.1)  # the project's own files are older than a tick
     kernels = KernelCache()

@@ -55,9 +55,7 @@ def everything(manifest: Manifest) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_what_is_remembered_is_what_is_loaded(
-    seed: int, load_example: Loader, environment: Mapping[str, str]
-) -> None:
+def test_what_is_remembered_is_what_is_loaded(seed, load_example, environment) -> None:
     try:
         loaded = load_example(spoilt(random.Random(seed)))
     except InputError:
@@ -71,9 +69,7 @@ def test_what_is_remembered_is_what_is_loaded(
     assert list(recalled) == list(loaded)
 
 
-def test_one_that_was_remembered_is_frozen(
-    load_example: Loader, environment: Mapping[str, str]
-) -> None:
+def test_one_that_was_remembered_is_frozen(load_example, environment) -> None:
     memo.remember(load_example(EXAMPLE), environment)
     recalled = memo.recalled("tilus.toml", environment)
     assert recalled is not None
@@ -83,9 +79,7 @@ def test_one_that_was_remembered_is_frozen(
         recalled.scripts["x"] = recalled.scripts["matmul"]  # type: ignore[index]
 
 
-def test_every_byte_matters(
-    load_script: Loader, home: Path, environment: Mapping[str, str]
-) -> None:
+def test_every_byte_matters(load_script, home, environment) -> None:
     memo.remember(load_script("space.a = [1, 2]\n"), environment)
     file = the_file(home)
     whole = file.read_bytes()
@@ -121,9 +115,7 @@ def test_another_text_another_place_and_other_code_are_not_it(
     assert memo.recalled("tilus.toml", environment) is not None
 
 
-def test_what_others_may_write_is_not_read(
-    load_script: Loader, home: Path, environment: Mapping[str, str]
-) -> None:
+def test_what_others_may_write_is_not_read(load_script, home, environment) -> None:
     memo.remember(load_script(""), environment)
     the_file(home).chmod(0o666)
     assert memo.recalled("tilus.toml", environment) is None
@@ -137,9 +129,7 @@ def test_code_that_changed_lately_is_not_vouched_for(
     assert not (home / ".cache").exists()
 
 
-def test_files_are_looked_for_each_time(
-    load_script: Loader, project: Path, environment: Mapping[str, str]
-) -> None:
+def test_files_are_looked_for_each_time(load_script, project, environment) -> None:
     memo.remember(load_script('include-dirs = ["include"]\n'), environment)
     (project / "include").rmdir()
     assert memo.recalled("tilus.toml", environment) is None
@@ -151,9 +141,7 @@ def test_files_are_looked_for_each_time(
     assert memo.recalled("tilus.toml", environment) is None
 
 
-def test_a_library_takes_a_new_source(
-    load_script: Loader, project: Path, environment: Mapping[str, str]
-) -> None:
+def test_a_library_takes_a_new_source(load_script, project, environment) -> None:
     (project / "src").mkdir()
     (project / "src/a.cu").write_text("")
     memo.remember(load_script('[library.l]\nsources = ["src/*.cu"]\n'), environment)

@@ -94,9 +94,7 @@ def test_the_example_fits_the_schema(example: Manifest) -> None:
         (("package", "runtime", "formats"), ["zip"]),
     ],
 )
-def test_the_schema_refuses_what_an_editor_should_mark(
-    example: Manifest, path: tuple[str, ...], value: Any
-) -> None:
+def test_the_schema_refuses_what_an_editor_should_mark(example, path, value) -> None:
     data = example._document.data
     at = data
     for part in path[:-1]:

@@ -52,9 +52,7 @@ def test_what_a_manifest_says(load_script: Callable[[str], Manifest], project: P
     assert decided.cache_dir == Setting(str(project / "b"), "tilus.toml")
 
 
-def test_a_persons_cache_dir_is_relative_to_where_they_are(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_persons_cache_dir_is_relative_to_where_they_are(project, monkeypatch) -> None:
     monkeypatch.chdir(project / "include")
     for options, environment in (({"cache-dir": "c"}, {}), ({}, {"TILUSBUILD_CACHE_DIR": "c"})):
         decided = settings(str(project), options, environment, {"cache-dir": "d"})

@@ -184,9 +184,7 @@ cudart = "static"
 """
 
 
-def test_a_scripts_toolchain_goes_before_its_targets(
-    load_script: Callable[[str], Manifest],
-) -> None:
+def test_a_scripts_toolchain_goes_before_its_targets(load_script) -> None:
     manifest = load_script(TOOLCHAINS)
     names = {
         (script, target): manifest.toolchain_of(script, target)
@@ -196,9 +194,7 @@ def test_a_scripts_toolchain_goes_before_its_targets(
     assert names == {("m", "gpu"): "", ("m", "old"): "a", ("n", "gpu"): "b", ("n", "old"): "b"}
 
 
-def test_a_toolchain_is_laid_over_the_one_without_a_name(
-    load_script: Callable[[str], Manifest],
-) -> None:
+def test_a_toolchain_is_laid_over_the_one_without_a_name(load_script) -> None:
     manifest = load_script(TOOLCHAINS)
     a, b = (manifest.toolchain_named(name) for name in "ab")
     assert (a.nvcc, a.std, a.host_march, a.cudart) == ("==12.8.*", "c++17", "x86-64-v2", "shared")

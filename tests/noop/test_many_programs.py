@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,9 +70,7 @@ def advice_of_verify(project: Project) -> None:
 
 @pytest.mark.parametrize("name", ["meta.json", "options.txt", "module/source.cu"])
 @pytest.mark.parametrize("then", [touched_manifest, advice_of_verify])
-def test_another_file_comes_back_by_a_plan_or_as_verify_says(
-    project: Project, name: str, then: Callable[[Project], None]
-) -> None:
+def test_another_file_comes_back_by_a_plan_or_as_verify_says(project, name, then) -> None:
     (first(project) / name).unlink()
     assert "nothing to do" in build_many(project)
     then(project)

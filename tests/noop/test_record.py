@@ -97,9 +97,7 @@ def test_a_directory_of_inputs_that_is_gone_ends_it(tree: Path) -> None:
     assert record.holds(data, NAME) is None
 
 
-def test_inputs_may_be_relative_or_lie_where_no_directory_is(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) -> None:
     monkeypatch.chdir(tree)
     inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
     data = write.make(NAME, SUMMARY, {path: sighting(path) for path in inputs}, {}, Moment(LATER))
@@ -181,17 +179,13 @@ def test_each_group_is_looked_at(tree: Path, in_groups: bytes, file: str) -> Non
     assert record.holds(in_groups, NAME) is None
 
 
-def test_checking_keeps_the_working_directory(
-    tree: Path, in_groups: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checking_keeps_the_working_directory(tree, in_groups, monkeypatch) -> None:
     monkeypatch.chdir(tree / "in")
     assert record.holds(in_groups, NAME) == SUMMARY
     assert os.getcwd() == str(tree / "in")
 
 
-def test_keys_tell_commands_directories_and_settings_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_tell_commands_directories_and_settings_apart(tmp_path, monkeypatch) -> None:
     env = {"PATH": "/bin", "HOME": "/root", "COLUMNS": "80"}
     monkeypatch.chdir(tmp_path)
     base = record.key(["build"], env)

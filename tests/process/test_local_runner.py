@@ -54,9 +54,7 @@ def test_death_by_signal_is_a_negative_status(runner: LocalRunner, number, sh):
     assert signal_name(done.status) == number.name
 
 
-def test_the_environment_is_exactly_what_was_given(
-    runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_environment_is_exactly_what_was_given(runner, monkeypatch):
     monkeypatch.setenv("LEAK", "1")
     done = runner.run(Command(("/usr/bin/env",), "/", {"A": "x=y\nz", "Ü": "ß"}))
     assert done.output.decode() == "A=x=y\nz\nÜ=ß\n"

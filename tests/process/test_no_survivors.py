@@ -46,9 +46,7 @@ def test_a_late_command_dies_with_its_group(runner: LocalRunner, marker: Marker,
     marker.wait_for(0)
 
 
-def test_what_a_command_leaves_in_the_background_ends_with_it(
-    runner: LocalRunner, marker: Marker, sh
-):
+def test_what_a_command_leaves_in_the_background_ends_with_it(runner, marker, sh):
     done = runner.run(sh(f"sleep {marker.seconds} & echo left; exit 3"))
     assert (done.status, done.output) == (3, b"left\n")
     marker.wait_for(0)
@@ -96,9 +94,7 @@ def test_close_ends_all_for_good(marker: Marker, sh):
     runner.close()
 
 
-def test_a_killed_warden_takes_its_processes_along_and_is_reported(
-    runner: LocalRunner, marker: Marker, sh
-):
+def test_a_killed_warden_takes_its_processes_along_and_is_reported(runner, marker, sh):
     warden = int(runner.run(sh("echo $PPID")).output)
     thread, outcome = start(runner, sh(TREE.format(marker.seconds)))
     marker.wait_for(4)

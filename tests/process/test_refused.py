@@ -52,9 +52,7 @@ def started(runner: LocalRunner) -> LocalRunner:
 @pytest.mark.parametrize(
     ("number", "after"), [(errno.EPIPE, 0), (errno.ENOBUFS, 0), (errno.ENOMEM, 7)]
 )
-def test_a_connection_that_breaks_ends_every_command(
-    started: LocalRunner, number: int, after: int
-) -> None:
+def test_a_connection_that_breaks_ends_every_command(started, number, after) -> None:
     ended: list[BaseException] = []
 
     def run() -> None:

@@ -131,9 +131,7 @@ def test_other_commands_are_not_its_own(tool: Tool) -> None:
         ("kill", -signal.SIGKILL, b""),
     ],
 )
-def test_how_a_command_ends_is_its_own_affair(
-    tool: Tool, what: str, status: int, output: bytes
-) -> None:
+def test_how_a_command_ends_is_its_own_affair(tool, what, status, output) -> None:
     ended = tool.run(f"fake: {what}")
     assert (ended.status, ended.output, ended.timed_out) == (status, output, False)
     assert tool.run().ok
@@ -190,9 +188,7 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
         tool.run()
 
 
-def test_a_process_of_another_user_is_not_trusted(
-    tool: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_of_another_user_is_not_trusted(tool, monkeypatch) -> None:
     """Given somebody else who connects first, the socket goes on waiting for our own."""
     users = iter([os.getuid() + 1, os.getuid()])
     monkeypatch.setattr(resident, "_user", lambda channel: next(users))

@@ -21,9 +21,7 @@ SMALL = b"word " * 1000
 
 
 @pytest.mark.parametrize("how", [{}, {"inlines": True}])
-def test_outputs_come_in_whatever_way(
-    how: dict[str, bool], executed: Callable[..., Executed]
-) -> None:
+def test_outputs_come_in_whatever_way(how, executed) -> None:
     there = executed(output=SMALL, **how)
     done = there.run(("out", "log"))
     assert done is not None
@@ -150,9 +148,7 @@ def test_an_operation_that_is_none(name: str, executed: Callable[..., Executed])
     assert len(there.warnings) == 1
 
 
-def test_more_outputs_than_were_asked_for_are_left_alone(
-    executed: Callable[..., Executed],
-) -> None:
+def test_more_outputs_than_were_asked_for_are_left_alone(executed) -> None:
     there = executed()
 
     def more(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
@@ -167,9 +163,7 @@ def test_more_outputs_than_were_asked_for_are_left_alone(
 
 
 @pytest.mark.parametrize("by", ["response", "stream", "operation"])
-def test_inputs_that_are_gone_are_sent_once_more(
-    by: str, executed: Callable[..., Executed]
-) -> None:
+def test_inputs_that_are_gone_are_sent_once_more(by, executed) -> None:
     """Servers say it in three ways."""
     there = executed()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 import grpc
 
 from support.farm_double import FarmDouble, farm_double
-from support.remote_client import Asked, fill_with
+from support.remote_client import fill_with
 from support.trees import published
 from tilusbuild.reapi.backend import ReapiBackend
 from tilusbuild.remote.backend import RemoteTroubleError
@@ -65,9 +64,7 @@ def test_streams_that_break_off_are_tried_again(cache: tuple[FarmDouble, ReapiBa
 
 
 @pytest.mark.parametrize("lies", [False, True])
-def test_a_record_that_comes_along_is_not_asked_for(
-    lies: bool, ask: Callable[..., Asked], origin: tuple[Path, dict[str, bytes]]
-) -> None:
+def test_a_record_that_comes_along_is_not_asked_for(lies, ask, origin) -> None:
     """One that is not what its digest says is."""
 
     def lie(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:

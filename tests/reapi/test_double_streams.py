@@ -81,9 +81,7 @@ def test_a_lost_stream_is_taken_up_again(executed: Callable[..., Executed]) -> N
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])
-def test_streams_that_never_say_more_are_given_up(
-    ends: str, executed: Callable[..., Executed]
-) -> None:
+def test_streams_that_never_say_more_are_given_up(ends, executed) -> None:
     there = executed()
 
     def stops(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:

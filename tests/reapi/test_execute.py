@@ -124,9 +124,7 @@ def test_an_independent_client_finds_our_action(farm: Casd, farmed: NewFarmed) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_line_in_trouble_ends_in_an_answer_or_none(
-    seed: int, farm: Casd, farmed: NewFarmed
-) -> None:
+def test_a_line_in_trouble_ends_in_an_answer_or_none(seed, farm, farmed) -> None:
     random = Random(seed)
     faults = Faults(delay=random.choice([0, 0.2]), loss=random.choice([0, 0.1]))
     with line_to(farm.port, faults) as line:
@@ -269,9 +267,7 @@ def host() -> Iterator[tuple[Toolchain, LocalRunner]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["as_", "cxx"])
-def test_a_worker_with_one_other_tool_is_found_out(
-    name: str, host: tuple[Toolchain, LocalRunner], tmp_path: Path
-) -> None:
+def test_a_worker_with_one_other_tool_is_found_out(name, host, tmp_path) -> None:
     tool = os.path.realpath(getattr(host[0], name).path)
     data = Path(tool).read_bytes()
     other = tmp_path / "other"

@@ -141,9 +141,7 @@ def test_nvrtc_makes_the_same_elsewhere(case: str, elsewhere: Elsewhere, tmp_pat
 
 @pytest.mark.nvcc
 @pytest.mark.slow
-def test_a_worker_without_nvrtc_is_found_out(
-    here: tuple[Toolchain, LocalRunner], tmp_path: Path
-) -> None:
+def test_a_worker_without_nvrtc_is_found_out(here, tmp_path) -> None:
     nvrtc = here[0].nvrtc
     assert nvrtc is not None
     if nvrtc.library.startswith("/usr/"):
@@ -157,9 +155,7 @@ def test_a_worker_without_nvrtc_is_found_out(
 
 
 @pytest.mark.nvcc
-def test_a_library_that_does_not_load_there_is_no_answer(
-    here: tuple[Toolchain, LocalRunner], tmp_path: Path
-) -> None:
+def test_a_library_that_does_not_load_there_is_no_answer(here, tmp_path) -> None:
     """Whatever the source is: that its command ends with a status says nothing then."""
     nvrtc = here[0].nvrtc
     assert nvrtc is not None

@@ -109,9 +109,7 @@ def test_another_digest_function_is_said_in_words(double: tuple[FarmDouble, str]
     ("status", "retry"),
     [("UNAVAILABLE", True), ("INTERNAL", True), ("PERMISSION_DENIED", False)],
 )
-def test_what_may_pass_is_tried_again(
-    double: tuple[FarmDouble, str], status: str, retry: bool
-) -> None:
+def test_what_may_pass_is_tried_again(double, status, retry) -> None:
     handler, address = double
     handler.instead["GetActionResult"] = grpc.StatusCode[status]
     with pytest.raises(RemoteTroubleError, match=status) as caught:

@@ -10,9 +10,7 @@ from tilusbuild.report import tuning
 
 
 @pytest.mark.parametrize("redraws", [False, True])
-def test_the_end_of_a_count_is_told_once_and_only_where_it_was_spoken_of(
-    redraws: bool,
-) -> None:
+def test_the_end_of_a_count_is_told_once_and_only_where_it_was_spoken_of(redraws) -> None:
     clock = iter([0.0, 2.0, 2.0, 10.0, 10.0, 12.0, 12.1, 12.2])
     out = io.StringIO()
     short = tuning.counting(out, redraws, "short", clock.__next__)

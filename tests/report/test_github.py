@@ -72,9 +72,7 @@ def test_a_place_outside_the_checkout_is_left_out(workspace: Path) -> None:
     assert said.startswith("::warning title=1 schedule")
 
 
-def test_the_summary_has_a_row_a_script_and_the_log_of_each_kind_of_failure(
-    workspace: Path,
-) -> None:
+def test_the_summary_has_a_row_a_script_and_the_log_of_each_kind_of_failure(workspace) -> None:
     shard = Sharded(2, 4, 9, 36, "ab" * 32)
     _, text = told(workspace, shard, summary(ok=False, failures=(group(count=5),)))
     lines = text.splitlines()

@@ -77,9 +77,7 @@ def test_a_script_and_each_program_compiled_are_cases_of_one_suite(tmp_path: Pat
         ("timed_out", False, "error"),
     ],
 )
-def test_a_schedule_fails_when_it_fails_the_build(
-    tmp_path: Path, status: str, ok: bool, outcome: str
-) -> None:
+def test_a_schedule_fails_when_it_fails_the_build(tmp_path, status, ok, outcome) -> None:
     top = written(tmp_path / "f", [finished(0, status, "no")], summary(ok=ok))
     assert outcomes(top)["matmul/0 h100"] == outcome
     assert outcomes(top)["matmul[dtype=f16] h100"] == ("passed" if ok else "failure")

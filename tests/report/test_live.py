@@ -22,9 +22,7 @@ def play(reporter: LiveReporter, clock: Clock, *tales: Any) -> None:
     reporter.tick()
 
 
-def test_it_shows_how_far_the_build_is_and_what_runs(
-    reporter: LiveReporter, screen: Screen, clock: Clock
-) -> None:
+def test_it_shows_how_far_the_build_is_and_what_runs(reporter, screen, clock) -> None:
     tale = Story(10, expected=4.0)
     play(reporter, clock, tale.start, tale.plan, tale.started(0), tale.started(1))
     play(reporter, clock, tale.finished(0, seconds=4.0), tale.started(2))
@@ -36,9 +34,7 @@ def test_it_shows_how_far_the_build_is_and_what_runs(
     ]
 
 
-def test_failures_stay_above_the_frame(
-    reporter: LiveReporter, screen: Screen, clock: Clock
-) -> None:
+def test_failures_stay_above_the_frame(reporter, screen, clock) -> None:
     tale = Story(4)
     play(reporter, clock, tale.plan, tale.started(0))
     play(reporter, clock, tale.finished(0, "failed", reason="error: no"), tale.started(1))
@@ -49,11 +45,7 @@ def test_failures_stay_above_the_frame(
     assert len(screen.lines) == 4
 
 
-def test_the_end_leaves_only_what_is_worth_keeping(
-    reporter: LiveReporter,
-    screen: Screen,
-    clock: Clock,
-) -> None:
+def test_the_end_leaves_only_what_is_worth_keeping(reporter, screen, clock) -> None:
     tale = Story(1)
     play(reporter, clock, tale.plan, tale.started(0))
     play(reporter, clock, tale.finished(0), summary(programs=1, compiled=1))
@@ -65,11 +57,7 @@ def test_the_end_leaves_only_what_is_worth_keeping(
     ]
 
 
-def test_a_build_with_nothing_to_do_draws_nothing(
-    reporter: LiveReporter,
-    screen: Screen,
-    clock: Clock,
-) -> None:
+def test_a_build_with_nothing_to_do_draws_nothing(reporter, screen, clock) -> None:
     tale = Story(0)
     play(reporter, clock, tale.start, tale.plan)
     play(reporter, clock, summary(programs=7, cached=7))
@@ -77,9 +65,7 @@ def test_a_build_with_nothing_to_do_draws_nothing(
 
 
 @pytest.mark.parametrize("columns", [1, 2, 10, 33, 59, 60, 200])
-def test_no_line_wraps_however_narrow_the_terminal(
-    columns: int, screen: Screen, clock: Clock
-) -> None:
+def test_no_line_wraps_however_narrow_the_terminal(columns, screen, clock) -> None:
     screen.columns = columns
     reporter = LiveReporter(screen, now=clock, size=screen.size)
     tale = Story(10, expected=4.0)
@@ -100,9 +86,7 @@ def test_wide_letters_count_double(screen: Screen, clock: Clock) -> None:
     assert sum(2 if ord(letter) > 0x2E80 else 1 for letter in row) <= 79
 
 
-def test_a_terminal_made_narrower_leaves_no_rest_of_the_old_frame(
-    reporter: LiveReporter, screen: Screen, clock: Clock
-) -> None:
+def test_a_terminal_made_narrower_leaves_no_rest_of_the_old_frame(reporter, screen, clock) -> None:
     tale = Story(10, expected=4.0)
     play(reporter, clock, tale.start, tale.plan, tale.started(0, "x" * 70), tale.started(1))
     screen.narrow(30)
@@ -114,9 +98,7 @@ def test_a_terminal_made_narrower_leaves_no_rest_of_the_old_frame(
     assert len(screen.lines) == 5
 
 
-def test_a_low_terminal_shows_only_the_head(
-    reporter: LiveReporter, screen: Screen, clock: Clock
-) -> None:
+def test_a_low_terminal_shows_only_the_head(reporter, screen, clock) -> None:
     screen.height = 2
     tale = Story(10)
     play(reporter, clock, tale.plan, *(tale.started(i) for i in range(5)))
@@ -140,9 +122,7 @@ def test_each_frame_is_one_write(reporter: LiveReporter, screen: Screen, clock: 
     assert screen.writes[-1].endswith("\x1b[?2026l")
 
 
-def test_compiles_on_other_machines_are_shown_where_they_are(
-    reporter: LiveReporter, screen: Screen, clock: Clock
-) -> None:
+def test_compiles_on_other_machines_are_shown_where_they_are(reporter, screen, clock) -> None:
     tale = Story(10)
     started = [tale.started(number) for number in range(5)]
     play(reporter, clock, tale.start, tale.plan, *started)

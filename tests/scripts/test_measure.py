@@ -119,9 +119,7 @@ def test_a_revision_is_counted_beside_the_working_tree(measure: Measure, reposit
     assert (found["files"], found["classes"]) == ([2, 3], [4, 5])
 
 
-def test_a_number_that_rises_fails_until_the_budget_is_edited(
-    measure: Measure, repository: Path
-) -> None:
+def test_a_number_that_rises_fails_until_the_budget_is_edited(measure, repository) -> None:
     assert measure("--write").returncode == 0
     assert json.loads((repository / "scripts/budget.json").read_text()) == COUNTED
     (repository / "tilusbuild/new.py").write_text("class Entry:\n    pass\n")

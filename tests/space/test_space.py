@@ -283,9 +283,7 @@ class TestWrongSpaces:
             ({"a": [1]}, {"r": "1 // k > 0"}, {}, {"k": 0}, 'the rule "r": division by zero'),
         ],
     )  # fmt: skip
-    def test_declarations(
-        self, space: Any, restrict: Any, derived: Any, constants: Any, words: str
-    ) -> None:
+    def test_declarations(self, space, restrict, derived, constants, words) -> None:
         with pytest.raises(SpaceError) as caught:
             Space(make_spec(space, restrict, derived, constants))
         assert words in caught.value.message

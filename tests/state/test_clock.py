@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -31,9 +30,7 @@ def test_what_other_machines_stamp() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-HOUR, 0, HOUR])
-def test_a_moment_is_by_the_clock_of_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
-) -> None:
+def test_a_moment_is_by_the_clock_of_the_files(tmp_path, monkeypatch, ahead) -> None:
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead)
     before = tmp_path / "before"
@@ -45,9 +42,7 @@ def test_a_moment_is_by_the_clock_of_the_files(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["after", "before"]
 
 
-def test_a_file_system_without_unnamed_files_is_asked_by_a_named_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_unnamed_files_is_asked_by_a_named_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_RDWR)  # EISDIR, as on NFS
     assert FileClock(str(tmp_path / "state")).moment().device == -1
     assert list(tmp_path.iterdir()) == []

@@ -27,9 +27,7 @@ def made(tmp_path: Path) -> Path:
     return directory(tmp_path / "made", "new")
 
 
-def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(
-    tmp_path: Path, made: Path
-) -> None:
+def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(tmp_path, made) -> None:
     place = directory(tmp_path / "place", "old")
     publish(str(made), str(place), str(tmp_path / "aside"))
     assert (place / "file").read_text() == "new"
@@ -51,9 +49,7 @@ def test_when_publishing_fails_the_old_directory_is_back(tmp_path: Path, made: P
     assert (place / "file").read_text() == "old"
 
 
-def test_whoever_was_quicker_is_replaced(
-    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_was_quicker_is_replaced(tmp_path, made, monkeypatch) -> None:
     place, rename = tmp_path / "place", os.rename
 
     def late(old: str, new: str) -> None:

@@ -113,9 +113,7 @@ def test_two_builders_append_to_one_file(path: str) -> None:
     assert len(content(path)) == 101
 
 
-def test_a_log_that_outgrew_its_content_is_rewritten(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_outgrew_its_content_is_rewritten(path, monkeypatch) -> None:
     monkeypatch.setattr(state, "_SMALL", 10)
     log = opened(path)
     sizes = []

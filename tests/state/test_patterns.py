@@ -76,9 +76,7 @@ def test_links_that_lead_back_are_not_followed_around(tmp_path: Path) -> None:
     assert found == ["x/f.h", "x/over/f.h", "y/f.h", "y/over/f.h"]
 
 
-def test_a_directory_is_read_once_whatever_the_pattern(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_is_read_once_whatever_the_pattern(tmp_path, monkeypatch) -> None:
     deep = tmp_path / "/".join("abcdefgh" * 4)
     deep.mkdir(parents=True)
     (deep / "v.h").write_text("")

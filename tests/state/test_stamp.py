@@ -110,9 +110,7 @@ WAYS = [of_stamp, of_receipts, of_record]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_every_way_sees_the_same_changes(
-    tmp_path: Path, way: Callable[[Path], Callable[[], bool]], change: Callable[[Path], None]
-) -> None:
+def test_every_way_sees_the_same_changes(tmp_path, way, change) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
     is_changed = way(file)
@@ -159,9 +157,7 @@ def test_what_is_not_there_has_a_stamp_and_a_directory_no_size(tmp_path: Path) -
     assert stamp_of(tmp_path).size == 0
 
 
-def test_an_observation_is_kept_only_when_it_is_settled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_observation_is_kept_only_when_it_is_settled(tmp_path, monkeypatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
     seen = observe(str(file), sha256_file, now=lambda: Moment(stamp_of(file).newest))

@@ -8,8 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
-
 from tilusbuild.state.temporary import TemporaryDirectory
 
 KILLED = """
@@ -22,9 +20,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_next_one_removes_what_a_killed_command_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_one_removes_what_a_killed_command_left(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True)

@@ -13,9 +13,7 @@ from tilusbuild.toolchain.probe import Probe, ProbeError
 
 
 @pytest.mark.parametrize("ending", ["echo well", "exit 1", "kill -9 $$", "kill -XFSZ $$"])
-def test_what_a_tool_leaves_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
+def test_what_a_tool_leaves_is_removed(tmp_path, monkeypatch, ending) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     tool = tmp_path / "tool"
@@ -34,9 +32,7 @@ def test_what_a_tool_leaves_is_removed(
     assert os.listdir(tmp_path / "tmp") == []
 
 
-def test_a_tool_can_be_asked_where_no_directory_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_can_be_asked_where_no_directory_can_be_made(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho well\n")

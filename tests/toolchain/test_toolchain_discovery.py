@@ -124,9 +124,7 @@ def test_a_toolkit_in_another_place_has_the_same_fingerprint(machine: World) -> 
     assert after.fingerprint_cuda == before.fingerprint_cuda
 
 
-def test_wheels_have_the_fingerprint_of_the_installer_and_a_flag_to_find_cudart(
-    machine: World,
-) -> None:
+def test_wheels_have_the_fingerprint_of_the_installer_and_a_flag_to_find_cudart(machine) -> None:
     root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
     wheels = machine.discover(str(root))
     assert wheels.fingerprint_cuda == machine.discover().fingerprint_cuda
@@ -140,9 +138,7 @@ def test_wheels_have_the_fingerprint_of_the_installer_and_a_flag_to_find_cudart(
      "usr/lib/cc1plus", "usr/lib/crti.o", "usr/bin/as", "usr/include/stdio.h",
      "usr/include/c++/12/vector"],
 )  # fmt: skip
-def test_whatever_a_compile_depends_on_changes_the_fingerprint(
-    machine: World, changed: str
-) -> None:
+def test_whatever_a_compile_depends_on_changes_the_fingerprint(machine, changed) -> None:
     before = machine.discover().fingerprint_cuda
     path = machine.root / changed
     path.write_text(path.read_text() + " patched")
@@ -179,9 +175,7 @@ def test_a_search_directory_that_appears_or_disappears_is_probed_again(machine: 
     assert [c.argv[1] for c in machine.runner.journal] == ["-E", "-E"]
 
 
-def test_another_compiler_behind_the_same_driver_is_asked_about_its_directories(
-    machine: World,
-) -> None:
+def test_another_compiler_behind_the_same_driver_is_asked_about_its_directories(machine) -> None:
     machine.discover()
     machine.runner.journal.clear()
     machine.write("usr/lib/cc1plus", "another", executable=True)
@@ -206,9 +200,7 @@ def test_nothing_at_all_says_how_to_get_it(world: World) -> None:
     assert "pip install 'tilusbuild[cuda]'" in said
 
 
-def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it(
-    machine: World,
-) -> None:
+def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it(machine) -> None:
     path = machine.root / "cuda/nvvm/bin/cicc"
     path.chmod(0o644)
     if os.access(path, os.X_OK):
@@ -230,9 +222,7 @@ def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it
         ("include/cccl/nv/target", "incomplete: no nv/target"),
     ],
 )
-def test_wheels_that_are_not_whole_are_refused_with_the_command(
-    machine: World, lost: str, said: str
-) -> None:
+def test_wheels_that_are_not_whole_are_refused_with_the_command(machine, lost, said) -> None:
     root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
     (root / lost).rename(machine.root / "lost")
     message = refused(machine, str(root))
@@ -276,9 +266,7 @@ def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:
         ("include/features.h", "apt install libc6-dev"),
     ],
 )
-def test_a_host_compiler_that_is_not_whole_says_what_to_install(
-    machine: World, lost: str, said: str
-) -> None:
+def test_a_host_compiler_that_is_not_whole_says_what_to_install(machine, lost, said) -> None:
     (machine.root / "usr" / lost).unlink()
     assert said in refused(machine)
 
@@ -364,9 +352,7 @@ def test_what_starts_the_tools_is_not_the_compilers_fault_either(machine: World)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("tool", ["g++", "nvcc"])
-def test_a_tool_that_somebody_ended_is_not_called_broken(
-    machine: World, number: signal.Signals, tool: str
-) -> None:
+def test_a_tool_that_somebody_ended_is_not_called_broken(machine, number, tool) -> None:
     machine.runner.on(tool, finished("", status=-number))
     with pytest.raises(OSError, match=f"ended by {number.name}"):
         machine.discover()
@@ -410,9 +396,7 @@ def test_a_host_compiler_by_path_is_relative_to_the_project(machine: World) -> N
         ("./usr/bin/x-g++", "/usr/bin/x-gcc is not there, or not executable"),
     ],
 )
-def test_a_host_compiler_that_is_not_there_is_said_at_its_place(
-    machine: World, cxx: str, why: str
-) -> None:
+def test_a_host_compiler_that_is_not_there_is_said_at_its_place(machine, cxx, why) -> None:
     machine.write("usr/bin/x-g++", executable=True)
     with pytest.raises(InputError) as caught:
         with_cxx(machine, cxx)

@@ -18,9 +18,7 @@ ALL = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtim
        "nvidia-cuda-cccl")  # fmt: skip
 
 
-def test_a_package_is_found_and_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_is_found_and_not_imported(tmp_path, monkeypatch) -> None:
     (tmp_path / "headers_of_mine/source/include").mkdir(parents=True)
     (tmp_path / "headers_of_mine/__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))

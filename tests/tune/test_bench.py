@@ -8,7 +8,6 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -38,9 +37,7 @@ def program(library: str) -> Candidate:
     return Candidate(0, "0" * 64, library, {})
 
 
-def test_right_results_are_timed(
-    bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
-) -> None:
+def test_right_results_are_timed(bench, scale_case, libraries) -> None:
     good = program(libraries())
     checked = bench.check(scale_case[0], good, 0)
     assert (checked.status, checked.why) == ("ok", "")
@@ -85,18 +82,14 @@ def test_whatever_a_program_does_is_a_result(
     assert bench.check(case, program(libraries()), 0).status == "ok", "the next one is not harmed"
 
 
-def test_a_library_that_is_none(
-    bench: DeviceBench, scale_case: tuple[Case, str], tmp_path: Path
-) -> None:
+def test_a_library_that_is_none(bench, scale_case, tmp_path) -> None:
     (tmp_path / "lib.so").write_text("no library")
     answer = bench.check(scale_case[0], program(str(tmp_path / "lib.so")), 0)
     assert answer.status == "launch error"
     assert answer.why.startswith("the library cannot be opened")
 
 
-def test_a_crash_that_another_program_caused_is_not_believed(
-    bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
-) -> None:
+def test_a_crash_that_another_program_caused_is_not_believed(bench, scale_case, libraries) -> None:
     """The second library dies in a process where the first has left its mark, and only there."""
     case, _ = scale_case
     first = program(libraries(after='setenv("LEFT","1",1)'))
@@ -105,9 +98,7 @@ def test_a_crash_that_another_program_caused_is_not_believed(
     assert bench.check(case, second, 0).status == "ok"
 
 
-def test_a_refused_call_does_not_end_the_worker(
-    bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
-) -> None:
+def test_a_refused_call_does_not_end_the_worker(bench, scale_case, libraries) -> None:
     """A launcher's own refusal is believed at once, and the process serves on."""
     case, _ = scale_case
     marks = program(libraries(after='setenv("LEFT","1",1)'))
@@ -117,9 +108,7 @@ def test_a_refused_call_does_not_end_the_worker(
         assert bench.check(case, refuses, number).status == "launch error"
 
 
-def test_a_hang_while_timing_ends_by_what_was_expected(
-    runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries
-) -> None:
+def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libraries) -> None:
     case, directory = scale_case
     slow = program(libraries(before="static int calls; if (calls++) for(;;)pause()"))
     bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=1000.0, grace=1.0)
@@ -131,9 +120,7 @@ def test_a_hang_while_timing_ends_by_what_was_expected(
     assert answer == Answer("timeout", answer.cost, why="no answer in 1 s")
 
 
-def test_a_missing_file_is_no_program_s_fault(
-    runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries
-) -> None:
+def test_a_missing_file_is_no_program_s_fault(runner, scale_case, libraries) -> None:
     case, directory = scale_case
     os.unlink(os.path.join(directory, "x.in"))
     bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=2.0)
@@ -155,18 +142,14 @@ def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
         bench.check(case, program(libraries()), 0)
 
 
-def test_closing_the_runner_ends_the_worker(
-    runner: LocalRunner, bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
-) -> None:
+def test_closing_the_runner_ends_the_worker(runner, bench, scale_case, libraries) -> None:
     assert bench.check(scale_case[0], program(libraries()), 0).status == "ok"
     runner.close()
     with pytest.raises(CancelledError):
         bench.check(scale_case[0], program(libraries()), 1)
 
 
-def test_warm_up_calls_go_before_each_sample(
-    runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries, tmp_path: Path
-) -> None:
+def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_path) -> None:
     count = tmp_path / "count"
     count.touch()
     library = libraries(after=f'{{FILE *f = fopen("{count}", "a"); fputc(1, f); fclose(f);}}')
@@ -182,9 +165,7 @@ def test_warm_up_calls_go_before_each_sample(
     assert calls[1] - calls[0] == 5
 
 
-def test_the_lock_of_a_device_is_never_made_through_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_of_a_device_is_never_made_through_a_link(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path, elsewhere = tmp_path / "tilusbuild-tune-cpu.lock", tmp_path / "elsewhere"
     path.symlink_to(elsewhere)

@@ -90,11 +90,7 @@ def test_the_device_says_what_it_is(gpu: Callable[..., DeviceBench]) -> None:
     assert said["id"] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
-def test_results_are_checked_in_the_device_s_memory(
-    gpu: Callable[..., DeviceBench],
-    scale_case: tuple[Case, str],
-    kernel: Callable[..., Candidate],
-) -> None:
+def test_results_are_checked_in_the_device_s_memory(gpu, scale_case, kernel) -> None:
     bench, case = gpu(), scale_case[0]
     assert bench.check(case, kernel(1000), 0).status == "ok"
     wrong = bench.check(case, kernel(1000, after="y[2]=0"), 0)
@@ -106,23 +102,14 @@ def test_results_are_checked_in_the_device_s_memory(
     assert (beside.status, beside.why) == ("incorrect", "it wrote after the tensor y")
 
 
-def test_the_time_is_the_kernel_s_alone(
-    gpu: Callable[..., DeviceBench],
-    scale_case: tuple[Case, str],
-    kernel: Callable[..., Candidate],
-) -> None:
+def test_the_time_is_the_kernel_s_alone(gpu, scale_case, kernel) -> None:
     """The host needs 2 us to queue something, the kernel 0.7 us to run."""
     answer = gpu().sample(scale_case[0], kernel(700), 0, 0.0)
     assert answer.seconds == pytest.approx(0.7e-6, rel=0.01)
     assert answer.note == ""
 
 
-def test_a_delay_that_is_too_short_is_doubled(
-    gpu: Callable[..., DeviceBench],
-    scale_case: tuple[Case, str],
-    kernel: Callable[..., Candidate],
-    tmp_path: Path,
-) -> None:
+def test_a_delay_that_is_too_short_is_doubled(gpu, scale_case, kernel, tmp_path) -> None:
     bench = gpu(FAKE_GPU_HOST_NS="5000000")
     answer = bench.sample(scale_case[0], kernel(1_000_000), 0, 0.0)
     spins = journal(tmp_path, "spin")
@@ -131,11 +118,7 @@ def test_a_delay_that_is_too_short_is_doubled(
     assert answer.seconds is not None
 
 
-def test_latency_that_cannot_be_hidden_is_said(
-    gpu: Callable[..., DeviceBench],
-    scale_case: tuple[Case, str],
-    kernel: Callable[..., Candidate],
-) -> None:
+def test_latency_that_cannot_be_hidden_is_said(gpu, scale_case, kernel) -> None:
     answer = gpu(FAKE_GPU_PTX="1").sample(scale_case[0], kernel(700), 0, 0.0)
     assert answer.note == "launch latency shows"
 
@@ -157,11 +140,7 @@ def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
     assert len(fills) == len(journal(tmp_path, "kernel")) - 2, "but before the warm-up"
 
 
-def test_a_fault_is_a_launch_error_of_its_program_only(
-    gpu: Callable[..., DeviceBench],
-    scale_case: tuple[Case, str],
-    kernel: Callable[..., Candidate],
-) -> None:
+def test_a_fault_is_a_launch_error_of_its_program_only(gpu, scale_case, kernel) -> None:
     bench, case = gpu(), scale_case[0]
     bad = kernel(1000, after="extern void fake_fault(void); fake_fault()")
     answer = bench.check(case, bad, 0)
@@ -170,9 +149,7 @@ def test_a_fault_is_a_launch_error_of_its_program_only(
     assert bench.check(case, kernel(1000), 0).status == "ok"
 
 
-def test_run_calls_checks_and_times_on_the_device(
-    gpu: Callable[..., DeviceBench], kernel: Callable[..., Candidate], tmp_path: Path
-) -> None:
+def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None:
     gpu()
     declared = signature(
         [
@@ -200,9 +177,7 @@ def test_run_calls_checks_and_times_on_the_device(
 @pytest.mark.parametrize(
     ("setting", "text"), [("FAKE_GPU_COUNT", "there is no cuda:0"), ("FAKE_GPU_INIT", "cuInit")]
 )
-def test_a_driver_without_a_device(
-    gpu: Callable[..., DeviceBench], setting: str, text: str
-) -> None:
+def test_a_driver_without_a_device(gpu, setting, text) -> None:
     with pytest.raises(WorkerUnusableError, match=text):
         gpu(**{setting: "0" if setting == "FAKE_GPU_COUNT" else "100"}).describe()
 

@@ -33,9 +33,7 @@ def loaded(project: Any) -> Any:
 
 @pytest.mark.parametrize("sizes", [(65536, 1000), (1000, 65536)])
 @pytest.mark.parametrize("mode", ["wrong1000", "crash1000"])
-def test_what_failed_at_one_size_serves_none(
-    tune_project: New, mode: str, sizes: tuple[int, ...]
-) -> None:
+def test_what_failed_at_one_size_serves_none(tune_project, mode, sizes) -> None:
     project = tune_project("slow", mode, sizes=sizes)
     *tuned, summary = project.events(*WARM)
     assert summary == {"event": "summary", "tuned": 2, "without": 0}
@@ -162,9 +160,7 @@ def test_a_mended_reference_clears_what_the_wrong_one_condemned(tune_project: Ne
     ("mode", "status", "why"),
     [("far", "crash", "SIGSEGV"), ("late", "incorrect", "64 of 64 elements are wrong")],
 )
-def test_far_writes_and_late_errors_are_found(
-    tune_project: New, mode: str, status: str, why: str
-) -> None:
+def test_far_writes_and_late_errors_are_found(tune_project, mode, status, why) -> None:
     project = tune_project("slow", mode, sizes=(64,))
     *_, tuned, _ = project.events(*WARM)
     assert tuned["program"] == 0

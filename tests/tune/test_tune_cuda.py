@@ -147,9 +147,7 @@ m = { tensor-map = "y", box = [64] }, start = { type = "f32*[1]", constant = tru
 """
 
 
-def test_structs_tensor_maps_and_constants_go_to_the_device(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_structs_tensor_maps_and_constants_go_to_the_device(directory, monkeypatch) -> None:
     """The worker's memory is the made up device's, and the struct is the host's."""
     own = directory / "more"
     own.mkdir()

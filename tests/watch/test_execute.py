@@ -75,9 +75,7 @@ def test_a_command_that_cannot_start_is_reported(runner: LocalRunner, tmp_path: 
 
 
 @pytest.mark.parametrize("rebuilt", [(), ("scale", "add")])
-def test_the_documented_command_runs_whatever_was_rebuilt(
-    runner: LocalRunner, tmp_path: Path, rebuilt: tuple[str, ...]
-) -> None:
+def test_the_documented_command_runs_whatever_was_rebuilt(runner, tmp_path, rebuilt) -> None:
     page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text()
     (command,) = re.findall(r"tilusbuild watch --exec '(.*)'", page)
     called = tmp_path / "tilusbuild"

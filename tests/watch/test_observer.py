@@ -36,9 +36,7 @@ def hints(tmp_path: Path) -> Iterator[Hints]:
     made.observer.close()
 
 
-def test_a_save_is_reported_and_temp_files_and_the_cache_are_not(
-    hints: Hints, tmp_path: Path
-) -> None:
+def test_a_save_is_reported_and_temp_files_and_the_cache_are_not(hints, tmp_path) -> None:
     (tmp_path / "kernels/cache").mkdir(parents=True)
     hints.observer.follow({str(tmp_path): False, str(tmp_path / "kernels"): True})
     assert hints.observer.unavailable is None

@@ -55,9 +55,7 @@ def test_a_changed_file_is_found_once(looker: PathStates, tmp_path: Path) -> Non
     assert looker.check([str(file)]) == {}
 
 
-def test_a_touch_is_no_change_and_unchanged_files_are_not_read(
-    looker: PathStates, reads: Counter[str], tmp_path: Path
-) -> None:
+def test_a_touch_is_no_change_and_unchanged_files_are_not_read(looker, reads, tmp_path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
     looker.check([str(file)])
@@ -104,9 +102,7 @@ def test_of_a_directory_the_names_count(looker: PathStates, tmp_path: Path) -> N
     assert looker.check([str(tmp_path)])[str(tmp_path)].names == frozenset({"a", "b"})
 
 
-def test_a_path_first_seen_counts_when_it_may_have_changed_since(
-    looker: PathStates, tmp_path: Path
-) -> None:
+def test_a_path_first_seen_counts_when_it_may_have_changed_since(looker, tmp_path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
     changed = file.stat().st_ctime_ns
