@@ -1,7 +1,5 @@
 """What all tests share: a HOME of their own, and the reasons for which some are skipped."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Optional rooms: the core names none of them, and works without each."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the machine is short of is said in words that help, wherever it is met."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

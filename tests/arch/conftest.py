@@ -1,7 +1,5 @@
 """A CUDA toolkit of this machine, for tests that take its own word as the oracle."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

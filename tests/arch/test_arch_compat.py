@@ -1,7 +1,5 @@
 """Who runs what: each of NVIDIA's rules, both ways, and refusal of the unknown."""
 
-from __future__ import annotations
-
 import pytest
 
 from tilusbuild.arch import can_run, known_names, parse_arch

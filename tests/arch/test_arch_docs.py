@@ -1,7 +1,5 @@
 """`docs/architectures.md` says what the code says."""
 
-from __future__ import annotations
-
 import doctest
 import re
 from pathlib import Path

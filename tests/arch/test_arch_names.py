@@ -1,7 +1,5 @@
 """What names mean: the table's rows, suffixes, hints, combined limits, and nvcc's arguments."""
 
-from __future__ import annotations
-
 import pytest
 
 from tilusbuild.arch import (

@@ -1,7 +1,5 @@
 """Occupancy against known values, against NVIDIA's own calculator, and against ptxas."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Benchmarks run to their end on tiny sizes, with their checks that the work was done; `nvrtc`,
 `sandbox`, `library` and `watch` by `make bench` alone."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

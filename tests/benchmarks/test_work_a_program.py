@@ -2,8 +2,6 @@
 the number of programs. Counts, not times: a look more at each program is a tenth of a large build
 with nothing to do, and a new inode half a millisecond where they are searched for."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -7,8 +7,6 @@ sm_90a, `plain.fatbin` uncompressed for sm_80 (also PTX) and sm_120f. `library.s
 library that exports `launch` and holds `cuda12_sm_90a.cubin` in its `.rodata`.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Damaged, truncated and invented input: a reader answers or raises `BinaryError`, nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The readers against this machine's toolkit: what nvcc was asked for, ptxas, cuobjdump."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

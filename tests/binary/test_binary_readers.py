@@ -1,7 +1,5 @@
 """The readers on real binaries that are kept beside the tests: no toolkit is needed."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The log of `-Xptxas -v`, from several releases."""
 
-from __future__ import annotations
-
 from tilusbuild.binary import PtxasUsage, parse_ptxas
 
 CUDA_13 = """\

@@ -1,7 +1,5 @@
 """Projects whose device code NVRTC compiles: the real one, and one that crashes when told to."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

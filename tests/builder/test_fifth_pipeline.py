@@ -1,7 +1,5 @@
 """A further pipeline is one file and the registry: the page's example, built end to end."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A build that compiles nothing holds no lock; what is removed beside it is published again."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

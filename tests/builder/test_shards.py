@@ -1,7 +1,5 @@
 """Shards: every program in exactly one, about equally long, the same wherever they are reckoned."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

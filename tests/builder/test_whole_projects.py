@@ -1,7 +1,5 @@
 """Whole projects, opened as the command line does: the annotated example, settings that matter."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

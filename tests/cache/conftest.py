@@ -1,7 +1,5 @@
 """A cache in memory, and what to publish in it."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

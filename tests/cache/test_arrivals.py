@@ -1,7 +1,5 @@
 """Entries whose files are known: the same as those that are made here, and whole or not there."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

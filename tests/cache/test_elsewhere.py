@@ -1,8 +1,6 @@
 """Nothing in a tree leads a change out of it: links, FIFOs and mounts at every level, before every
 operation. The oracle: what lies outside is as it was, each inode, time and size of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Merging: what other caches hold comes in once it is checked, and nothing else does."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A build's stages: one directory and one lock for many programs, and only while it is empty."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parser and the dataclasses of arguments: what is declared is what is parsed, and its type."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any, get_type_hints
 

@@ -1,7 +1,5 @@
 """An exception that nobody thought of ends in a few lines and a documented status."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

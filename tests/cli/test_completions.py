@@ -1,7 +1,5 @@
 """Completion, asked of the shells themselves: each must offer what our parser has."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

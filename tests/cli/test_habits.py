@@ -1,7 +1,5 @@
 """What users of other tools type without thinking: help, versions, colours, progress, JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Every line that a verb prints with `--json` is one that it declares."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -4,8 +4,6 @@ It is stopped in the middle: where a function of it would run, or the shell of a
 so and waits.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

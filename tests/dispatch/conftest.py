@@ -1,7 +1,5 @@
 """The built project of the runtime's tests, for what the builder does with it."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

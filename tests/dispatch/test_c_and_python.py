@@ -3,8 +3,6 @@
 Three seeds; more with `TILUSBUILD_TEST_SEEDS=60`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

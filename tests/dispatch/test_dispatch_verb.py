@@ -1,7 +1,5 @@
 """`tilusbuild dispatch` on a built project."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.marks import Marks

@@ -1,7 +1,5 @@
 """The C dispatcher decides as the runtime does, and a program in C needs nothing else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

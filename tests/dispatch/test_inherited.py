@@ -1,7 +1,5 @@
 """What was measured survives an edit of the space: of the same programs, and of nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Hundreds of C dispatchers in one process, loaded, unloaded, made again, or not loadable."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of cost over what the compiler reported, with a device's facts and without."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

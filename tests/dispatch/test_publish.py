@@ -1,7 +1,5 @@
 """What is written of decisions: whose bucket, which program, which row goes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hand rules whose schedule exists nowhere are errors of what plans, located at the rule."""
 
-from __future__ import annotations
-
 from support.marks import Marks
 
 RULE = "use = { variant = 2 } }"

@@ -1,7 +1,5 @@
 """Tables and measurements as files; trees as expressions; the fewest programs."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

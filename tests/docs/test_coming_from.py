@@ -1,7 +1,5 @@
 """Each row of docs/coming-from.md: what stands on the right runs, in a project that `init` made."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

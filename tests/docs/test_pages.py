@@ -1,7 +1,5 @@
 """The pages hold: links lead somewhere, commands parse, and the code on them does as they say."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

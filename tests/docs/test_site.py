@@ -1,7 +1,5 @@
 """The manual as a site: no link is broken, and a page loads nothing from another host."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

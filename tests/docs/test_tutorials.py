@@ -3,8 +3,6 @@
 `TUTORIALS_WRITE=1` takes the pictures that were made here over into the pages.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The words that docs/glossary.md forbids are in no help, message, docstring, comment or page."""
 
-from __future__ import annotations
-
 import re
 import tokenize
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ tilusbuild` there. `fake_cuda` is a CUDA toolkit that is fast, journaled and mis
 template tells it to (`support/nvcc_journal.py`). What needs root, or another file system, skips
 with its reason."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

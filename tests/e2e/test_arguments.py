@@ -1,7 +1,5 @@
 """Arguments as kernels have them: opaque pointers, tensors that may be None, strides."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """What a manifest asks of a source, a kernel by its C++ name and a struct's layout: what compilers
 find wrong with it is shown where it is written."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.project import NewProject, head

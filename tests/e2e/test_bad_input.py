@@ -1,7 +1,5 @@
 """What is wrong with the input is told with its place, at once, and nothing is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

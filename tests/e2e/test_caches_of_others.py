@@ -1,7 +1,5 @@
 """`tilusbuild cache …` at directories that are none, and at what is not ours in one that is."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

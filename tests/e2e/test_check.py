@@ -1,7 +1,5 @@
 """`build --check` says whether a build would have anything to do, and writes nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A command whose standard streams are closed, or do not block: it does its work, and says all."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

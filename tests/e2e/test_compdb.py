@@ -1,7 +1,5 @@
 """compile_commands.json: an editor that reads it finds the user's own files."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """Arguments that a kernel reads of `__constant__` variables: declared, compiled, held against the
 code, and passed from Python."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the builds of a project cost, as `tilusbuild report` has it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support import scale

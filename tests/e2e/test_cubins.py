@@ -1,7 +1,5 @@
 """`cache export --layout cubin`: the GPU code alone, and what a launch needs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

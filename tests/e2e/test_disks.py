@@ -1,7 +1,5 @@
 """Caches that cannot be written, or not for long: what is there serves, the rest is said."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

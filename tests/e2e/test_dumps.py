@@ -1,7 +1,5 @@
 """`--dump-ir`, and `cache show` of what it keeps."""
 
-from __future__ import annotations
-
 import pytest
 
 from support import scale

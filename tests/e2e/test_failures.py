@@ -1,7 +1,5 @@
 """Schedules that do not compile are results; compilers that give no answer are asked again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

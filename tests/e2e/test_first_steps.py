@@ -1,7 +1,5 @@
 """A first hour with tilusbuild: make a project, build it, run it, look around."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

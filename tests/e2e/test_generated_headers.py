@@ -1,7 +1,5 @@
 """`generate`: a template to a header for each program, which its source and its headers include."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The build graph: which files are inputs of which scripts, and what became of the programs."""
 
-from __future__ import annotations
-
 from support import scale
 from support.project import NewProject
 

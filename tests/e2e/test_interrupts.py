@@ -1,7 +1,5 @@
 """A build that is stopped, however rudely, leaves no process, no torn entry, and nothing undone."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

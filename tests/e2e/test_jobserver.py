@@ -1,7 +1,5 @@
 """Builds under GNU make: together they run no more compilers than its -j says; tokens go back."""
 
-from __future__ import annotations
-
 import array
 import fcntl
 import os

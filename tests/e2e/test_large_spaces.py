@@ -1,8 +1,6 @@
 """A space of 10^12 points under one rule over all of them: what needs no count is there in seconds,
 and what does says so, and can be stopped."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes that were answered badly once: each is named, and the advice is one that works."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,8 +1,6 @@
 """Another directory, another user, another number of jobs: nothing to do, or the very same
 bytes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

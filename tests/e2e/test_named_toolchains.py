@@ -1,7 +1,5 @@
 """Several toolchains in one build: each program is compiled, hashed and believed with its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

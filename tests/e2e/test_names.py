@@ -1,7 +1,5 @@
 """What `build` prints is what the other verbs take, also where constants and targets differ."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """Anyone can check an entry with the tools that they have; nothing but the inputs is in a name."""
 
-from __future__ import annotations
-
 import subprocess
 
 from support import scale

@@ -1,7 +1,5 @@
 """Spaces, quotes, newlines and letters from anywhere in the names of directories and templates."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`[library.NAME]`: many objects, one product; what is compiled again, and what the product is."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import random

@@ -1,7 +1,5 @@
 """`output` of `[library.NAME]`: a file of its own, and no input of the build that writes it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

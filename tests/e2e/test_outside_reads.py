@@ -1,8 +1,6 @@
 """What the hash of a program does not cover, no compile of it can read: by any spelling, through
 any compiler, in a sandbox and without one. Nothing of it is published."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

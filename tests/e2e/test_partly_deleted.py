@@ -3,8 +3,6 @@
 The oracle is a tree that nobody touched: the same files with the same bytes, and scripts that load.
 What was damaged without being deleted is found as docs/cache.md says."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

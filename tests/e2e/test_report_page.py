@@ -1,8 +1,6 @@
 """The page of `report --html`, in a browser: it opens, asks nobody, shows the JSON's numbers, and
 what is a name in a project is text on it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

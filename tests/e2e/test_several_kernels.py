@@ -1,7 +1,5 @@
 """`[script.NAME.kernels]`: one template, several kernels, each a script with its own arguments."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

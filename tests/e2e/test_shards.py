@@ -1,7 +1,5 @@
 """Shards: machines that build a part each and never talk come, merged, to what one would have."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from typing import Any

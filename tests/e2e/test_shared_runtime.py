@@ -1,7 +1,5 @@
 """`cudart = "shared"`: the library of an `entry` script without a CUDA runtime of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -2,8 +2,6 @@
 again, then the bytes are the same: nvcc and NVRTC would put their process id into the variables'
 names."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,8 +1,6 @@
 """Structs that kernels take by value: what may be passed for one, and that its layout is the one
 that the source has."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`run` and `tune` of kernels that take structs, addresses and strides: what is passed for them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

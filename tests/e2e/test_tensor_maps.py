@@ -1,8 +1,6 @@
 """Tensor maps, clusters and a dependent launch: compiled for Hopper, launched on a driver that
 writes down what it is asked."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

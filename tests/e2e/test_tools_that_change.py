@@ -1,7 +1,5 @@
 """A toolkit that is replaced while it is used: nothing is published under the hash of the first."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`torch = true` and `needed`: libraries for a process that has others, which are not linked."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from importlib.util import find_spec

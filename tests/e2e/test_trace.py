@@ -1,7 +1,5 @@
 """`--trace`: what ran when, as events that trace viewers open; and what a build keeps of it."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each test says how often nvcc's front end ran (`-ptx`), and what came of each kernel.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`-v` prints each command line, `-vv` what the compilers said, too; without, neither is told."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

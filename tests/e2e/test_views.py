@@ -1,7 +1,5 @@
 """A cache as Tilus, TileLang and Hidet lay out theirs."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """What `objects`, `link-libs` and `link-dirs` name, and what is said of what cannot be linked."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

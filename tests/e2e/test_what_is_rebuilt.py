@@ -1,7 +1,5 @@
 """After an edit exactly what depends on it is compiled, and `explain` says why."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

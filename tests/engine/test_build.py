@@ -1,7 +1,5 @@
 """The build loop against doubles: what is compiled, how often, and what the summary says of it."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A build whose programs change while it runs, against doubles."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Admission by memory and load, and the count of processors, read from files of the test's own."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from pathlib import Path

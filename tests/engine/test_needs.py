@@ -1,7 +1,5 @@
 """Programs that need others: compiled when all of those are built, and never before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

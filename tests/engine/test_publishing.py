@@ -1,7 +1,5 @@
 """A slow disk holds no core up: the next compile begins while the last one is published."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Random plans, outcomes, histories and widths against an oracle that knows no threads."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The seam for programs from elsewhere: asked once, answered once, and never waited for in vain."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Several processes build into one real cache and some are killed; a journal tells who compiled."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ctrl-C and its kin, sent to a real process that builds with the real runner."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The states of a program: the table that people read is the one that is checked."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,8 +1,6 @@
 """The order of compiling, played through without a clock: how long it takes and how short its tail
 is, on machines of so many places."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence

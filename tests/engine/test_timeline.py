@@ -1,7 +1,5 @@
 """The timeline of a build: whose steps, who waited for what, and what is too much to keep."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compiles beside each other by tokens of a jobserver: how many run, and that nothing is kept."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

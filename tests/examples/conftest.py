@@ -1,7 +1,5 @@
 """The examples' programs as values: manifest, schedules, rendered source and launch geometry."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib.util

@@ -1,7 +1,5 @@
 """examples/attention: the kernel emulated, against NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

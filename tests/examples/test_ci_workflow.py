@@ -1,7 +1,5 @@
 """The workflow of examples/ci: the words that it runs do on this machine what it says."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

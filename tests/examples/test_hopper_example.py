@@ -1,7 +1,5 @@
 """examples/hopper: its host function against NumPy; tests/gpu calls the kernel."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

@@ -1,7 +1,5 @@
 """examples/library: one object a pair of types, one library, and the numbers of every pair."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 from pathlib import Path

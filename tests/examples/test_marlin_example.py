@@ -1,7 +1,5 @@
 """examples/marlin: the kernels of vLLM's generator, by their C++ names, and their numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from support.cuda_on_cpu.emulator import Kernel

@@ -1,7 +1,5 @@
 """examples/plain: a file that is not a template, and kernels by their C++ names."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

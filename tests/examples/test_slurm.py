@@ -1,7 +1,5 @@
 """`examples/slurm`: its script and prefix with doubles, and on a cluster where there is one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

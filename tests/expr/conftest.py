@@ -1,7 +1,5 @@
 """A C compiler for many expressions at once."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import shutil

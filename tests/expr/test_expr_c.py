@@ -1,7 +1,5 @@
 """The C form: its text, its types, what it refuses, and how it tells of errors."""
 
-from __future__ import annotations
-
 import pytest
 
 from tilusbuild.expr import ExprError, c_prelude, parse

@@ -1,7 +1,5 @@
 """The four forms of an expression against each other, where nobody chose the expressions."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What is an expression and what is not: the whitelist, the limits, the columns of errors."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

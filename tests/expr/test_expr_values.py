@@ -1,7 +1,5 @@
 """What expressions are worth: what each operation means, and the errors where there is no value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the laboratory needs of a machine, and a world for its own tests."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 

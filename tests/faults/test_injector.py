@@ -1,7 +1,5 @@
 """The preloaded seam sees what CPython calls, counts it, and fails the call that it is told to."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

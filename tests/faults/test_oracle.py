@@ -1,8 +1,6 @@
 """The oracle sees each kind of wrong: whatever is planted shows in its column, and nothing else
 does."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A sample of the laboratory's faults, of every group; `make faults` tries them all."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.faults import laboratory

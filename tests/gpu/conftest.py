@@ -1,7 +1,5 @@
 """Tests on a real CUDA device. They need a GPU, nvcc, and PyTorch built for CUDA."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

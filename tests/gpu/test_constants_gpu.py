@@ -1,7 +1,5 @@
 """Constants on the device: what a launch copies is what its kernel reads, also in a graph."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples on the device, called through `load` with PyTorch's tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

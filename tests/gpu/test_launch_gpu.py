@@ -1,7 +1,5 @@
 """What a launch asks for beside a grid and a block, as a kernel on the device sees it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tensor maps on the device: a kernel that reads and writes by them, in clusters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

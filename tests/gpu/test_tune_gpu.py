@@ -1,7 +1,5 @@
 """Tuning on the device."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A sample of every class of hostile inputs. `make hostile` tries more."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Commands of other builds: what is said of a source arrives in the manifest, or in a note."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

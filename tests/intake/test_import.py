@@ -1,7 +1,5 @@
 """`tilusbuild import` of Kernel Tuner scripts and T1 files as a command: manifests that build."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`tilusbuild import` of Kernel Tuner's scripts: what their calls become, and how they end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

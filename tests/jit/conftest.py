@@ -1,7 +1,5 @@
 """A kernel for the host and for GPUs, as a source and as a project, and a cache of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

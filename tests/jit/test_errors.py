@@ -1,7 +1,5 @@
 """What a program in Python gets is what the command line prints, and its parts as attributes."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

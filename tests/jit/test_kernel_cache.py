@@ -1,7 +1,5 @@
 """`KernelCache`: kernels from memory, from disk and from the compiler, through each backend."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """TileLang's words: what they mean here, or what serves instead; none is ignored."""
 
-from __future__ import annotations
-
 import enum
 import json
 import os

@@ -1,7 +1,5 @@
 """A small project to spoil: a manifest that loads, to which tests add what they are about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files that are no manifest: what is wrong, and where."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

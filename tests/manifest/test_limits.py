@@ -1,7 +1,5 @@
 """A manifest of any size is read in time that is linear in it, or refused with a reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

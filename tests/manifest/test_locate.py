@@ -1,7 +1,5 @@
 """The locator against `tomllib`: what it points at is what the parser read from there."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

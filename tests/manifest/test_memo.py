@@ -1,7 +1,5 @@
 """A remembered manifest is the loaded one, or is not there."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys

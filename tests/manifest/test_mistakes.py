@@ -3,8 +3,6 @@
 An entry there is a name, what is appended to the preamble of `conftest.py`, and what is said.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

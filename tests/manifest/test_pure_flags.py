@@ -1,7 +1,5 @@
 """Which flags a manifest may have: those that change what is made of the input, no more."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The example, the schema and the reference page: all keys are in each, and they agree."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

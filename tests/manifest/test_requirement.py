@@ -1,7 +1,5 @@
 """Requirements on a version of nvcc."""
 
-from __future__ import annotations
-
 import pytest
 
 from tilusbuild.manifest.sections import parse_requirement

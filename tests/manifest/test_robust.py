@@ -1,7 +1,5 @@
 """Manifests spoilt at random: each loads, or says in located errors what is wrong with it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

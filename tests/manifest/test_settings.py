@@ -1,7 +1,5 @@
 """Where settings come from, and which of several places wins."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Mapping

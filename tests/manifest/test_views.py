@@ -1,7 +1,5 @@
 """What a target sees of a script: the script's tables with the target's override over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

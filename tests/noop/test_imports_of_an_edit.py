@@ -1,7 +1,5 @@
 """What a build after a template's edit imports and starts: no more than rendering takes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

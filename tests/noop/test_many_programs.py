@@ -1,8 +1,6 @@
 """A build of many programs with nothing to do looks at what was compiled, and not for every file
 that somebody may have deleted by hand: docs/cache.md says who finds that, and how it comes back."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

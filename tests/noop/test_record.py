@@ -1,7 +1,5 @@
 """The record of a build holds exactly as long as nothing changed, and no damage makes it lie."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An entry that a record saw is not read again, as long as its library is the same file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

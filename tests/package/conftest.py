@@ -1,7 +1,5 @@
 """A small list, by hand; and a project of two scripts, built for the cpu under two names."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

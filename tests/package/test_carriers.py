@@ -1,7 +1,5 @@
 """Each carrier, read by the tools that it is for: tar, pip, and what registries check."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io

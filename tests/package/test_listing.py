@@ -1,7 +1,5 @@
 """The file list: one text for one list, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

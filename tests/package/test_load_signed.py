@@ -1,7 +1,5 @@
 """`load` that accepts only what a key signed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

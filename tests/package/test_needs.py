@@ -1,7 +1,5 @@
 """What libraries ask of a host together, and which wheel tag, programs and names follow."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a built project to a package: the same bytes whoever packs; nothing when it cannot be."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Which names a package's files may have."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Signatures: by the key that is asked for, over this very list; anything else is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What writers write is what readers read; and when they fail, nothing has changed."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A project built once for the cpu target, and packages of its cache made by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

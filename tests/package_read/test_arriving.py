@@ -1,7 +1,5 @@
 """Files as they arrive: in any order, each once, each what the list says, and no more than that."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ write no file of more than 64 MB, and may use 60 seconds of a processor. A proce
 of these dies, or raises something that is no `PackageError`, and the test fails.
 """
 
-from __future__ import annotations
-
 import resource
 import struct
 import subprocess

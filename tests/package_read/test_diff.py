@@ -1,7 +1,5 @@
 """What changed: down to the schedule and the line that differs, in packages and caches alike."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

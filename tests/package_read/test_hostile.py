@@ -4,8 +4,6 @@ Each case makes a package that is wrong in one way. It must be refused by `verif
 and by `install` too, which then leaves the cache without a trace of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Installing: only what is missing, all of it or nothing that is used, whoever is killed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -4,8 +4,6 @@ The packages are the marks project's, their scripts described as for other targe
 where follows from the descriptions and the list, as it does in a deployment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -5,8 +5,6 @@ value in the list. Whatever comes of it, `verify` and `install` end in `PackageE
 nothing wrong; what is installed then verifies, and no file appears beside the target.
 PACKAGE_FUZZ=3000 asks for more examples than the usual few."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Programs compiled again by their own `compile.sh`: the same bytes, or which are not."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

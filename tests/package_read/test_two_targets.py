@@ -1,7 +1,5 @@
 """Real code for sm_80 with PTX and for sm_90a, packed by the command and asked about each GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ the two headers, room where only some readers look, what pip believes or an impo
 record made to fit or not. No such wheel may verify, and none may be installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import resource

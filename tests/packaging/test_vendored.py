@@ -1,7 +1,5 @@
 """The one place with code of others: which file, of which release, with which licence."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The wheel holds what a user needs: the code, its types, the shipped templates."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

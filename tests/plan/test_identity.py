@@ -1,7 +1,5 @@
 """The texts of identity: their words, and what each difference is called."""
 
-from __future__ import annotations
-
 import hashlib
 
 from hypothesis import given

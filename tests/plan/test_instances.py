@@ -1,7 +1,5 @@
 """Which constants are an instance: rules over constants alone take instances away."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

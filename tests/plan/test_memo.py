@@ -1,7 +1,5 @@
 """A plan by memo is the plan without it, and renders only what may have changed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What is remembered of a space is what the space gives, and it is given for that space only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

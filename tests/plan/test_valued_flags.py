@@ -1,7 +1,5 @@
 """Compiler arguments with values of the program, and a script's own language standard."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A runner, its commands, and processes to look for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Real GNU make stands in tests/e2e.
 """
 
-from __future__ import annotations
-
 import array
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What a command in a sandbox can open, and what its children can."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

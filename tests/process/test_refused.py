@@ -1,7 +1,5 @@
 """What a runner does when the system refuses it something: it says so, and nothing hangs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -3,8 +3,6 @@
 The tool is the real `nvrtc_command` around a library of ours (`tests/support/nvrtc_library.c`).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

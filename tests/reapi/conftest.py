@@ -1,7 +1,5 @@
 """Users of one remote cache, and an executor before a double."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

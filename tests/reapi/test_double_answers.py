@@ -1,7 +1,5 @@
 """Answers to remote actions, honest and not: what comes in, and lies in every field."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any

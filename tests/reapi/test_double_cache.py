@@ -1,7 +1,5 @@
 """What the servers at hand do not do with blobs: inlined content, early ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The streams of remote actions: lost, silent, queued and cancelled."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Commands on other machines: the same answers, and here whenever those are in trouble."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

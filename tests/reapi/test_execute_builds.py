@@ -1,7 +1,5 @@
 """Builds of which workers compile a part: the same bytes, and all is cancelled there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Programs whose device code NVRTC compiles on other machines: the same bytes, and no answer of a
 worker that cannot do it."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

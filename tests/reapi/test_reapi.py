@@ -1,8 +1,6 @@
 """The Remote Execution API: with a real server, buildbox-casd, and with a double for what it does
 not do."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

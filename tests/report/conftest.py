@@ -1,7 +1,5 @@
 """A terminal in memory and a clock to set."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.build_story import Clock, Screen

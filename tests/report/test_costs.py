@@ -1,7 +1,5 @@
 """What programs cost, in sums and in lists of those that cost most."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tilusbuild.builder.costs import Cost, Usage, costs_text, most, total, totals

@@ -1,7 +1,5 @@
 """What is told of a long count: nothing when it is short, and its end once."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """On GitHub Actions: annotations at the lines that are wrong, and a summary of the step."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

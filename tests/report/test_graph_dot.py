@@ -1,7 +1,5 @@
 """The graph as Graphviz reads it: every name in quotes, whatever it is."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The JSON lines: every event in the schema, and the documents that describe it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The JUnit file: what failed the build fails there, and nothing else does."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The live display on a terminal in memory: what stands there after each draw."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

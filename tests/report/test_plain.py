@@ -1,7 +1,5 @@
 """Plain lines: what is printed, what is left out, and that nothing of it can hurt the build."""
 
-from __future__ import annotations
-
 import io
 import os
 

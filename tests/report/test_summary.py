@@ -1,7 +1,5 @@
 """The last words: what a person reads when something did not build, and when all is well."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

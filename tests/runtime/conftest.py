@@ -1,7 +1,5 @@
 """The built project, and a working directory to change."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A deployment has tvm-ffi and the standard library: the rest cannot even be imported here."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

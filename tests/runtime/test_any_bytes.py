@@ -1,7 +1,5 @@
 """Whatever stands in `script.json` or a dispatch table: a selection, or one of the typed errors."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

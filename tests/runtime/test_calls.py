@@ -1,7 +1,5 @@
 """Calls by position, by name, and with outputs left out mean what the slow functions say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

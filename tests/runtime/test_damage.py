@@ -1,7 +1,5 @@
 """Tables of other devices, edited and torn files, changed libraries: each its own error."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

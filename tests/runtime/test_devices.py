@@ -1,7 +1,5 @@
 """Which instance serves which device, a reason for each that does not; several GPUs at once."""
 
-from __future__ import annotations
-
 import platform
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of element types against NumPy, ml_dtypes, struct and ctypes."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import struct

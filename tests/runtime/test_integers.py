@@ -4,8 +4,6 @@ A choice of a program, and nothing else, is made in int64: a u64 that a dispatch
 is refused above it, and not taken for another size.
 """
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 from collections.abc import Callable

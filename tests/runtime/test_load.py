@@ -1,7 +1,5 @@
 """Finding a script and calling it: places, instances, arguments, outputs."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Names of programs: what is printed reads back as the same, and means it and nothing else."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

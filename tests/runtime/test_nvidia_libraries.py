@@ -1,7 +1,5 @@
 """Libraries of NVIDIA that the loader does not find: from wheels, each with those that it needs."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

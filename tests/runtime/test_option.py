@@ -1,7 +1,5 @@
 """What a program chooses by `tilusbuild.option`: what counts, how long, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Readers' locks: few files for any number of kernels, kept while one of them lives."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

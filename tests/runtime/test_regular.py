@@ -1,7 +1,5 @@
 """Opening what should be a file: never a hang, whatever is there; and nothing opens otherwise."""
 
-from __future__ import annotations
-
 import ast
 import os
 import socket

@@ -1,7 +1,5 @@
 """The rules that builder and deployment share: architectures, buckets, expressions, names."""
 
-from __future__ import annotations
-
 import json
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Files of another user that nobody named: not believed, and it is said whose they are."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

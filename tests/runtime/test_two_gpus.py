@@ -3,8 +3,6 @@
 What was chosen is seen in the launch: each schedule has a block size of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`scripts/measure.py` counts what it says, at any revision, and holds the tree to its budget."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Signatures: what a type's text means, which arguments are dimensions, what is refused where."""
 
-from __future__ import annotations
-
 import pytest
 
 from tilusbuild.expr import Expr

@@ -1,7 +1,5 @@
 """Each of the published spaces; and both ways in which a small one is found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Points decoded by columns are those of the definition, one by one: value, type and sign."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Mapping

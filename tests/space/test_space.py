@@ -1,7 +1,5 @@
 """What a space offers and what it says when something is wrong with it."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random small spaces against the definition: every combination, every rule, one by one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 

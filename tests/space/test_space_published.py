@@ -1,7 +1,5 @@
 """The published spaces: their counts, their order, and the same points as by brute force."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """T1 files: what is read, and that nothing in them is run."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Moments by the clock that stamps files: never later than they are, whatever our own says."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """Digests remembered, also between runs: read once, written once, and never a stale answer."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An envelope gives the body that was wrapped, or nothing: no error and no other body."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Directories that appear by one rename, and what becomes of those that were there before."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

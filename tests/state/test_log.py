@@ -1,7 +1,5 @@
 """The state log: whatever happens to the file costs work and never a wrong answer."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

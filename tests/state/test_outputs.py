@@ -1,8 +1,6 @@
 """What a user names is written to: files in one step, links to their end, and nothing replaced that
 is not a file."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

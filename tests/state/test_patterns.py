@@ -1,7 +1,5 @@
 """Given a tree and a pattern, the matches are those of Python's `glob`, and looking has an end."""
 
-from __future__ import annotations
-
 import glob
 import os
 import random

@@ -1,7 +1,5 @@
 """The one stamp and its rule, and every copy of them held against one table of cases."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Directories in TMPDIR: none is left, also of a command that was killed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

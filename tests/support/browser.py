@@ -1,7 +1,5 @@
 """A browser without a window, driven by Selenium: what a page says, does and asks the network."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A terminal in memory, a clock to set, and events to report."""
 
-from __future__ import annotations
-
 import io
 import re
 from typing import Any

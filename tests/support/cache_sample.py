@@ -1,7 +1,5 @@
 """Programs, headers and scripts to publish in a cache."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """buildbox-casd, a server of the Remote Execution API, on the loopback: killed, stopped and started
 again with what it holds."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The closure of one source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ two thirds off each that follows. One in thirty-two is started as a user would; 
 to be interrupted or looked at (`start`) always is.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

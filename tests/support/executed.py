@@ -1,7 +1,5 @@
 """An executor of remote actions whose workers are proved, before a double."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -7,8 +7,6 @@
 A program that no rule answers is not installed: `FileNotFoundError`, as from the real runner.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """A package that has the parts of torch's that count, and a project with an operator."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

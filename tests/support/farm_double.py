@@ -4,8 +4,6 @@ inlines, ends uploads early, breaks off, and lies wherever it is told to.
 Blobs and records are kept in memory. Actions are not run: `work` says what comes of one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

@@ -6,8 +6,6 @@
 Counting starts at 1; without `at` it only counts. `halfway` lets a write do half of its work first.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

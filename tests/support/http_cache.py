@@ -1,8 +1,6 @@
 """A server of `/ac` and `/cas` that takes anything, as a web server with WebDAV does, and a line to
 a server that delays, cuts, throttles and flips what passes."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

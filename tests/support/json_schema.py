@@ -1,7 +1,5 @@
 """As much of JSON schema as our own schemas use: of the manifest, and of the lines of `--json`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

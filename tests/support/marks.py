@@ -6,8 +6,6 @@ programs 0 to 3; rules and default are in the manifest below.
 A conftest imports the fixtures that its tests use.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

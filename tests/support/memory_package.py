@@ -1,7 +1,5 @@
 """A package that tests hold in memory, honest or not: the double of `package.reader.Reader`."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 

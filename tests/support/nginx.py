@@ -1,7 +1,5 @@
 """nginx with WebDAV as `tests/remote/nginx.conf` has it: a remote cache that takes anything."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

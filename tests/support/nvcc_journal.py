@@ -5,8 +5,6 @@
 Its compiles take milliseconds, are journaled in `DIRECTORY/journal`, and can be told to fail,
 crash, hang and more: see the C++ file."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A library of two C++ sources, one of C, and two programs of a script, for the cpu target."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

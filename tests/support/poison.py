@@ -1,7 +1,5 @@
 """Another library under a program's name, listed as it should be: only a compile can tell."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from support.http_cache import HttpCache

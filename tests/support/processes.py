@@ -1,7 +1,5 @@
 """Processes that tests start, wait for, kill, and see gone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

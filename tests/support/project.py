@@ -1,7 +1,5 @@
 """A project in a directory, to change and to build with the command line."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping

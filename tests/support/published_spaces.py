@@ -4,8 +4,6 @@ Dedispersion, MicroHH and Hotspot as in the benchmark suite of python-constraint
 the CLBlast GEMM as in the autotuning benchmark hub. Their numbers of valid points are published.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Recipes of a saxpy, a toolchain of this machine's tools, and modules to compile or link."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A bench that plays recorded answers, and work made of nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import random

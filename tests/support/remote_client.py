@@ -1,8 +1,6 @@
 """The client of a remote cache, called as the engine calls it: every program is answered once, and
 whatever a server does, only whole entries stay."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Fixtures: users of one project, each with a path and a cache of their own, and a server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

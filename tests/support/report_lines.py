@@ -1,7 +1,5 @@
 """Lines of `report --json` to draw: of any size, with names that would be markup if they could."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tilusbuild.builder.costs import ComparedLine, Cost, Figures, Usage, total

@@ -1,7 +1,5 @@
 """The project that most tests of the command line build: `y = a * x`, for the host or a GPU."""
 
-from __future__ import annotations
-
 from support.project import Project
 
 TEMPLATE = """\

@@ -1,7 +1,5 @@
 """Manifests spoilt at random: many are still right."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

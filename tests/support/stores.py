@@ -1,7 +1,5 @@
 """A remote cache of each kind, empty: casd, nginx, which takes anything, and a directory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

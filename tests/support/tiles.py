@@ -1,7 +1,5 @@
 """A kernel of Hopper's: tiles come and go by tensor maps, in clusters, after a dependent launch."""
 
-from __future__ import annotations
-
 from support.project import head
 
 MANIFEST = (

@@ -1,7 +1,5 @@
 """What lies below a directory, to compare before and after."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -9,8 +9,6 @@ What is printed is compared with times, hashes and widths of columns taken off; 
 for anything, on a line of its own for any lines.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Toolkits and a host compiler made of small files, and a runner that speaks for them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """NVRTC: where it is looked for, what makes it one, and what it is called in a fingerprint."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

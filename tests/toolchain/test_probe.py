@@ -1,7 +1,5 @@
 """What tools are asked, they answer with a TMPDIR of their own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

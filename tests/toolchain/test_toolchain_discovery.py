@@ -1,7 +1,5 @@
 """The search for compilers on made-up machines: its order, what it refuses, what it remembers."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

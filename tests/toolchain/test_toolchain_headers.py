@@ -1,7 +1,5 @@
 """Which headers are in every fingerprint, and when the others come in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """This machine's own toolkit: found, whole, known by content, usable in its environment."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

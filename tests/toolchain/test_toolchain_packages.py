@@ -1,7 +1,5 @@
 """Packages of headers and NVIDIA's wheels, found without importing anything."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Projects that are tuned by the command line, and libraries to time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

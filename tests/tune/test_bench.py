@@ -1,7 +1,5 @@
 """A real worker process, and libraries that do to it what kernels do."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

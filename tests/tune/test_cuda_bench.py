@@ -3,8 +3,6 @@
 What cannot be seen here: how a real device behaves. tests/gpu has that.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

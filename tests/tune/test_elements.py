@@ -1,7 +1,5 @@
 """Outputs compared element by element, with NumPy and without: the same answers."""
 
-from __future__ import annotations
-
 import math
 import struct
 

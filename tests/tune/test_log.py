@@ -1,7 +1,5 @@
 """The log of samples: what a kill leaves of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The choice for a case, on recorded timings."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

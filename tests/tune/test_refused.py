@@ -1,7 +1,5 @@
 """A program that computed wrong or crashed at any size is chosen nowhere until it is rebuilt."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

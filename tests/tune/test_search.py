@@ -1,7 +1,5 @@
 """Which programs are looked at when the budget does not suffice for all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.recorded_bench import make_work

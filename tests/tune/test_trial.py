@@ -1,7 +1,5 @@
 """Generated inputs, types that NumPy does not have, and the comparison with a reference."""
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref

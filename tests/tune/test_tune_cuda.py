@@ -1,7 +1,5 @@
 """`tilusbuild tune` for a GPU: real compiler, real libraries, a made up driver (fake_gpu.c)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

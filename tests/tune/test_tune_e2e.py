@@ -1,7 +1,5 @@
 """`tilusbuild tune` on the cpu target, from the manifest to a call through the table."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

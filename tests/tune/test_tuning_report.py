@@ -1,7 +1,5 @@
 """What people see while a tuning goes on."""
 
-from __future__ import annotations
-
 import io
 
 from tilusbuild.report.tuning import TuningReporter

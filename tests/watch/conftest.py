@@ -3,8 +3,6 @@
 `watch(project, …)` starts one whose events a test waits for: nothing here sleeps to be in time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Which parts of a plan a change is about."""
 
-from __future__ import annotations
-
 import pytest
 
 from tilusbuild.watch.dependencies import Change, Dependencies, affected, is_editor_temp_file

@@ -1,7 +1,5 @@
 """What `--exec` runs: its variables, a long list, and its end."""
 
-from __future__ import annotations
-
 import queue
 import re
 from collections.abc import Iterator

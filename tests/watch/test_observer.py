@@ -1,7 +1,5 @@
 """Hints from the real operating system: they come for what matters, and not for what does not."""
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -1,7 +1,5 @@
 """What a look finds, on real files, with time stamps and the clock set by the test."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

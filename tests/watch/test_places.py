@@ -1,7 +1,5 @@
 """Which directories are watched, and where events are not to be had."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

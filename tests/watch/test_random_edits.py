@@ -5,8 +5,6 @@ builds end. Then everything that no script needs any more is collected, and the 
 with that of a build of a copy, byte for byte.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

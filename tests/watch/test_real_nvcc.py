@@ -1,7 +1,5 @@
 """With NVIDIA's own compiler: a mistake in a kernel's code is told with its place, and mended."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is written for which event, to a stream in memory."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The debounce, with a clock of numbers."""
 
-from __future__ import annotations
-
 from tilusbuild.watch.change_detector import Debounce
 
 

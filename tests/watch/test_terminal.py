@@ -1,7 +1,5 @@
 """On a terminal of tmux: the live screen, and Ctrl-C in a build."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

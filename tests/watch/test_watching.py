@@ -1,7 +1,5 @@
 """A real `tilusbuild watch`: what a save leads to, and what it does not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

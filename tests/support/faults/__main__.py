@@ -3,8 +3,6 @@
 Prints a table of what was tried and what was wrong, and how to try each wrong one again. Exits with
 1 when anything was."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

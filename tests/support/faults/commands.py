@@ -1,7 +1,5 @@
 """Commands of tilusbuild that a fork server runs (`server.py`), as the laboratory sees them."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

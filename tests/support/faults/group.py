@@ -1,7 +1,5 @@
 """What a group of faults is: names that can be tried, each by itself and again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Protocol

@@ -8,8 +8,6 @@
 Without `at` the calls are only counted: `log` has the kind of each, in order.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

@@ -1,7 +1,5 @@
 """Runs faults of several groups in several worlds at once, and counts what was wrong."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

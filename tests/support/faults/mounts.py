@@ -1,7 +1,5 @@
 """Disks in the room of a world, in a mount namespace of the process that has the world."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import time

@@ -6,8 +6,6 @@ that the project needs; every byte is a clean build's; no process and no file is
 printed a traceback; the exit status is a documented one, and a failure says why.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """All groups, by name."""
 
-from __future__ import annotations
-
 from support.faults.group import Group
 from support.faults.groups import (
     calls,

@@ -1,7 +1,5 @@
 """The commands that faults are tried on: every verb that changes a tree."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -18,8 +18,6 @@ The server reads a request a line (JSON) and writes an answer a line:
 
 It is a script of its own process: `Server` starts it and speaks to it."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import functools

@@ -13,8 +13,6 @@ Every trial starts from a copy of a *base*, a state of cache, home and output th
 same in each trial, so that what is published can be compared byte for byte with a clean build's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

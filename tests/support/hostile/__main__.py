@@ -4,8 +4,6 @@
 seed as it comes; `--only CLASS --trial SEED` runs that one again.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import shutil

@@ -1,7 +1,5 @@
 """Flags: those of each tool's own `--help`, with values that write, read, run or break out."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess

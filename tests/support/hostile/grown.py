@@ -4,8 +4,6 @@ The keys, their examples and their types are those of the manifest's own schema,
 learns is tried from then on.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import cache

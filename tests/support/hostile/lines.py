@@ -1,7 +1,5 @@
 """Command lines from the parser's own declarations, and machines that are short of something."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -1,8 +1,6 @@
 """Manifests: a right one that grows by its schema, changed in its values by what each place may
 hold, and in its text."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,8 +1,6 @@
 """Packages in every format: directories changed with a knowledge of what is in them, archives in
 their bytes. What is inside of archives is changed by `package_read/test_reading_fuzz.py`."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

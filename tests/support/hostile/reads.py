@@ -5,8 +5,6 @@ whoever looks for it in the text. The oracle (`tests/hostile/test_reads.py`) kno
 edits the files.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

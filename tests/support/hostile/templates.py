@@ -1,8 +1,6 @@
 """Templates by Jinja2's grammar: statements and expressions in each other. What makes a text or a
 number of any length in one step is not among them: a rendering does not bound that."""
 
-from __future__ import annotations
-
 import random
 
 from support.hostile.manifests import BASE, damaged, text

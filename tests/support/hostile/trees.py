@@ -1,7 +1,5 @@
 """Cache trees: one that a build made, with links, FIFOs, sockets and garbage at any level."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

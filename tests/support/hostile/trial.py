@@ -5,8 +5,6 @@ the place, nothing that acts on a terminal, nothing outside touched, no code run
 TMPDIR, and, for what is refused, little memory and time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 A dry run counts the calls; a fault is a scenario, the number of the call in it, and the errno. The
 process is killed at each of them in the same way: before it, and half way through a write."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -3,8 +3,6 @@
 A script is edited and built; while its compilers run, a second script that was up to date is edited
 too, to a text of the same length. Whatever the clocks say, the next build must see that."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each fault is one of the faults of `nvcc_journal.cc` or `host_tool.sh`, on the f
 one that tries it again too, or on several at once. What tools print when the machine fails them is
 collected here from strerror and from what nvcc, gcc, ld and sh say."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ A file that only saves work may cost time and nothing else. A file of an entry i
 `cache verify`, whose advice (`--repair`) makes the cache whole again; a build takes nothing of it
 that its own promise (docs/cache.md) does not allow."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ between them, and any of them killed at any instant. A life is its seed.
 While it goes on no command may fail but for what it was given (a signal, a cache that is busy), and
 each program is compiled once for as long as nobody removes it. At the end the oracle judges."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -2,8 +2,6 @@
 not yet on the disk is gone. An ext4 image on a loop device is shut down as by the plug
 (`FS_IOC_SHUTDOWN` without a flush of its log), mounted again, and judged."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,8 +1,6 @@
 """System calls that strace makes fail, in a command and in everything that it starts: the warden,
 the compilers, the shells. The preloaded seam reaches tilusbuild alone; this one reaches all."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
