@@ -237,9 +237,7 @@ def test_a_script_that_is_loaded_stays_with_its_programs(cache: Tree, sample: Sa
     assert [item.name.split("/")[0] for item in collect_garbage(cache).removed] == removed
 
 
-def test_a_reader_waits_for_a_collection_and_then_finds_nothing(
-    cache: Tree, sample: Sample, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_reader_waits_for_a_collection_and_then_finds_nothing(cache, sample, monkeypatch):
     """Given a collection that is about to remove a script, when a reader asks for it, then the
     reader goes on only when it is removed."""
     sample.program("old")

@@ -117,9 +117,7 @@ def test_built_in_one_cache_and_failed_in_another_is_an_error(cache: Tree, sampl
     assert "is built, and failed" in refused.what
 
 
-def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(
-    cache: Tree, sample: Sample, shards
-):
+def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(cache, sample, shards):
     stage = Stage(cache)
     os.mkdir(os.path.join(stage.path, "module"))
     here = shards[0].cache.program_path(shards[0].hash("a"))

@@ -204,9 +204,7 @@ def _somebody_elses(path: Path) -> Path:
         (_somebody_elses, "not a cache of tilusbuild: it holds 'setup.py'"),
     ],
 )
-def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(
-    tmp_path: Path, make, reason
-):
+def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path, make, reason):
     cache = Tree(str(make(tmp_path / "place")))
     before = snapshot(str(tmp_path))
     for use in (Tree.ensure, Stage, verify_cache, collect_garbage, clear_cache, cache_stats):

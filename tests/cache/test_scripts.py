@@ -18,9 +18,7 @@ from tilusbuild.cache.verify import verify_cache
 from tilusbuild.runtime.sealed import CorruptFileError
 
 
-def test_a_script_directory_is_named_by_its_text_and_links_its_programs(
-    cache: Tree, sample: Sample
-):
+def test_a_script_directory_is_named_by_its_text_and_links_its_programs(cache, sample):
     for name, status in (("a", "built"), ("b", "failed"), ("c", "pruned")):
         sample.program(name, status)
     path = Path(publish_script(cache, sample.record(["a", "b", "c", "d"])))

@@ -41,9 +41,7 @@ def locks_of_stages(cache: Tree) -> list[str]:
     return [name for name in os.listdir(cache.locks.path) if name.startswith("stage-")]
 
 
-def test_programs_that_follow_each_other_share_a_directory_and_a_lock(
-    cache: Tree, disk: FaultyDisk
-) -> None:
+def test_programs_that_follow_each_other_share_a_directory_and_a_lock(cache, disk) -> None:
     stages = Stages(cache)
     publish(cache, stages.make(), "first")
     used = staging(cache)

@@ -119,9 +119,7 @@ def test_every_verb_and_option_is_offered(directory: Path, shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", _LISTING)
-def test_the_projects_scripts_and_an_options_values_are_offered(
-    directory: Path, shell: str
-) -> None:
+def test_the_projects_scripts_and_an_options_values_are_offered(directory, shell) -> None:
     named = ["tilusbuild build s", "tilusbuild run s", "tilusbuild cache show s"]
     lines = [*named, "tilusbuild build --level ", "tilusbuild completions "]
     *scripts, levels, shells = offered(directory, shell, lines)

@@ -1,7 +1,5 @@
 """What the compile tests share: recipes, a toolchain of this machine's tools, the fake driver."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

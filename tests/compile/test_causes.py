@@ -4,8 +4,6 @@ The outputs are real ones, of nvcc 13.0, NVRTC 13.0, g++ 12 and binutils 2.40, w
 private directory taken out as a compile does.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -162,9 +160,7 @@ def test_a_diagnosis_of_the_program_is_a_verdict(status: int, log: str) -> None:
         (0, "warning: No space left on device", None),
     ],
 )  # fmt: skip
-def test_whatever_else_ended_a_step_is_an_accident(
-    status: int, log: str, cause: Cause | None
-) -> None:
+def test_whatever_else_ended_a_step_is_an_accident(status, log, cause) -> None:
     assert ended(status, log) == cause
 
 
@@ -193,9 +189,7 @@ REPORTS = (
     tool=st.sampled_from(("nvcc", "g++", "cc1plus", "as", "ld", "ptxas", "cicc", "nvrtc")),
     before=st.lists(st.sampled_from(["", *(log for _, log in DIAGNOSES)]), max_size=2),
 )
-def test_no_report_of_a_failed_call_is_ever_a_verdict(
-    report: str, text: str, name: str, tool: str, before: list[str]
-) -> None:
+def test_no_report_of_a_failed_call_is_ever_a_verdict(report, text, name, tool, before) -> None:
     """Wherever it points, whichever call failed, whatever was diagnosed besides."""
     log = "\n".join([*before, report.format(tool=tool, name=name, text=text)])
     assert ended(1, log) not in (Cause.SOURCE, None)

@@ -1,7 +1,5 @@
 """A program's compile as editors are told it: no placeholder, no copy of a directory, no output."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

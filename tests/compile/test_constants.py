@@ -1,7 +1,5 @@
 """Variables of device code, held against the arguments that are copied to them."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The template's own function is compared with the declaration: C linkage would link anything."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

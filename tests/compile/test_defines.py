@@ -1,8 +1,6 @@
 """A define arrives in the compiled program byte by byte, whatever reads it on the way: a shell of
 nvcc's, NVRTC, gcc, and the shell that runs `compile.sh`. Nothing in it is run."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -4,8 +4,6 @@ The oracle is the number of parameters: no two kernels of a source have the same
 the compiled kernel against the declared arguments fails for every kernel but the one asked for.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 from pathlib import Path

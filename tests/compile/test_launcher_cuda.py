@@ -1,7 +1,5 @@
 """The kernel pipeline's launcher against a driver that writes down what it is asked."""
 
-from __future__ import annotations
-
 import os
 import types
 

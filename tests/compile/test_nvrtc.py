@@ -1,7 +1,5 @@
 """Programs whose device code NVRTC compiles: the same bytes, the same checks, the same messages."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -5,8 +5,6 @@ with macros, counters and names of files. One process compiles them in an order 
 precompiled headers, another one from their text alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

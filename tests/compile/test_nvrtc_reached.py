@@ -1,7 +1,5 @@
 """Programs of which NVRTC keeps variables that no kernel reaches: assembled without them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

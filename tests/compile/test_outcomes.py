@@ -1,7 +1,5 @@
 """What a compile makes of compilers that refuse, crash, hang, lie, or hold too much."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """The three pipelines with real compilers: what they make, what it needs, that it loads."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from typing import Any

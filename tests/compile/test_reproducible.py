@@ -1,8 +1,6 @@
 """The same bytes from any directory, with any toolkit's place and any file times; `compile.sh`
 too."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Which programs other machines may compile: all but those that say why not."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.recipes import make_recipe

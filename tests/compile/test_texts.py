@@ -1,7 +1,5 @@
 """The pure parts: geometry, the launcher's text, steps, logs, the store of launchers."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 
@@ -134,9 +132,7 @@ class TestSteps:
         names = [step.name for step in steps(make_recipe(flags=("-lineinfo",)))]
         assert names == ["ptx", "names", "device", "image", "launcher", "link"]
 
-    def test_script_and_options_say_the_same_commands(
-        self,
-    ):
+    def test_script_and_options_say_the_same_commands(self):
         made = make_recipe("cpu")
         script = compile_script(made, ["source.cu"], "ab" * 32, [])
         commands = [line for line in script.splitlines() if line.startswith("run ")]

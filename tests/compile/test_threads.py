@@ -1,7 +1,5 @@
 """Which of nvcc's commands are told where to ask for leave, and how."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.fake_runner import FakeRunner, finished

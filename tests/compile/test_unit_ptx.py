@@ -1,7 +1,5 @@
 """Given the PTX of a unit, when a program takes its own of it, then no other kernel is in it."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

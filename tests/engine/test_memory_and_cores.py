@@ -85,9 +85,7 @@ def test_an_unknown_compile_is_reckoned_with_a_guess(files: Files) -> None:
     assert not room.admits(None, [0] * (16 * GIB // UNKNOWN_PEAK))
 
 
-def test_memory_taken_by_others_and_beyond_our_estimate_counts(
-    files: Files,
-) -> None:
+def test_memory_taken_by_others_and_beyond_our_estimate_counts(files) -> None:
     room = files.memory
     files.write("proc/meminfo", f"MemAvailable: {GIB // 1024} kB\n")
     assert not room.admits(2 * GIB, [GIB])

@@ -34,9 +34,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[FakeJob], set[str]]:
 
 
 @given(graphs(), st.integers(1, 5), st.sets(st.integers(0, 11)))
-def test_what_needs_others_comes_after_them_or_not_at_all(
-    graph: tuple[list[FakeJob], set[str]], width: int, before: set[int]
-) -> None:
+def test_what_needs_others_comes_after_them_or_not_at_all(graph, width, before) -> None:
     jobs, broken = graph
     store = FakeStore()
 

@@ -46,9 +46,7 @@ def compiler_of(outcomes: dict[str, str]) -> FakeCompiler:
 
 @settings(deadline=None, max_examples=150)
 @given(plans(), st.integers(1, 9), st.sets(st.integers(0, 30)), st.data())
-def test_a_build_gives_what_each_program_gives_alone(
-    plan: tuple[dict[str, str], list[FakeJob]], width: int, before: set[int], data: st.DataObject
-) -> None:
+def test_a_build_gives_what_each_program_gives_alone(plan, width, before, data) -> None:
     outcomes, jobs = plan
     store, history = FakeStore(), History(None)
     known = [job for job in jobs if job.index in before]
@@ -100,9 +98,7 @@ def test_a_build_gives_what_each_program_gives_alone(
 
 @settings(deadline=None, max_examples=40)
 @given(plans(), st.integers(1, 4), st.integers(2, 4))
-def test_builders_that_share_a_store_never_compile_a_program_twice(
-    plan: tuple[dict[str, str], list[FakeJob]], width: int, builders: int
-) -> None:
+def test_builders_that_share_a_store_never_compile_a_program_twice(plan, width, builders) -> None:
     outcomes, jobs = plan
     answered = {"built", "failed", "pruned"}
     outcomes = {text: s if s in answered else "failed" for text, s in outcomes.items()}

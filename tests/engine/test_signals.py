@@ -99,9 +99,7 @@ def environment(pid: str) -> str:
         return ""
 
 
-def test_the_second_signal_ends_the_process_at_once(
-    start: Callable[..., subprocess.Popen[str]],
-) -> None:
+def test_the_second_signal_ends_the_process_at_once(start) -> None:
     builder = start("stubborn")
     builder.send_signal(signal.SIGINT)
     assert next(events(builder.stdout))["event"] == "stopping"
@@ -109,9 +107,7 @@ def test_the_second_signal_ends_the_process_at_once(
     assert builder.wait() == -signal.SIGINT
 
 
-def test_a_signal_that_our_starter_ignores_stays_ignored(
-    start: Callable[..., subprocess.Popen[str]],
-) -> None:
+def test_a_signal_that_our_starter_ignores_stays_ignored(start) -> None:
     builder = start(ignored=signal.SIGHUP)
     builder.send_signal(signal.SIGHUP)
     builder.send_signal(signal.SIGTERM)

@@ -36,9 +36,7 @@ def together(most: int) -> tuple[FakeCompiler, list[int]]:
 @pytest.mark.parametrize(
     ("tokens", "width", "most"), [(0, 4, 1), (1, 4, 2), (3, 4, 4), (9, 4, 4), (9, 1, 1)]
 )
-def test_the_first_needs_no_token_and_each_further_compile_holds_one(
-    tokens: int, width: int, most: int
-) -> None:
+def test_the_first_needs_no_token_and_each_further_compile_holds_one(tokens, width, most) -> None:
     source = FakeTokens(tokens)
     compiler, seen = together(most)
     result = build(

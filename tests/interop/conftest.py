@@ -4,8 +4,6 @@ The layouts, names and texts are those that the systems wrote for small kernels;
 `tests/binary/data/library.so`, which holds a cubin for sm_90a, and the cubin by itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

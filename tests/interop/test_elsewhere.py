@@ -1,8 +1,6 @@
 """Nothing in a foreign cache leads gc or install out of it: links, FIFOs and mounts at every level.
 The oracle: what lies outside is as it was, each inode, time and size of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -68,9 +66,7 @@ def test_no_link_or_fifo_leads_outside(make_at: MakeAt, system: str, data: st.Da
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_each_directory_as_a_link_hides_what_is_behind_it(
-    make_at: MakeAt, system: str, tmp_path: Path
-) -> None:
+def test_each_directory_as_a_link_hides_what_is_behind_it(make_at, system, tmp_path) -> None:
     root = make_at(system, tmp_path / "cache")
     for number, first in enumerate(sorted(os.listdir(root))):
         (tmp_path / f"out {number}").mkdir()

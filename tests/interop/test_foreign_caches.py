@@ -1,7 +1,5 @@
 """Foreign caches: recognised by content, listed, verified, cleaned up."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -73,13 +71,7 @@ def test_what_each_entry_is(make: Made) -> None:
     ],
     ids=["cut short", "emptied", "removed"],
 )
-def test_a_damaged_library_is_found(
-    system: str,
-    damage: Callable[[Path], object],
-    said: tuple[str, ...],
-    make: Made,
-    problems: Problems,
-) -> None:
+def test_a_damaged_library_is_found(system, damage, said, make, problems) -> None:
     made = make(system)
     for suffix in ("*.so", "*.cubin"):
         for library in made.rglob(suffix):

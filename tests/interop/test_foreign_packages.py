@@ -1,7 +1,5 @@
 """Foreign caches, packed here and installed there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -191,9 +189,7 @@ def test_a_place_that_cannot_be_written(make: Made, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("system", ["tilus", "tilelang", "hidet"])
-def test_a_link_in_the_place_is_refused(
-    make: Made, tmp_path: Path, system: str, depth: int
-) -> None:
+def test_a_link_in_the_place_is_refused(make, tmp_path, system, depth) -> None:
     """Each directory above an entry, from the first on."""
     package = packed(make(system), tmp_path / "dist")
     units = sorted(cache_of(listed(package)).units)

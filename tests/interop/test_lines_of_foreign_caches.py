@@ -1,11 +1,7 @@
 """With `--json` every line about a foreign cache is one that its verb declares."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +13,7 @@ SCHEMA = events_schema.schema()
 
 
 @pytest.mark.parametrize("system", ["tilus", "triton"])
-def test_the_lines_of_each_verb(
-    system: str,
-    make: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
-) -> None:
+def test_the_lines_of_each_verb(system, make, tmp_path, monkeypatch, capsys) -> None:
     made = make(system)
     monkeypatch.chdir(tmp_path)
     seen: dict[str, list[str]] = {}

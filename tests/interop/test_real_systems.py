@@ -5,8 +5,6 @@ carried to another place, where the real system finds them.
 GPU that is not there, Hidet for the host. Tilus has to be told that there is a GPU.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import shutil

@@ -139,9 +139,7 @@ def call(site: Path, tmp_path: Path) -> str:
     return done.stdout.strip()
 
 
-def test_python_tvm_ffi_and_the_wheel_are_enough_and_tilusbuild_finds_it(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_python_tvm_ffi_and_the_wheel_are_enough_and_tilusbuild_finds_it(packed, tmp_path) -> None:
     site = installed(sorted(packed.glob("*.whl")), tmp_path / "site")
     assert call(site, tmp_path) == "[12.0, 22.0, 32.0] rule: n <= 4"
     code = (
@@ -188,9 +186,7 @@ def test_the_layouts_blobs_are_what_they_are_named_by(packed: Path) -> None:
     assert len(list((layout / "blobs/sha256").iterdir())) == len(named) + 1
 
 
-def test_a_new_version_has_new_layers_only_where_something_changed(
-    project: Any, packed: Path
-) -> None:
+def test_a_new_version_has_new_layers_only_where_something_changed(project, packed) -> None:
     template = project.directory / "double.cu.j2"
     template.write_text(template.read_text() + "// changed\n")
     project.run("build")

@@ -128,9 +128,7 @@ def test_a_list_that_would_not_be_read_is_not_written(listed: FileList) -> None:
 
 
 @given(data=st.data())
-def test_any_change_of_a_byte_is_refused_or_is_another_list(
-    listed: FileList, data: st.DataObject
-) -> None:
+def test_any_change_of_a_byte_is_refused_or_is_another_list(listed, data) -> None:
     text = bytearray(listed.encode())
     at = data.draw(st.integers(0, len(text) - 1))
     text[at] ^= 1 << data.draw(st.integers(0, 7))

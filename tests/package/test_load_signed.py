@@ -60,9 +60,7 @@ def loaded(directory: Path, key: Path) -> Any:
     return script
 
 
-def test_load_asks_for_the_signature(
-    package: Path, key: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_asks_for_the_signature(package, key, monkeypatch) -> None:
     with pytest.raises(LoadError, match="is not signed by"):
         load(script_of(package), where=package, signed_by=str(key.with_name("other.pub")))
     monkeypatch.setenv("TILUSBUILD_REQUIRE_SIGNED", str(key.with_name("other.pub")))
@@ -108,9 +106,7 @@ def test_a_statement_of_another_kind_or_subject_is_refused(
         loaded(package, key)
 
 
-def test_two_signers_at_once_are_a_mistake(
-    package: Path, key: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_signers_at_once_are_a_mistake(package, key, capsys) -> None:
     for more in (["--identity", "a@b.c", "--issuer", "https://i"], ["--issuer", "https://i"]):
         for verb in ("verify", "install"):
             assert main([verb, str(package), "--key", str(key), *more]) == 2

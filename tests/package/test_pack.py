@@ -28,9 +28,7 @@ def listed(directory: Path) -> FileList:
     return parse((directory / STEM / "tilus-package.json").read_bytes())
 
 
-def test_another_path_umask_user_and_time_give_the_same_bytes(
-    project: Any, packed: Path, tmp_path: Path
-) -> None:
+def test_another_path_umask_user_and_time_give_the_same_bytes(project, packed, tmp_path) -> None:
     shutil.move(project.directory, tmp_path / "elsewhere")
     moved = type(project)(tmp_path / "elsewhere")
     before = os.umask(0o077)
@@ -181,9 +179,7 @@ def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -
         ((), {"SOURCE_DATE_EPOCH": "4354819200"}, "at most 4354819199"),
     ],
 )
-def test_bad_input_is_told(
-    project: Any, words: tuple[str, ...], env: dict[str, str], said: str
-) -> None:
+def test_bad_input_is_told(project, words, env, said) -> None:
     done = project.run("package", *words, status=2, **env)
     assert said in done.err
 

@@ -71,9 +71,7 @@ def test_limits_are_the_lists_size_and_the_ratio(hand: Hand) -> None:
                 check_limits(hand.listing, reader, limits)
 
 
-def test_programs_that_come_in_pieces_wait_in_bounded_memory(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_come_in_pieces_wait_in_bounded_memory(hand, monkeypatch) -> None:
     """Given all libraries first and their texts after, when they are too much to wait for."""
     files = [file for layer in held(hand) for file in layer]
     files.sort(key=lambda file: not file[0].endswith("lib.so"))

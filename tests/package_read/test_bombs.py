@@ -162,7 +162,5 @@ def test_a_sparse_terabyte_in_a_directory(hand: Hand, tmp_path: Path) -> None:
     assert refusals(path) == ["ChangedFile", "ChangedFile"]
 
 
-def test_a_package_that_is_right_is_taken_within_the_same_limits(
-    hand: Hand, carrier: str, tmp_path: Path
-) -> None:
+def test_a_package_that_is_right_is_taken_within_the_same_limits(hand, carrier, tmp_path) -> None:
     assert refusals(hand.write(carrier, tmp_path)) == ["accepted", "accepted"]

@@ -47,9 +47,7 @@ def test_an_edit_of_a_template(own_project: Project, hand: Hand, tmp_path: Path)
     ]
 
 
-def test_schedules_and_scripts_that_come_and_go(
-    own_project: Project, hand: Hand, tmp_path: Path
-) -> None:
+def test_schedules_and_scripts_that_come_and_go(own_project, hand, tmp_path) -> None:
     text = (own_project.directory / "tilus.toml").read_text()
     (own_project.directory / "tilus.toml").write_text(text[: text.index("[script.twice]")])
     edited(own_project, "tilus.toml", "range = [0, 2]", "range = [1, 3]")
@@ -115,9 +113,7 @@ def test_the_command(own_project: Project, hand: Hand, tmp_path: Path) -> None:
     assert json.loads(lines.splitlines()[-1]) == {"event": "summary", "changes": 3}
 
 
-def test_which_of_the_two_cannot_be_read_is_said(
-    hand: Hand, tmp_path: Path, project: Project
-) -> None:
+def test_which_of_the_two_cannot_be_read_is_said(hand, tmp_path, project) -> None:
     good, bad = (hand.write("wheel", tmp_path / name) for name in ("good", "bad"))
     bad.write_bytes(bad.read_bytes()[:-1])
     for pair in ((good, bad), (bad, good)):

@@ -138,9 +138,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
-def test_a_member_that_is_not_a_plain_file(
-    hand: Hand, kind: dict[str, Any], carrier: str, tmp_path: Path
-) -> None:
+def test_a_member_that_is_not_a_plain_file(hand, kind, carrier, tmp_path) -> None:
     name = hand.path("module/lib.so")
     layers = [
         b"".join(
@@ -215,9 +213,7 @@ def test_a_blob_that_nothing_names(hand: Hand, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 30])
-def test_a_size_that_lies_in_the_list(
-    hand: Hand, carrier: str, change: int, tmp_path: Path
-) -> None:
+def test_a_size_that_lies_in_the_list(hand, carrier, change, tmp_path) -> None:
     value = json.loads(hand.listing.encode())
     value["files"][hand.path("module/lib.so")]["size"] += change
     hand.list_bytes = canonical(value)
@@ -353,9 +349,7 @@ def with_library(hand: Hand, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("empty", [b"[]", None])
-def test_a_config_of_an_attestation_that_is_not_empty(
-    hand: Hand, empty: bytes | None, tmp_path: Path
-) -> None:
+def test_a_config_of_an_attestation_that_is_not_empty(hand, empty, tmp_path) -> None:
     hand.beside = {"attestations/sbom.json": b"{}"}
     path = hand.oci(tmp_path / "p", empty or b"{}")
     if empty is None:

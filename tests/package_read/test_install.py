@@ -66,9 +66,7 @@ def test_what_is_installed_runs_and_a_second_time_nothing_is_read_or_written(
     assert set(disk.operations) <= {"make_directory"}  # of what is there
 
 
-def test_a_new_version_brings_its_new_programs_only(
-    hand: Hand, own_project: Project, cache: Tree, tmp_path: Path
-) -> None:
+def test_a_new_version_brings_its_new_programs_only(hand, own_project, cache, tmp_path) -> None:
     """Given one script of two that changed, when its package is installed over the old one, then
     the other's layer is not even unpacked, and the old version is no root any more."""
     put(hand.archive(tmp_path / "old"), cache)
@@ -124,9 +122,7 @@ def test_a_table_is_that_of_the_new_version(hand: Hand, cache: Tree, tmp_path: P
     assert_whole(cache)
 
 
-def test_a_program_with_other_bytes_is_not_replaced(
-    hand: Hand, cache: Tree, tmp_path: Path
-) -> None:
+def test_a_program_with_other_bytes_is_not_replaced(hand, cache, tmp_path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     meta = Path(cache.root, hand.path("meta.json"))
     value = unseal(meta.read_bytes())
@@ -136,9 +132,7 @@ def test_a_program_with_other_bytes_is_not_replaced(
         put(hand.archive(tmp_path / "p"), cache)
 
 
-def test_packages_of_several_targets_serve_a_script_together(
-    hand: Hand, cache: Tree, tmp_path: Path
-) -> None:
+def test_packages_of_several_targets_serve_a_script_together(hand, cache, tmp_path) -> None:
     """Given two packages with other instances of one script, when it is loaded, then from both."""
     put(hand.archive(tmp_path / "p"), cache)
     index = unseal(Path(cache.root, "index.json").read_bytes())
@@ -248,9 +242,7 @@ def test_several_at_once(hand: Hand, cache: Tree, tmp_path: Path) -> None:
     assert installed(cache) == {"marks": "marks 0.1.0"}
 
 
-def test_the_command_line_installs_lists_and_removes(
-    hand: Hand, cache: Tree, project: Project, tmp_path: Path
-) -> None:
+def test_the_command_line_installs_lists_and_removes(hand, cache, project, tmp_path) -> None:
     path = str(hand.archive(tmp_path / "p"))
     where = ("--cache-dir", cache.root)
     said = project.run("install", path, *where).out

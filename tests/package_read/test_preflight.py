@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from support.packages import Hand
-from support.project import Project
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import HostNeeds
 from tilusbuild.package.model import Image
@@ -101,9 +100,7 @@ def ask(path: Path, host: DescribedHost) -> PreflightReport:
         ("sm_75", None, ""),
     ],
 )
-def test_which_target_serves_which_gpu(
-    hand: Hand, arch: str, target: str | None, why: str, tmp_path: Path
-) -> None:
+def test_which_target_serves_which_gpu(hand, arch, target, why, tmp_path) -> None:
     """Given code for sm_80 with PTX and for sm_90a, when each GPU is asked about, then this."""
     path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
     result = ask(path, DescribedHost(gpu(arch), MACHINE))
@@ -179,9 +176,7 @@ NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
         ({"tvm_ffi": "0.2.0"}, "tvm-ffi 0.1"),
     ],
 )
-def test_what_the_host_is_missing(
-    hand: Hand, host: dict[str, str], problem: str | None, tmp_path: Path
-) -> None:
+def test_what_the_host_is_missing(hand, host, problem, tmp_path) -> None:
     path = hand.relist(needs=NEEDS).archive(tmp_path / "p")
     result = ask(path, DescribedHost(Device("cpu", 0, "cpu", "cpu"), MACHINE, **host))
     assert result.ok == (problem is None)
@@ -198,9 +193,7 @@ def test_a_host_of_another_machine(hand: Hand, tmp_path: Path) -> None:
 # The command.
 
 
-def test_the_command_prints_a_table_of_answers(
-    hand: Hand, project: Project, tmp_path: Path
-) -> None:
+def test_the_command_prints_a_table_of_answers(hand, project, tmp_path) -> None:
     path = os.fspath(for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p"))
     devices = [word for arch in ("sm_80", "sm_90", "sm_120") for word in ("--device", arch)]
     said = project.run("preflight", path, *devices).out
@@ -222,8 +215,6 @@ def test_the_command_prints_a_table_of_answers(
     "words",
     [("-d", "h100"), ("-d", "sm_80", "--glibc", "new"), ("-d", "sm_80", "--driver", "r580")],
 )
-def test_mistakes_on_the_command_line(
-    hand: Hand, project: Project, words: Any, tmp_path: Path
-) -> None:
+def test_mistakes_on_the_command_line(hand, project, words, tmp_path) -> None:
     path = os.fspath(hand.archive(tmp_path / "p"))
     assert "error: " in project.run("preflight", path, *words, status=2).err

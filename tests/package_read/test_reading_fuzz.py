@@ -151,9 +151,7 @@ def test_bytes_of_a_file(small: Any, carrier: str, alone: Path, mutations: list[
 @FUZZ
 @seeded
 @given(mutations=MUTATIONS)
-def test_bytes_of_the_tar_inside(
-    small: Any, carrier: str, part: int, alone: Path, mutations: list[Mutation]
-) -> None:
+def test_bytes_of_the_tar_inside(small, carrier, part, alone, mutations) -> None:
     parts = [packages.tar(small.first()), packages.tar(small.layers()[0]), bytes(1024)]
     parts[part] = mutated(parts[part], mutations)
     path = alone / "package"
@@ -169,9 +167,7 @@ def test_bytes_of_the_tar_inside(
 @pytest.mark.parametrize("carrier", ["directory", "oci"])
 @FUZZ
 @given(mutations=MUTATIONS, which=st.floats(0, 1, exclude_max=True))
-def test_bytes_of_a_file_in_a_directory(
-    small: Any, carrier: str, alone: Path, mutations: list[Mutation], which: float
-) -> None:
+def test_bytes_of_a_file_in_a_directory(small, carrier, alone, mutations, which) -> None:
     if (alone / "package").exists():
         shutil.rmtree(alone / "package")
     path = small.write(carrier, alone)
@@ -226,9 +222,7 @@ def test_a_value_of_the_list(small: Any, alone: Path, which: float, value: Any, 
 
 @FUZZ
 @given(which=st.floats(0, 1, exclude_max=True), mutations=MUTATIONS)
-def test_a_file_that_the_list_agrees_with(
-    small: Any, alone: Path, which: float, mutations: list[Mutation]
-) -> None:
+def test_a_file_that_the_list_agrees_with(small, alone, which, mutations) -> None:
     """Given a hostile packer, who lists what is there, when any file is anything, then the readers
     of that file are what stands between."""
     changed = small.copy()

@@ -68,9 +68,7 @@ def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Project) -> No
     assert sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*")) == before
 
 
-def test_the_command_tells_what_is_wrong_and_how_many(
-    project: Project, hand: Hand, tmp_path: Path
-) -> None:
+def test_the_command_tells_what_is_wrong_and_how_many(project, hand, tmp_path) -> None:
     path = hand.write("directory", tmp_path)
     for end in ("lib.so", "script.json"):
         name = path / hand.path(end)

@@ -160,23 +160,14 @@ ROOM = st.sampled_from(
     side=st.sampled_from(["local", "central", "both"]),
     change=st.integers(1, 200),
 )
-def test_what_only_some_readers_see(
-    files: dict[str, bytes],
-    tmp_path: Path,
-    room: str,
-    which: float,
-    data: bytes,
-    name: str,
-    side: str,
-    change: int,
-) -> None:
+def test_what_only_some_readers_see(files, tmp_path, room, which, data, name, side, change) -> None:
     pieces = list(pieces_of(files))
     at = int(which * len(pieces))
     whole = Whole(tuple(pieces))
     if room == "count":
         whole = replace(whole, count=-(change % len(pieces)) - 1 if change % 2 else change)
     elif room in ("before_directory", "comment", "end"):
-        whole = replace(whole, **{room: data})  # type: ignore[arg-type]
+        whole = replace(whole, **{room: data})
     else:
         one = pieces[at]
         if room == "field":
@@ -192,9 +183,9 @@ def test_what_only_some_readers_see(
         elif room == "local_name":
             one = replace(one, local_name=data)
         elif room.endswith("extra"):
-            one = replace(one, **{room: struct.pack("<2H", 0x7075, len(data)) + data})  # type: ignore[arg-type]
+            one = replace(one, **{room: struct.pack("<2H", 0x7075, len(data)) + data})
         else:
-            one = replace(one, **{room: data})  # type: ignore[arg-type]
+            one = replace(one, **{room: data})
         pieces[at] = one
         whole = replace(whole, pieces=tuple(pieces))
     path = tmp_path / "p.whl"
@@ -243,9 +234,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("fits", [True, False], ids=["recorded", "unrecorded"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_pip_would_run_or_believe(
-    files: dict[str, bytes], tmp_path: Path, change: str, fits: bool
-) -> None:
+def test_what_pip_would_run_or_believe(files, tmp_path, change, fits) -> None:
     changed = believed(files, change)
     path = tmp_path / "p.whl"
     path.write_bytes(built(Whole(pieces_of(rerecorded(changed) if fits else changed))))
@@ -271,9 +260,7 @@ def test_a_record_that_lies(files: dict[str, bytes], tmp_path: Path, lie: str) -
 
 
 @pytest.mark.parametrize("bomb", ["record", "code", "entries", "many", "size"])
-def test_what_is_beside_the_package_takes_no_memory(
-    files: dict[str, bytes], tmp_path: Path, bomb: str
-) -> None:
+def test_what_is_beside_the_package_takes_no_memory(files, tmp_path, bomb) -> None:
     (record,) = (name for name in files if name.endswith("/RECORD"))
     changed = dict(files)
     if bomb == "record":

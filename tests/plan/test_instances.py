@@ -46,9 +46,7 @@ def loaded(directory: Path, rules: list[str]):
     return load(str(directory / "tilus.toml"))
 
 
-def test_an_instance_looks_at_its_own_target_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_instance_looks_at_its_own_target_only(tmp_path, monkeypatch) -> None:
     manifest = loaded(tmp_path, [])
     looked: list[str] = []
     target_of = model.target_of

@@ -118,9 +118,7 @@ def test_nothing_is_rendered_when_nothing_changed(shop: Workshop) -> None:
     assert shop.rendered == []
 
 
-def test_a_plan_that_is_known_makes_one_schedule_for_each_program(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_is_known_makes_one_schedule_for_each_program(shop, monkeypatch) -> None:
     made: list[Schedule] = []
     make = Schedules._made
 
@@ -191,9 +189,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_after_any_change_the_plan_is_the_one_without_a_memo(
-    shop: Workshop, change: Callable[[Workshop], None]
-) -> None:
+def test_after_any_change_the_plan_is_the_one_without_a_memo(shop, change) -> None:
     before = shop.known()
     change(shop)
     fresh = shop.known(memo=False)
@@ -201,9 +197,7 @@ def test_after_any_change_the_plan_is_the_one_without_a_memo(
     assert shop.known() == fresh
 
 
-def test_another_tilusbuild_asks_the_memo_of_this_one_nothing(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_tilusbuild_asks_the_memo_of_this_one_nothing(shop, monkeypatch) -> None:
     monkeypatch.setattr("tilusbuild.plan.memo.own_code", lambda memory: "another")
     shop.plan()
     assert len(shop.rendered) == 5

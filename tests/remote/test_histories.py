@@ -1,8 +1,6 @@
 """Whatever happens to a server and to the line to it, at whatever moment: every program is answered
 once, at most one warning is given, and only right bytes stay. One oracle over random histories."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

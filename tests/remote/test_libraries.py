@@ -1,8 +1,6 @@
 """Libraries of objects through a remote: every object and the link are fetched, checked, and the
 same bytes; what a hash does not cover stays."""
 
-from __future__ import annotations
-
 import stat
 
 import pytest
@@ -63,9 +61,7 @@ def test_what_one_user_builds_another_fetches(address: str, new_user: NewProject
     assert second.compiled() == 0
 
 
-def test_a_static_library_and_vendored_objects_come_along(
-    address: str, new_user: NewProject
-) -> None:
+def test_a_static_library_and_vendored_objects_come_along(address, new_user) -> None:
     users = [
         library(new_user, address, 'kind = "static"\nobjects = ["vendor/x.o"]\n', WRITE=write)
         for write in "10"
@@ -78,9 +74,7 @@ def test_a_static_library_and_vendored_objects_come_along(
     same(users[0], users[1], "out/cpu/libbackend.a")
 
 
-def test_what_is_linked_by_its_name_alone_is_linked_here(
-    server: HttpCache, new_user: NewProject
-) -> None:
+def test_what_is_linked_by_its_name_alone_is_linked_here(server, new_user) -> None:
     users = [
         library(new_user, server.address, 'link-libs = ["gcc_eh"]\n', WRITE=write) for write in "10"
     ]
@@ -101,9 +95,7 @@ def test_what_is_linked_by_its_name_alone_is_linked_here(
 @pytest.mark.parametrize(
     ("suffix", "start"), [("object.o", b"\x7fELF"), ("lib.so", b"\x7fELF"), ("lib.a", b"!<arch>")]
 )
-def test_what_is_no_object_is_refused(
-    server: HttpCache, new_user: NewProject, suffix: str, start: bytes
-) -> None:
+def test_what_is_no_object_is_refused(server, new_user, suffix, start) -> None:
     keys = 'kind = "static"\n' if suffix == "lib.a" else ""
     first, second = (library(new_user, server.address, keys, WRITE=write) for write in "10")
     first.build()

@@ -1,18 +1,15 @@
 """A build with nothing to do does the same with a remote as without, call by call."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from support.command_line import TILUSBUILD
 from support.one_library import FILES, MANIFEST
-from support.project import NewProject, Project
+from support.project import Project
 
 LIBRARY = {**FILES, "tilus.toml": MANIFEST.replace("LIBRARY\n", 'link-libs = ["gcc_eh"]\n')}
 _OF_THE_ALLOCATOR = {"brk", "mmap", "munmap", "madvise", "mremap", "futex"}
@@ -38,9 +35,7 @@ def calls(project: Project, address: str | None = None) -> Counter[str]:
 
 @pytest.mark.parametrize("files", [{}, LIBRARY], ids=["kernels", "library"])
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_an_unreachable_remote_costs_no_call(
-    new_user: NewProject, tmp_path: Path, files: dict[str, str]
-) -> None:
+def test_an_unreachable_remote_costs_no_call(new_user, tmp_path, files) -> None:
     user = new_user(f"file://{tmp_path}/none").write_all(files)
     without = calls(user, "off")
     assert "socket" not in without

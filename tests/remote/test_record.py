@@ -1,7 +1,5 @@
 """Records: what is written is read back, and whatever is in one, its reader only refuses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,12 +35,7 @@ WHOLE = Record(dict.fromkeys(NEEDED, Blob("0" * 64, 1)), {}, 1.5)
     st.floats(0, 1e5),
     st.dictionaries(st.sampled_from(NEEDED), st.text(max_size=9)),
 )
-def test_a_record_is_read_back(
-    files: dict[str, Blob],
-    directories: dict[str, Blob],
-    seconds: float,
-    texts: dict[str, str],
-) -> None:
+def test_a_record_is_read_back(files, directories, seconds, texts) -> None:
     files.update({**WHOLE.files, **{name: blob_for(text.encode()) for name, text in texts.items()}})
     record = Record(files, directories, seconds, texts)
     assert decode(encode(record)) == record

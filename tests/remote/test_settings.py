@@ -1,8 +1,6 @@
 """Which remote a build uses: the environment ▸ the manifest ▸ the user's settings; no secret from a
 manifest, and none to a server that the user did not name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +101,7 @@ def test_mistakes_of_the_user_have_their_place(tmp_path: Path, text: str, words:
         {"HEADERS": "s3cret"},
     ],
 )
-def test_mistakes_in_the_environment_name_the_variable(
-    tmp_path: Path, wrong: dict[str, str]
-) -> None:
+def test_mistakes_in_the_environment_name_the_variable(tmp_path, wrong) -> None:
     with pytest.raises(InputError) as caught:
         decided(tmp_path, None, **wrong)
     (name,) = wrong

@@ -1,7 +1,5 @@
 """What one user built and sent, another fetches: the same bytes, checked, and never worse."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any
@@ -77,9 +75,7 @@ def test_a_program_that_does_not_compile_is_a_result(server: HttpCache, new_user
 
 
 @pytest.mark.parametrize("name", ["module/lib.so", "module/source.cu", "meta.json", "program.txt"])
-def test_a_file_with_other_bytes_is_refused_by_name(
-    server: HttpCache, new_user: NewUser, name: str
-) -> None:
+def test_a_file_with_other_bytes_is_refused_by_name(server, new_user, name) -> None:
     first, second = new_user(server.address, WRITE="1"), new_user(server.address, WRITE="1")
     first.build()
     program = next(iter(first.programs))

@@ -1,8 +1,6 @@
 """TLS with a CA of one's own and clients that must show a certificate, by nginx: as a web server,
 and in front of a server of the Remote Execution API."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

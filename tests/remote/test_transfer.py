@@ -1,10 +1,7 @@
 """`cache push` and `cache pull`, and what `explain` and `doctor` say of a remote."""
 
-from __future__ import annotations
-
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 
@@ -86,9 +83,7 @@ def test_what_was_told_before_the_last_was_sent_is_said(
     assert "status 403" in capsys.readouterr().err
 
 
-def test_what_is_compiled_here_again_is_from_nowhere_else(
-    tmp_path: Path, new_user: NewProject
-) -> None:
+def test_what_is_compiled_here_again_is_from_nowhere_else(tmp_path, new_user) -> None:
     """Also in a build without a remote."""
     shared = f"file://{tmp_path / 'shared'}"
     (tmp_path / "shared").mkdir()

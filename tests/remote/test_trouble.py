@@ -3,8 +3,6 @@
 Here the client is called as the engine calls it; `test_sharing` has whole builds.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -144,9 +142,7 @@ def test_a_credential_helper_is_asked_once(held: HttpCache, ask: Ask, tmp_path: 
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no"])
-def test_a_helper_that_fails_is_one_warning(
-    script: str, held: HttpCache, ask: Ask, tmp_path: Path
-) -> None:
+def test_a_helper_that_fails_is_one_warning(script, held, ask, tmp_path) -> None:
     helper = tmp_path / "helper"
     helper.write_text(f"#!/bin/sh\n{script}\n")
     helper.chmod(0o755)
@@ -190,9 +186,7 @@ def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: 
     assert not any(isinstance(told.get(), events.Warned) for _ in range(told.qsize()))
 
 
-def test_a_lock_that_is_held_for_a_moment_costs_no_hit(
-    held: HttpCache, origin: Any, tmp_path: Path
-) -> None:
+def test_a_lock_that_is_held_for_a_moment_costs_no_hit(held, origin, tmp_path) -> None:
     """Locks are few: another program may have the one that is needed while it is published."""
     programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
     cache = Tree(str(tmp_path / "cache"))

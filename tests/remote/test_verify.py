@@ -1,8 +1,5 @@
 """Hits that are compiled here as well: what is wrong is named, and nothing of that remote stays."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -39,9 +36,7 @@ def reader(new_user: NewProject, address: str, share: str) -> Project:
     return user
 
 
-def test_what_is_right_is_compiled_as_well(
-    server: HttpCache, writer: Project, new_user: NewProject
-) -> None:
+def test_what_is_right_is_compiled_as_well(server, writer, new_user) -> None:
     user = reader(new_user, server.address, "1")
     summary = user.build()
     assert (summary["attempts"], summary["remote"]["verified"]) == (3, 3)
@@ -49,9 +44,7 @@ def test_what_is_right_is_compiled_as_well(
     assert published(user.cache) == published(writer.cache)
 
 
-def test_without_a_share_another_library_is_believed(
-    server: HttpCache, writer: Project, new_user: NewProject
-) -> None:
+def test_without_a_share_another_library_is_believed(server, writer, new_user) -> None:
     program = min(writer.programs)
     poison(server, writer, program)
     user = reader(new_user, server.address, "0")
@@ -59,9 +52,7 @@ def test_without_a_share_another_library_is_believed(
     assert user.libraries[program] != writer.libraries[program]
 
 
-def test_what_is_wrong_is_named_and_all_is_compiled_here(
-    server: HttpCache, writer: Project, new_user: NewProject
-) -> None:
+def test_what_is_wrong_is_named_and_all_is_compiled_here(server, writer, new_user) -> None:
     user = new_user(server.address)
     assert user.build()["remote"]["hits"] == 2
     (poisoned,) = writer.programs.keys() - user.programs.keys()
@@ -78,9 +69,7 @@ def test_what_is_wrong_is_named_and_all_is_compiled_here(
     assert user.build()["exit_status"] == 0
 
 
-def test_hits_of_the_same_build_are_taken_back(
-    server: HttpCache, writer: Project, tmp_path: Path
-) -> None:
+def test_hits_of_the_same_build_are_taken_back(server, writer, tmp_path) -> None:
     poisoned, *others = sorted(writer.programs)
     poison(server, writer, poisoned)
     cache = Tree(str(tmp_path / "cache"))

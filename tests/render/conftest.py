@@ -1,7 +1,5 @@
 """A project of templates in a directory of the test's own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The headers that a source can reach, and the copy that a compile sees instead of them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

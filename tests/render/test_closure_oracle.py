@@ -1,7 +1,5 @@
 """The closure against the compiler: a copy of the closure alone preprocesses to the same text."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every rendered line knows the template's line that wrote it, and who called for it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from itertools import pairwise

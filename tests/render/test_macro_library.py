@@ -1,7 +1,5 @@
 """The shipped macros: right on the cpu, where they run, and accepted by nvcc, where they do not."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What compilers say of the rendered source, told of the template."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

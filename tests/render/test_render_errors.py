@@ -1,7 +1,5 @@
 """Every mistake in a template is told with its place, and with what would be right."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

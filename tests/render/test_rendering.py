@@ -1,7 +1,5 @@
 """What a template can say, and what it cannot reach."""
 
-from __future__ import annotations
-
 import os
 import stat
 

@@ -1,7 +1,5 @@
 """Styles: a file as it is, byte for byte; and Jinja2's own settings, with Jinja2 as the oracle."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -69,9 +67,7 @@ def test_two_styles_of_one_template(tmp_path: Path) -> None:
         renderer = Renderer(str(tmp_path), bytecode_dir=str(tmp_path / "code"))
 
 
-def test_a_template_of_a_package_that_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_of_a_package_that_is_not_imported(tmp_path, monkeypatch) -> None:
     package = tmp_path / "site/kernels_of_others"
     (package / "data").mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')")

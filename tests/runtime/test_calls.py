@@ -65,9 +65,7 @@ def test_every_form_means_what_the_slow_way_says(modelled: Script) -> None:
     holds()
 
 
-def test_a_known_form_is_not_worked_out_again(
-    modelled: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_known_form_is_not_worked_out_again(modelled, monkeypatch) -> None:
     calls: dict[object, CallForm] = {}
     completed(modelled, calls, (value("x", 2, 3), 7), {})
     for name in ("bound", "sizes", "allocate", "first_tensor"):
@@ -78,9 +76,7 @@ def test_a_known_form_is_not_worked_out_again(
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3, "float32"), None, "x", 3, [1.0]])
-def test_wrong_arguments_are_refused_in_the_same_words_after_right_ones(
-    modelled: Script, wrong: Any
-) -> None:
+def test_wrong_arguments_are_refused_in_the_same_words_after_right_ones(modelled, wrong) -> None:
     calls: dict[object, CallForm] = {}
     completed(modelled, calls, (value("x", 2, 3), 7), {})
     assert outcome(lambda: completed(modelled, calls, (wrong, 7), {})[0]) == outcome(

@@ -47,9 +47,7 @@ def test_a_star_matches_any_device(copied: Marks) -> None:
 @pytest.mark.parametrize(
     "field", [{"device": "H100"}, {"arch": "sm_90"}, {"script": "0" * 64}, {"driver": "12"}]
 )
-def test_a_table_of_another_device_is_never_used_silently(
-    copied: Marks, field: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_of_another_device_is_never_used_silently(copied, field, caplog) -> None:
     write_table(copied, [[[128], 3]], **field)
     with pytest.raises(LoadError, match=f"{next(iter(field))} is"):
         tilusbuild.load("mark", where=copied.cache, strict=True).select(n=100)
@@ -154,9 +152,7 @@ def test_a_damaged_index_and_meta(copied: Marks) -> None:
         tilusbuild.load("mark", where=copied.cache)
 
 
-def test_a_receipt_saves_reading_and_never_vouches_for_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receipt_saves_reading_and_never_vouches_for_a_change(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     file = tmp_path / "lib.so"
     file.write_bytes(b"one")

@@ -105,9 +105,7 @@ class OnGpu:
 
 
 @pytest.mark.parametrize("driver", [True, False], ids=["driver", "no-driver"])
-def test_tensors_on_the_wrong_device_are_reported_as_such(
-    built: Marks, cuda: Any, monkeypatch: pytest.MonkeyPatch, driver: bool
-) -> None:
+def test_tensors_on_the_wrong_device_are_reported_as_such(built, cuda, monkeypatch, driver) -> None:
     def find(index: int) -> Device:
         if driver:
             return H100

@@ -4,8 +4,6 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -117,12 +115,7 @@ def test_where_may_be_many_things(built: Marks) -> None:
         tilusbuild.load("mark", where=3)
 
 
-def test_places_are_looked_in_in_order(
-    built: Marks,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    in_directory: Callable[[Path], None],
-) -> None:
+def test_places_are_looked_in_in_order(built, tmp_path, monkeypatch, in_directory) -> None:
     in_directory(tmp_path)
     with pytest.raises(LoadError, match="searched:"):
         tilusbuild.load("mark")
@@ -185,9 +178,7 @@ def test_nothing_is_written_beside_the_programs(copied: Marks) -> None:
     assert listing() == before
 
 
-def test_one_library_for_one_program_that_is_used(
-    copied: Marks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_library_for_one_program_that_is_used(copied, monkeypatch) -> None:
     opened: list[str] = []
     load = library._loaded
 
@@ -241,9 +232,7 @@ def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Marks) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_a_working_directory_that_is_gone(
-    built: Marks, tmp_path: Path, in_directory: Callable[[Path], None]
-) -> None:
+def test_a_working_directory_that_is_gone(built, tmp_path, in_directory) -> None:
     (tmp_path / "gone").mkdir()
     in_directory(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

@@ -36,9 +36,7 @@ def test_a_thousand_kernels_share_a_file_for_each_stripe(tmp_path: Path, locks: 
     assert all(locks.is_free(LockName("read", name)) for name in HASHES)
 
 
-def test_a_lock_is_kept_while_one_of_those_that_share_it_lives(
-    tmp_path: Path, locks: Locks
-) -> None:
+def test_a_lock_is_kept_while_one_of_those_that_share_it_lives(tmp_path, locks) -> None:
     first, second = (ReaderLock(str(tmp_path), [HASHES[0]]) for _ in range(2))
     del first
     assert not locks.is_free(LockName("read", HASHES[0]))

@@ -122,9 +122,7 @@ def make(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_a_file_is_said_and_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_what_is_not_a_file_is_said_and_not_waited_for(tmp_path, monkeypatch, kind) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "x.h"
     make(path, kind)

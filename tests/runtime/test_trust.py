@@ -40,9 +40,7 @@ def give_away(what: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("what", OWNED)
-def test_a_manifest_of_another_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_manifest_of_another_user(tmp_path, monkeypatch, what) -> None:
     directory, below = tmp_path / "shared", tmp_path / "shared/mine/deep"
     below.mkdir(parents=True)
     (directory / "tilus.toml").write_text('[build]\ncache-dir = "c"\n')
@@ -72,9 +70,7 @@ def test_who_called_sudo_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("what", [".git", ".cache"])
-def test_a_repository_of_another_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_repository_of_another_user(tmp_path, monkeypatch, what) -> None:
     for name in (".git", ".cache/scripts", "mine"):
         (tmp_path / "repository" / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "repository" / "mine")
@@ -96,9 +92,7 @@ def test_a_build_below_it_runs_nothing(tmp_path: Path) -> None:
     assert "not even read" not in ran.err
 
 
-def test_a_receipt_of_another_user_counts_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receipt_of_another_user_counts_for_nothing(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     file = tmp_path / "file"
     file.write_bytes(b"some bytes")
