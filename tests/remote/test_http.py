@@ -172,35 +172,101 @@ def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
     assert caught.value.retry
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 DRIPS = {
     "silence": (b"", b""),
     "continues": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "a header": (b"HTTP/1.1 200 OK\r\na: ", b"b"),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
     "content": (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"c"),
     "content to the end": (b"HTTP/1.1 200 OK\r\n\r\n", b"c"),
+    "chunks": (CHUNKED, b"1\r\nc\r\n"),
+    "the size of a chunk": (CHUNKED, b"0"),
+    "trailers": (CHUNKED + b"0\r\n", b"a: b\r\n"),
+    "what comes with a refusal": (b"HTTP/1.1 404 no\r\nContent-Length: 999\r\n\r\n", b"c"),
 }
 
 
-@pytest.mark.parametrize("name", DRIPS)
-def test_no_request_takes_longer_than_it_may(name: str) -> None:
-    """Whatever comes meanwhile."""
-    first, again = DRIPS[name]
+@contextmanager
+def dripping(first: bytes, again: bytes, pause: float) -> Iterator[int]:
+    """The port of a server that sends the one, and then the other without end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def drip() -> None:
-            line, _ = listener.accept()
+        def drip(line: socket.socket) -> None:
             with suppress(OSError), line:
                 line.sendall(first)
                 while True:
                     line.sendall(again)
-                    time.sleep(0.02)
+                    time.sleep(pause)
 
-        threading.Thread(target=drip, daemon=True).start()
-        with backend(listener.getsockname()[1], timeout=0.5) as remote:
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=drip, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("name", DRIPS)
+def test_no_request_takes_longer_than_it_may(name: str, scheme: str) -> None:
+    """Whatever comes meanwhile; over TLS these are no handshake at all."""
+    with dripping(*DRIPS[name], 0.02) as port:
+        address = f"{scheme}://127.0.0.1:{port}"
+        settings = RemoteSettings(address, "test", timeout=0.5, connect_timeout=0.5)
+        with closing(HttpBackend(settings)) as remote:
+            began = time.monotonic()
+            with pytest.raises(RemoteTroubleError) as caught:
+                remote.blobs([Blob("0" * 64, 2000)])
+            assert time.monotonic() - began < 2
+            if scheme == "http":
+                assert "no answer in time" in str(caught.value)
+                assert not caught.value.retry
+
+
+@pytest.mark.parametrize("name", [name for name in DRIPS if name != "silence"])
+def test_a_flood_ends_with_what_was_asked_for(name: str) -> None:
+    """Time alone would be a matter of luck: what comes without a pause is never waited for."""
+    first, again = DRIPS[name]
+    with dripping(first, again * 1000, 0.0) as port, backend(port, timeout=60.0) as remote:
+        began = time.monotonic()
+        with suppress(RemoteTroubleError):
+            found = remote.blobs([Blob("0" * 64, 2000)])
+            assert all(len(data) <= 2001 for data in found.values())
+        assert time.monotonic() - began < 5
+
+
+def test_a_handshake_that_drips_is_late() -> None:
+    """A TLS record that comes byte by byte: its head says that it has 16 KiB."""
+    with dripping(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc", b"\x03", 0.02) as port:
+        settings = RemoteSettings(f"https://localhost:{port}", "test", connect_timeout=0.5)
+        with closing(HttpBackend(settings)) as remote:
             began = time.monotonic()
             with pytest.raises(RemoteTroubleError, match="no answer in time"):
                 remote.blobs([Blob("0" * 64, 2000)])
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 2
+
+
+def test_a_name_that_nobody_answers_for_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(10))
+    settings = RemoteSettings("http://cache.example", "test", connect_timeout=0.3)
+    with closing(HttpBackend(settings)) as remote:
+        began = time.monotonic()
+        with pytest.raises(RemoteTroubleError, match="no answer in time"):
+            remote.blobs([Blob("0" * 64, 2000)])
+        assert time.monotonic() - began < 2
+
+
+def test_what_comes_makes_a_request_longer_and_what_drips_does_not() -> None:
+    """A file that takes its time is fetched whole."""
+    data = bytes(3 << 20)
+    blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)
+    with dripping(head, bytes(64 << 10), 0.03) as port, backend(port, timeout=0.5) as remote:
+        began = time.monotonic()
+        assert remote.blobs([blob]) == {blob: data}
+        assert time.monotonic() - began > 1
 
 
 def test_who_waits_is_woken_at_the_end() -> None:

@@ -180,6 +180,8 @@ def _disturbed(line: Line, source: socket.socket, target: socket.socket) -> None
         if len(part) < len(data):
             if faults.cut_after is not None:
                 faults.cuts_left -= 1
+                # Closing it would not end it: the other thread reads from it.
+                target.shutdown(socket.SHUT_RDWR)
                 return
             line.ended.wait()
 

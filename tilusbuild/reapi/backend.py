@@ -42,7 +42,7 @@ _MARGIN = 1 << 20
 _OVERHEAD = 128
 """Bytes of a message for each blob in it, besides its content."""
 _CHUNK = 1 << 20
-_PASSING = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL")
+_PASSING = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL")
 _OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.keepalive_time_ms", 30_000),

@@ -2,9 +2,8 @@
 
 nginx with WebDAV and gateways of buckets serve it. Such a server checks nothing: it takes any bytes
 under any name, and its records may name blobs that are gone. No redirect is followed, no proxy is
-used, and no more is read than a blob's size. urllib3 keeps the connections and speaks the protocol.
-Its time-outs are those of a single read, so a watchdog ends a request that takes longer than
-`timeout` as a whole.
+used, and no more is read than a blob's size. urllib3 keeps the connections and speaks the protocol,
+on sockets of our own (`line`), which end a request that is late as a whole.
 
 The price of a plain layout: two requests for a program at least, one after the other on a
 connection (benchmarks/remote.py).
@@ -12,25 +11,22 @@ connection (benchmarks/remote.py).
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Timeout
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, SSLError
+from urllib3.exceptions import HTTPError
 
 from tilusbuild._version import __version__
-from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
+from tilusbuild.remote.line import Lines, SecureLine
 from tilusbuild.remote.record import MAX_RECORD, Blob
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -43,8 +39,8 @@ _MAX_REFUSAL = 4 << 10
 """Bytes that are read of what comes with a status other than 200."""
 _UNTRUSTED = (18, 19, 20, 21)
 """OpenSSL's codes of an issuer that it does not know."""
-_LOOK_EVERY = 0.25
-"""Seconds between two looks at the requests that are under way."""
+_IDLE = 60.0
+"""Seconds after which a connection that was not used may have been forgotten on the way."""
 
 
 class HttpBackend:
@@ -57,13 +53,12 @@ class HttpBackend:
         """Raises `RemoteTroubleError` for certificates that cannot be read."""
         self._settings = settings
         self._credentials = Credentials(settings)
-        self._deadlines = _Deadlines(settings.timeout)
+        self._lines = Lines(settings.connect_timeout)
         parts = urlsplit(settings.address)
         self._prefix = parts.path.rstrip("/")
         common: dict[str, Any] = {
-            "timeout": Timeout(settings.connect_timeout, settings.timeout),
             "maxsize": _CONNECTIONS,
-            "deadlines": self._deadlines,
+            "lines": self._lines,
         }
         if parts.scheme == "https":
             common["ssl_context"] = tls_context(settings)
@@ -95,7 +90,7 @@ class HttpBackend:
 
     def close(self) -> None:
         self._pool.close()
-        self._deadlines.close()
+        self._lines.close()
 
     def _get(self, name: str, most: int) -> bytes | None:
         status, data = self._request("GET", name, most=most)
@@ -124,9 +119,8 @@ class HttpBackend:
     ) -> tuple[int, bytes]:
         """Return the status and at most `most` + 1 bytes of the answer."""
         headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.headers()}
-        late = time.monotonic() + self._settings.timeout
         try:
-            with self._deadlines.watched():
+            with self._lines.request(self._settings.timeout, most):
                 response = self._pool.urlopen(
                     method,
                     f"{self._prefix}/{name}",
@@ -140,30 +134,30 @@ class HttpBackend:
                 try:
                     limit = 1 + (most if response.status == 200 else _MAX_REFUSAL)
                     data = response.read(limit)
-                    if time.monotonic() >= late or (
-                        len(data) < limit and response.length_remaining
-                    ):
+                    if len(data) < limit and response.length_remaining:
                         raise ConnectionError("the connection was cut")
                 finally:
                     response.close()  # what was read to its end is in the pool again
         except (HTTPError, OSError) as error:
-            raise self._trouble(error, late=time.monotonic() >= late) from None
+            raise self._trouble(error) from None
         except ValueError:  # without its text, which may be a secret
             why = f"{self._settings.address}: a header that cannot be sent"
             raise RemoteTroubleError(why, retry=False) from None
         return response.status, data
 
-    def _trouble(self, error: Exception, *, late: bool) -> RemoteTroubleError:
+    def _trouble(self, error: Exception) -> RemoteTroubleError:
         cause: BaseException = error
         while (inner := _inner(cause)) is not None:
             cause = inner
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        if late or isinstance(cause, TimeoutError):
+        if isinstance(cause, TimeoutError):
             why = "no answer in time"
         elif isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _UNTRUSTED:
             why = UNTRUSTED
         # The next attempt would take as long, or end alike.
-        final = isinstance(error, ConnectTimeoutError | NameResolutionError | SSLError)
+        final = isinstance(
+            cause, TimeoutError | ConnectionAbortedError | socket.gaierror | ssl.SSLError
+        )
         return RemoteTroubleError(f"{self._settings.address}: {why}", retry=not final)
 
 
@@ -173,66 +167,25 @@ def _inner(error: BaseException) -> BaseException | None:
     return error.__cause__ or next(inside, None)
 
 
-class _Deadlines:
-    """Ends the connections of requests that take longer than they may; one a thread."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._running: dict[int, tuple[float, socket.socket | None]] = {}
-        self._closed = threading.Event()
-        self._watcher: threading.Thread | None = None
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """End the connection that the thread uses in here, when it is late."""
-        me = threading.get_ident()
-        with self._lock:
-            self._running[me] = time.monotonic() + self._seconds, None
-            if self._watcher is None:
-                self._watcher = start_thread(self._watch)
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._running[me]
-
-    def uses(self, line: socket.socket | None) -> None:
-        """Note which connection the request of this thread is on."""
-        me = threading.get_ident()
-        with self._lock:
-            self._running[me] = self._running[me][0], line
-
-    def close(self) -> None:
-        """End all."""
-        self._closed.set()
-        self._end(math.inf)
-
-    def _watch(self) -> None:
-        while not self._closed.wait(_LOOK_EVERY):
-            self._end(time.monotonic())
-
-    def _end(self, now: float) -> None:
-        with self._lock:
-            late = [line for until, line in self._running.values() if until <= now and line]
-            for line in late:
-                # Not `close`: that would wait for the thread that reads from it. Not the method of
-                # an SSLSocket, which makes it a plain one.
-                with suppress(OSError):
-                    socket.socket.shutdown(line, socket.SHUT_RDWR)
-
-
 class _Connection(HTTPConnection):
-    def __init__(self, *arguments: Any, deadlines: _Deadlines, **more: Any) -> None:
+    def __init__(self, *arguments: Any, lines: Lines, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._deadlines = deadlines
+        self._lines = lines
+        self._used = 0.0
+
+    def _new_conn(self) -> socket.socket:
+        return self._lines.connect(self.host, self.port)
+
+    @property
+    def is_connected(self) -> bool:
+        return super().is_connected and time.monotonic() - self._used < _IDLE
 
     def connect(self) -> None:
         super().connect()
-        self._deadlines.uses(self.sock)
+        self._lines.watch(self.sock)
 
     def request(self, *arguments: Any, **more: Any) -> None:
-        self._deadlines.uses(self.sock)
+        self._used = time.monotonic()
         super().request(*arguments, **more)
 
 
@@ -253,6 +206,7 @@ def tls_context(settings: RemoteSettings) -> ssl.SSLContext:
     try:
         ca = settings.tls_ca and os.path.expanduser(settings.tls_ca)
         context = ssl.create_default_context(cafile=ca)
+        context.sslsocket_class = SecureLine
         if settings.tls_certificate is not None:
             key = settings.tls_key and os.path.expanduser(settings.tls_key)
             context.load_cert_chain(os.path.expanduser(settings.tls_certificate), key)
