@@ -1,5 +1,8 @@
-"""Programs compiled again by their own `compile.sh`: the same bytes, or which are not."""
+"""Programs compiled again: the same bytes, or which are not, and nothing of a stranger is run."""
 
+from __future__ import annotations
+
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,9 +12,12 @@ import pytest
 
 from support.packages import Hand, by_hand
 from support.project import Project
+from tilusbuild.cache.tree import Tree
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.rebuild import rebuild, sample
+from tilusbuild.remote.origins import Origins
+from tilusbuild.runtime.sealed import seal, unseal
 
 HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
 
@@ -53,6 +59,53 @@ def test_a_source_that_does_not_compile(project: Project, tmp_path: Path) -> Non
     (found,) = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
     assert found.rebuilt_sha256 is None
     assert "does not compile here" in str(found)
+
+
+CANARY = "#!/bin/sh\ntouch {canary}\n"
+
+
+def test_nothing_that_came_with_a_package_is_run(project: Project, tmp_path: Path) -> None:
+    hand = by_hand(project.cache, sources=True).only("twice")
+    hand.files |= {
+        os.fspath(p.relative_to(project.cache)): p.read_bytes()
+        for p in (project.cache / "include").rglob("*")
+        if p.is_file()
+    }
+    script = hand.files[hand.path("compile.sh")].decode()
+    evil = CANARY.format(canary=tmp_path / "ran") + script
+    hand.files[hand.path("compile.sh")] = evil.encode()
+    (found,) = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    assert found.same
+    options = hand.files[hand.path("options.txt")].decode()
+    name, commands = hand.path("options.txt"), ("{cxx} -c", "{cxx} -fplugin=./x.so -c")
+    hand.files[name] = options.replace(*commands).encode()
+    (found,) = rebuild(str(hand.relist().archive(tmp_path / "q")), 1.0, Limits())
+    assert found.rebuilt_sha256 is None
+    assert "its commands are not those that this tilusbuild makes" in str(found)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_who_wrote_what_is_not_reproduced(project: Project, tmp_path: Path) -> None:
+    made = project.copy(tmp_path / "copy", cache=True)
+    first, second, *_ = made.programs.values()
+    for path in (first, second):
+        library = path / "module/lib.so"
+        library.chmod(0o755)
+        library.write_bytes(library.read_bytes() + b"\0")
+        meta = unseal((path / "meta.json").read_bytes())
+        data = library.read_bytes()
+        meta["files"]["module/lib.so"] = {
+            "size": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+        (path / "meta.json").write_bytes(seal(meta))
+    origins = Origins(Tree(os.fspath(made.cache)))
+    origins.fetched([first.name], "https://cache.example")
+    origins.save()
+    said = made.run("verify", "--rebuild", made.cache, status=1).out
+    by = {line.split("/")[1][:64]: line for line in said.splitlines() if "NotReproduced" in line}
+    assert by[first.name].endswith("by another machine: fetched from https://cache.example")
+    assert by[second.name].endswith("by a build on this machine")
 
 
 def test_a_package_without_sources(hand: Hand, tmp_path: Path) -> None:

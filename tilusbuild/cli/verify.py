@@ -19,7 +19,7 @@ class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
         "--rebuild",
         metavar="SAMPLE%",
         const="100%",
-        help="compile all programs, or a sample, with their compile.sh and compare the bytes",
+        help="compile all programs, or a sample, again and compare the bytes",
     )
 
 

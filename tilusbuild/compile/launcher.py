@@ -27,6 +27,7 @@ from tilusbuild.compile.launcher_tables import (
     parameter_tables,
 )
 from tilusbuild.compile.model import LauncherKind, Recipe
+from tilusbuild.compile.steps import LAUNCHER
 from tilusbuild.expr import c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, scalar_type
 from tilusbuild.runtime.regular import read_text
@@ -54,6 +55,8 @@ NO_CPU_LAUNCHER = LauncherKind("", cuda=False, starts_kernel=False, passes_strea
 
 def launcher_source(recipe: Recipe) -> str:
     """Return the launcher as one C file that includes only the C library's headers."""
+    if recipe.recorded is not None:
+        return recipe.recorded[LAUNCHER]
     kind = recipe.pipeline.launcher
     launch = geometry(recipe) if kind.starts_kernel else None
     own = launch_places(recipe.launch) if launch and recipe.launch else ()

@@ -168,6 +168,9 @@ class Recipe(Struct, frozen=True):
     """Where the program is an object, or a library of objects."""
     link: Link | None = None
     """Where the program is a library of objects."""
+    recorded: Mapping[str, str] | None = None
+    """Of a program that was made before, and is made again: what was generated for it, launcher
+    included. What that was made of, signature and launch, is not known then, and not checked."""
 
     @property
     def objects(self) -> tuple[str, ...]:
@@ -361,7 +364,8 @@ class Pipeline(ABC):
     def written(self, recipe: Recipe) -> Mapping[str, str]:
         """Return all files beside the source that are the program's own: `generated`, and rendered
         headers. Raises `ValueError`."""
-        return {**self.generated(recipe), **recipe.headers}
+        generated = self.generated(recipe) if recipe.recorded is None else recipe.recorded
+        return {**generated, **recipe.headers}
 
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         """Return the symbolic links, name to target, of the private directory on this machine."""

@@ -58,7 +58,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         *pipeline.options(recipe),
         "",
         "[commands]",
-        *(_line(step) for step in steps(recipe)),
+        *command_lines(recipe),
         "",
         "[generated]",
         *(f"{_digest(text)}  {name}" for name, text in generated.items()),
@@ -68,6 +68,11 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         *external_headers,
     ]
     return "\n".join(lines) + "\n"
+
+
+def command_lines(recipe: Recipe) -> list[str]:
+    """Return the commands as `options.txt` has them."""
+    return [_line(step) for step in steps(recipe)]
 
 
 def _line(step: Step) -> str:

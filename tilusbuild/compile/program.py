@@ -86,7 +86,7 @@ def compile_program(
     process, `notes` are those of the closure, `objects` the files of the recipe's objects; `units`
     keeps what programs share. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
-    if problem := recipe.pipeline.problem(recipe):
+    if recipe.recorded is None and (problem := recipe.pipeline.problem(recipe)):
         return _finish(stage, Compiled.stopped(Cause.CHECK, "", problem))
     work = f"{stage}.work"
     try:
@@ -186,7 +186,8 @@ class Compile(Struct):
                 else:
                     self._step(step)
                 log = "".join(self.logs)
-                self.recipe.pipeline.judge(self.recipe, step, path, log, self.found)
+                if self.recipe.recorded is None:
+                    self.recipe.pipeline.judge(self.recipe, step, path, log, self.found)
                 if step.output == until:
                     break
             else:
@@ -227,7 +228,7 @@ class Compile(Struct):
 
     def _check_declaration(self) -> None:
         """Compare the template's own function with the declared arguments."""
-        if self.recipe.pipeline.launcher.starts_kernel:
+        if self.recipe.pipeline.launcher.starts_kernel or self.recipe.recorded is not None:
             return
         check = declared.declaration_check(self.recipe)
         if check is None:
@@ -304,7 +305,8 @@ class Compile(Struct):
         """Return what tools were given of the program."""
         recipe = self.recipe
         march = f"-march={host_march(recipe)}" if recipe.pipeline.host_code else ""
-        ours = {LAUNCHER, *recipe.pipeline.fixed_files, *recipe.pipeline.generated(recipe)}
+        generated = recipe.pipeline.written(recipe).keys() - recipe.headers.keys()
+        ours = {LAUNCHER, *recipe.pipeline.fixed_files, *generated}
         return Program(
             flags=(*recipe.flags, *defines(recipe), f"-std={recipe.std}", march),
             ours=frozenset(ours),

@@ -1,43 +1,50 @@
-"""Compile programs again, each by its own `compile.sh`, and compare the libraries byte for byte.
+"""Compile programs again, and compare the libraries byte for byte.
 
-This runs scripts of the package: use it on verified packages whose maker is trusted that far. The
-sample is chosen by hash, so that everybody who asks for 5 % checks the same programs. Nothing is
-kept.
+A program is compiled as a build compiles it: by this machine's pipeline (`plan/recorded.py`), in
+the sandbox, from `options.txt` and the sources. Nothing that came with it is run: `compile.sh` is
+for people. The sample is chosen by hash, so that everybody who asks for 5 % checks the same
+programs. Nothing is kept.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup, product_of
-from tilusbuild.cache.index import programs
+from tilusbuild.cache.index import programs, read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT
+from tilusbuild.compile.program import compile_program
+from tilusbuild.compile.steps import LAUNCHER, launcher_in
 from tilusbuild.errors import InputError
 from tilusbuild.package import names
 from tilusbuild.package.errors import missing
 from tilusbuild.package.extract import Limits
+from tilusbuild.package.install import ROOT
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpacked
-from tilusbuild.plan.identity import section_of, sections
-from tilusbuild.process.base import Command, Runner
+from tilusbuild.plan.identity import section_of
+from tilusbuild.plan.recorded import UnlikeOursError, recorded
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.remote.origins import Origins
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
-from tilusbuild.toolchain import DigestMemory, ToolchainRequest
-from tilusbuild.toolchain.discovery import find_cuda
-from tilusbuild.toolchain.host import find_host
-from tilusbuild.toolchain.probe import Probe
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
 
 class RebuildResult(Struct, frozen=True):
@@ -48,7 +55,9 @@ class RebuildResult(Struct, frozen=True):
     rebuilt_sha256: str | None
     error: str = ""
     wanted: str = ""
-    """The compiler that made the recorded one, where it is not found here."""
+    """The tool that made the recorded one, where it is not found here."""
+    writer: str = ""
+    """Who compiled the recorded one."""
 
     @property
     def same(self) -> bool:
@@ -62,9 +71,10 @@ class RebuildResult(Struct, frozen=True):
         if self.same:
             return f"{where} is reproduced"
         made = f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
+        made += f" by {self.writer}" if self.writer else ""
         if not self.wanted:
             return made
-        return f"{made}; that was made by {self.wanted}, which is not found here: set NVCC"
+        return f"{made}; that was made by {self.wanted}, which is not found here: set NVCC or CXX"
 
 
 def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
@@ -73,14 +83,15 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     Raises `PackageError`, also for a package without sources.
     """
     if is_cache(path):
-        yield from compile_again(os.path.abspath(path), _recorded(Tree(path), share))
+        cache = Tree(path)
+        yield from _compiled(cache.root, _recorded(cache, share), _writers(cache))
         return
     with unpacked(path, lambda each: _needed(each, share), limits) as (listing, root):
         recorded = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in sample(listing.programs, share)
         }
-        yield from compile_again(root, recorded)
+        yield from _compiled(root, recorded, lambda _: "the package's maker")
 
 
 def sample(found: Iterable[str], share: float) -> set[str]:
@@ -115,96 +126,140 @@ def _needed(listing: FileList, share: float) -> set[str]:
     }
 
 
-def compile_again(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
+def _writers(cache: Tree) -> Callable[[str], str]:
+    """Return who compiled a program of a cache, in words."""
+    origins, packages = Origins(cache), {}
+    with suppress(CorruptFileError):
+        for key, project in read_index(cache).items():
+            for script in project.scripts if key.startswith(ROOT) else ():
+                with suppress(OSError):
+                    for link in os.scandir(os.path.join(cache.script_path(*script), "programs")):
+                        packages[os.path.basename(os.readlink(link.path))] = project.name
+
+    def writer(program: str) -> str:
+        if (origin := origins.of(program)) is not None:
+            return f"another machine: {origin}"
+        package = packages.get(program)
+        return f"the maker of package {package}" if package else "a build on this machine"
+
+    return writer
+
+
+def _compiled(
+    root: str, wanted: Mapping[str, str], writer: Callable[[str], str]
+) -> Iterator[RebuildResult]:
     """Compile programs of a tree, whose products have these digests; as many at once as there are
     cores. Yields in the order of hashes."""
-    runner = LocalRunner()
-    releases = {program: _release(root, program) for program in recorded}
-    compilers = _compilers(releases.values(), runner)
     with TemporaryDirectory("rebuild") as directory, ThreadPoolExecutor(usable_cores()) as pool:
+        again = _Again(root, directory.path, writer)
         try:
-            yield from pool.map(
-                lambda item: _one(
-                    root, directory.path, runner, compilers, releases[item[0]], *item
-                ),
-                sorted(recorded.items()),
-            )
+            yield from pool.map(again.compile, *zip(*sorted(wanted.items()), strict=True))
         finally:
-            runner.close()  # first: the pool waits for its threads, and they for compilers
+            again.runner.close()  # first: the pool waits for its threads, and they for compilers
 
 
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_RELEASE = re.compile(r"^(nvcc|nvrtc) (\d+(?:\.\d+)+) ", re.MULTILINE)
 
 
-def _release(root: str, program: str) -> str | None:
-    """Return the version of the nvcc that a program was compiled with; None of another compiler,
-    and where that cannot be read."""
-    path = os.path.join(root, layout.PROGRAMS, program, layout.OPTIONS_TXT)
-    try:
-        line = section_of(read_text(path, "replace"), "toolchain").get("nvcc")
-    except OSError:
-        return None
-    version = (line or "").partition(" ")[0]
-    return version if _VERSION.fullmatch(version) else None
+class _Again:
+    """Compiles programs of a tree again."""
 
+    def __init__(self, root: str, directory: str, writer: Callable[[str], str]) -> None:
+        self.runner = LocalRunner()
+        self._root = root
+        self._directory = directory
+        self._writer = writer
+        self._launchers = StepStore()
+        self._memory = DigestMemory()
+        self._guard = threading.Lock()
+        self._toolchains: dict[ToolchainRequest, Toolchain] = {}
 
-def _compilers(used: Iterable[str | None], runner: Runner) -> dict[str, str | None]:
-    """Return an nvcc of each version that is used, None where there is none here; empty where the
-    user has said which one to take."""
-    releases = set(filter(None, used))
-    if os.environ.get("NVCC") or not releases:
-        return {}
-    probe = Probe(runner, os.environ, DigestMemory())
-    found: dict[str, str | None] = {}
-    # Where none can be looked for, compile.sh says what it misses.
-    with suppress(InputError, OSError):
-        host = find_host(probe)
-        for release in sorted(releases):
-            cuda, _ = find_cuda(ToolchainRequest(f"=={release}"), probe, host)
-            found[release] = None if cuda is None else cuda.nvcc
-    return found
+    def compile(self, program: str, digest: str) -> RebuildResult:
+        """Compile a program whose product has this digest."""
+        writer = self._writer(program)
+        try:
+            made, wanted = self._compile(program)
+        except (OSError, UnlikeOursError, InputError) as error:
+            return RebuildResult(program, digest, None, str(error), writer=writer)
+        return RebuildResult(program, digest, made, wanted=wanted, writer=writer)
 
-
-def _objects_missing(root: str, program: str) -> int:
-    """Return how many objects of a library are not there."""
-    try:
-        text = read_text(
-            os.path.join(root, layout.PROGRAMS, program, layout.PROGRAM_TXT), "replace"
+    def _compile(self, program: str) -> tuple[str, str]:
+        """Return the digest of what was made, and which tool that was to be made by is not here."""
+        own = os.path.join(self._root, layout.PROGRAMS, program)
+        program_txt, options_txt, compile_sh = (
+            str(read_bytes(os.path.join(own, name)), "utf-8", "surrogateescape")
+            for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH)
         )
-    except OSError:
-        return 0
-    objects = sections(text).get("objects", {}).values()
-    module = os.path.dirname(layout.SOURCE)
-    places = (os.path.join(root, layout.PROGRAMS, each, module, OBJECT) for each in objects)
-    return sum(not os.path.isfile(place) for place in places)
+        files = self._files(own, section_of(options_txt, "generated"), compile_sh)
+        recipe = recorded(program_txt, options_txt, files, compile_sh)
+        objects = [
+            os.path.join(self._root, layout.PROGRAMS, each, "module", OBJECT)
+            for each in recipe.objects
+        ]
+        if missing := sum(not os.path.isfile(path) for path in objects):
+            raise UnlikeOursError(
+                f"{missing} of the objects that it links are not here: a package holds none; verify"
+                " the cache that built them"
+            )
+        toolchain = self._toolchain(options_txt)
+        stage = os.path.join(self._directory, program)
+        os.makedirs(os.path.join(stage, "module"))
+        files |= {name: text.encode() for name, text in recipe.pipeline.fixed_files.items()}
+        for name, data in files.items():
+            with open(os.path.join(stage, "module", name), "wb") as file:
+                file.write(data)
+        include = recipe.includes.digest and os.path.join(
+            self._root, layout.INCLUDE, recipe.includes.digest
+        )
+        done = compile_program(
+            recipe, toolchain, stage, include, self.runner.scope(), self._launchers, objects=objects
+        )
+        if done.status != Status.BUILT:
+            raise UnlikeOursError(done.reason)
+        made = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
+        shutil.rmtree(stage, ignore_errors=True)
+        return made, _other_tool(options_txt, recipe.pipeline.fingerprint(recipe, toolchain))
+
+    def _files(self, own: str, generated: Mapping[str, str], compile_sh: str) -> dict[str, bytes]:
+        """Return the source and what was generated, by name."""
+        include = os.path.join(self._root, layout.INCLUDE)
+        shared = (
+            os.path.join(include, each)
+            for each in layout.mentioned_headers(compile_sh.encode("utf-8", "replace"))
+        )
+        paths = {name: os.path.join(own, "module", name) for name in (*generated, "source.cu")}
+        paths |= {LAUNCHER: launcher_in(shared) or ""}
+        return {
+            name: read_bytes(path)
+            for name, path in paths.items()
+            if "/" not in name and os.path.isfile(path)
+        }
+
+    def _toolchain(self, options_txt: str) -> Toolchain:
+        """Return the compilers of the recorded version, or else those that are here. Raises
+        `InputError`."""
+        release = _RELEASE.search(options_txt)
+        nvcc = os.environ.get("NVCC")
+        request = ToolchainRequest(
+            (nvcc and shutil.which(nvcc)) or (release and f"=={release[2]}"),
+            needs_cuda=bool(release and release[1] == "nvcc"),
+            needs_nvrtc=bool(release and release[1] == "nvrtc"),
+            cxx=os.environ.get("CXX"),
+        )
+        with self._guard:
+            if request not in self._toolchains:
+                self._toolchains[request] = self._found(request)
+        return self._toolchains[request]
+
+    def _found(self, request: ToolchainRequest) -> Toolchain:
+        with suppress(InputError):
+            return discover(request, os.environ, self.runner, self._memory)
+        return discover(replace(request, nvcc=None), os.environ, self.runner, self._memory)
 
 
-def _one(
-    root: str,
-    directory: str,
-    runner: Runner,
-    compilers: Mapping[str, str | None],
-    release: str | None,
-    program: str,
-    recorded: str,
-) -> RebuildResult:
-    library = os.path.join(directory, program)
-    if missing := _objects_missing(root, program):
-        error = f"{missing} of the objects that it links are not here: a package holds none"
-        return RebuildResult(program, recorded, None, f"{error}; verify the cache that built them")
-    script = os.path.join(root, layout.PROGRAMS, program, layout.COMPILE_SH)
-    # What a compiler leaves behind is removed with the directory.
-    environment = {**os.environ, "TMPDIR": directory}
-    nvcc = compilers.get(release) if release else None
-    if nvcc is not None:
-        environment["NVCC"] = nvcc
-    wanted = f"nvcc {release}" if release in compilers and nvcc is None else ""
-    try:
-        finished = runner.run(Command(("bash", script, library), directory, environment))
-    except OSError as error:
-        return RebuildResult(program, recorded, None, str(error))
-    if not finished.ok:
-        lines = finished.output.decode(errors="replace").splitlines()
-        reason = lines[-1] if lines else f"exit {finished.status}"
-        return RebuildResult(program, recorded, None, reason)
-    return RebuildResult(program, recorded, sha256_file(library), wanted=wanted)
+def _other_tool(options_txt: str, ours: Iterable[str]) -> str:
+    """Return the first tool that a program was made by, if it is not the one that is here."""
+    here = {line.partition(" ")[0]: line for line in ours}
+    lines = options_txt.partition("\n[toolchain]\n")[2].splitlines()
+    named = ((line.split(" "), here.get(line.partition(" ")[0], line) != line) for line in lines)
+    return next((" ".join(words[:2]) for words, other in named if other), "")

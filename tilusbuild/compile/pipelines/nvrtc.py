@@ -137,9 +137,11 @@ def assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def own_flags(flags: Iterable[str]) -> tuple[str, ...]:
+def own_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Return the flags without those for nvcc's host compiler."""
-    return tuple(flag for flag in flags if not _HOST_LEVEL.fullmatch(flag))
+    values = ("", *(flag if flag in VALUED else "" for flag in flags))
+    every = zip(values, flags, strict=False)
+    return tuple(flag for value, flag in every if value or not _HOST_LEVEL.fullmatch(flag))
 
 
 _DATED = re.compile(r"\b__(?:DATE|TIME)__\b")

@@ -1,0 +1,162 @@
+"""A recipe read back from a program's texts: the same commands, or none."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from support.recipes import make_recipe, make_toolchain
+from tilusbuild.arch import parse_arch
+from tilusbuild.compile import Link, Recipe, launcher_directory, module_files, options_text
+from tilusbuild.compile.kernel_names import naming, naming_all
+from tilusbuild.compile.model import Includes, PartOptions
+from tilusbuild.compile.module import command_lines
+from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
+from tilusbuild.compile.steps import steps
+from tilusbuild.plan.identity import program_text
+from tilusbuild.plan.recorded import UnlikeOursError, recorded
+from tilusbuild.render.closure import Header, closure_of
+
+ROUNDS = int(os.environ.get("TILUSBUILD_TEST_RECORDED", "400"))
+_ODD = ("a", "$(touch x)", "it's", '"q"', "a,b", "a\\b", "`x`", "new\nline", "{nvcc}", "ä", " ", "")
+_FLAGS: dict[bool, tuple[tuple[str, ...], ...]] = {
+    True: (("-O2",), ("-fno-exceptions",), ("-fopenmp",), ("-DN=1",), ("-D", "K=a b"), ("-g",)),
+    False: (
+        *(("-lineinfo",), ("-Xptxas", "-O2"), ("-maxrregcount=64",), ("--use_fast_math",)),
+        *(("-DN=a,b",), ("-D", "K=$x"), ("-G",)),
+    ),
+}
+_EVIL = (
+    *("-fplugin=./x.so", "@x", "-B.", "-specs=x", "$(touch x)", "`touch x`", "-wrapper", "./x"),
+    *("-Wl,--plugin,x.so", "-Xlinker", "--plugin=x.so", "-o", "../../x", "-include", "{sed}"),
+    *("x;touch y", "-ccbin", "--compiler-bindir=x", "-Xcompiler", "-L.", "-imacros", "|| ", "&&"),
+)
+
+
+def some(chosen: random.Random, of: Any, most: int = 3) -> list[Any]:
+    return [chosen.choice(of) for _ in range(chosen.randrange(most))]
+
+
+def a_recipe(chosen: random.Random) -> tuple[Recipe, list[Header]]:
+    """A recipe as a build has it, and its headers."""
+    form = chosen.choice(("kernel", "kernel", "kernel-nvrtc", "cpu", "host", "object", "link"))
+    cpu = form == "cpu" or (form in ("object", "link") and chosen.random() < 0.5)
+    base = make_recipe(form if form not in ("object", "link") else "cpu" if cpu else "host")
+    archs = ["cpu"] if cpu else chosen.choice((["sm_80"], ["sm_90a"], ["sm_80", "sm_90a"]))
+    names = [name for name in _ODD if "\n" not in name]
+    roots = [(f"project/{chosen.choice(names)}{n}", n == 0) for n in range(chosen.randrange(3))]
+    headers = [Header(f"{name}/h.cuh", "0" * 64, None) for name, _ in roots]
+    changes: dict[str, Any] = {
+        "archs": tuple(map(parse_arch, archs)),
+        "ptx": archs[0] == "sm_80" and chosen.random() < 0.5,
+        "flags": tuple(word for flag in some(chosen, _FLAGS[cpu]) for word in flag),
+        "defines": tuple(("M", each) for each in some(chosen, _ODD)),
+        "std": chosen.choice(("c++17", "c++20")),
+        "host_march": chosen.choice((None, "native-ish", "x86-64-v3")),
+        "includes": Includes(closure_of(headers).digest if headers else None, tuple(roots)),
+        "headers": {"made.h": "#define X\n"} if chosen.random() < 0.3 else {},
+        "assembled": form == "kernel-nvrtc" and chosen.random() < 0.5,
+        "cudart": chosen.choice(("static", "shared")),
+    }
+    if form == "object":
+        language = chosen.choice(("c", "c++") if cpu else ("cu", "c++", "c"))
+        changes["part"] = PartOptions(language, chosen.random() < 0.5, chosen.random() < 0.5)
+        changes["pipeline"] = LIBRARY_PIPELINES["cpu" if cpu else "cuda", "object"]
+    elif form == "link":
+        kind = chosen.choice(("shared", "static"))
+        changes |= {"pipeline": LIBRARY_PIPELINES["cpu" if cpu else "cuda", kind], "headers": {}}
+        changes["link"] = Link(
+            "libx.so",
+            tuple(some(chosen, ("project/v/x.o", "project/v/lib-1.a"))),
+            tuple(some(chosen, ("project/lib",))),
+            tuple(some(chosen, ("m", "cublas"))),
+            tuple(some(chosen, ("$ORIGIN", "$ORIGIN/../lib", "/opt/x"))),
+            chosen.random() < 0.3,
+            chosen.choice(("static", "shared", "none")),
+            tuple(some(chosen, ("libtorch.so.2", "libfarm.so"))),
+            ("1" * 64, "2" * 64),
+        )
+        changes["part"] = PartOptions(rdc=not cpu and kind == "shared" and chosen.random() < 0.5)
+    elif form == "kernel" and chosen.random() < 0.5:
+        unit = ("f<1, 2>", "ns::f<2>") if chosen.random() < 0.5 else ()
+        changes |= {"symbol": "f<1, 2>", "unit": unit}
+        changes["source"] = base.source + (naming_all(unit) if unit else naming("f<1, 2>"))
+    return replace(base, **changes), headers
+
+
+def texts(recipe: Recipe, headers: Sequence[Header]) -> tuple[str, str, dict[str, bytes], str]:
+    program_txt = program_text(
+        script="s",
+        entry=("kernel", recipe.symbol),
+        params={},
+        schedule={},
+        derived={},
+        signature=recipe.signature.text().splitlines(),
+        launch=[],
+        source=recipe.source,
+        headers=[(header.sha256, header.name) for header in closure_of(headers).headers],
+        objects=[(f"o{number}", program) for number, program in enumerate(recipe.objects)],
+    )
+    toolchain = make_toolchain("/usr/bin/nvcc")
+    files = dict(module_files(recipe, toolchain, "0" * 64))
+    script = files.pop("compile.sh").decode("utf-8", "surrogateescape")
+    if recipe.pipeline.launcher.is_there:
+        files["launcher.c"] = launcher_directory(recipe)[1]["launcher.c"]
+    return program_txt, options_text(recipe, toolchain), files, script
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_build_wrote_is_read_back(seed: int) -> None:
+    chosen = random.Random(seed)
+    for _ in range(ROUNDS // 4):
+        recipe, headers = a_recipe(chosen)
+        written = texts(recipe, headers)
+        found = recorded(*written)
+        assert command_lines(found) == command_lines(recipe)
+        assert found.includes.digest == recipe.includes.digest
+        assert type(found.pipeline) is type(recipe.pipeline)
+        assert found.objects == recipe.objects
+        for name, text in found.pipeline.written(found).items():
+            assert written[2][name].decode() == text
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_word_of_a_stranger_becomes_one_of_a_command(seed: int) -> None:
+    """Wherever a word is put into the commands, it is refused."""
+    chosen = random.Random(seed)
+    for _ in range(ROUNDS // 4):
+        recipe, headers = a_recipe(chosen)
+        program_txt, options_txt, files, script = texts(recipe, headers)
+        before, title, rest = options_txt.partition("\n[commands]\n")
+        commands, *after = rest.partition("\n\n[generated]\n")
+        words = commands.split(" ")
+        at, evil = chosen.randrange(len(words) + 1), chosen.choice(_EVIL)
+        quoted = evil if chosen.random() < 0.5 else f"'{evil}'"
+        changed = [*words[:at], quoted, *words[at + (chosen.random() < 0.3) :]]
+        commands = chosen.choice((" ".join(changed), commands + "\n" + quoted))
+        options_txt = "".join((before, title, commands, *after))
+        with suppress(UnlikeOursError):
+            found = recorded(program_txt, options_txt, files, script)
+            assert words_of(found).count(evil) <= words_of(recipe).count(evil)
+
+
+def words_of(recipe: Recipe) -> list[str]:
+    """The words of the commands, but for macros: `for_nvcc` has the shell take any as it is."""
+    argvs = (("", *step.argv) for step in steps(recipe))
+    return [word for argv in argvs for before, word in pairwise(argv) if before != "-D"]
+
+
+def test_what_was_generated_is_what_the_texts_name() -> None:
+    recipe, headers = make_recipe("cpu"), ()
+    program_txt, options_txt, files, script = texts(recipe, headers)
+    for name in files:
+        if name in ("source.cu", "launcher.c"):
+            with pytest.raises(UnlikeOursError, match="not what the texts name"):
+                recorded(program_txt, options_txt, {**files, name: b"int x;\n"}, script)
