@@ -1,5 +1,6 @@
 """A cache as Tilus, TileLang and Hidet lay out theirs."""
 
+import hashlib
 import json
 import os
 
@@ -7,6 +8,8 @@ import pytest
 
 from support import scale
 from support.project import NewProject
+from tilusbuild.interop.caches import SYSTEMS
+from tilusbuild.interop.export import LAYOUTS
 
 
 @pytest.fixture
@@ -32,19 +35,35 @@ def programs(project):
     return [line.split()[1] for line in listed.splitlines()]
 
 
+def tilus_name(built, digest):
+    """A program's name by Tilus' own rule."""
+    texts = (
+        (built.programs[digest] / f"{name}.txt").read_bytes() for name in ("options", "program")
+    )
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() & SYSTEMS.keys()))
+def test_what_is_wrong_with_an_export_is_nothing(built, layout):
+    """Given an export in the layout of a cache, when it is verified, then nothing is wrong, and
+    nothing of it is broken."""
+    built.run("cache", "export", "--layout", layout, "view")
+    assert "no problems" in built.run("cache", "verify", "view").out
+    before = sorted(built.directory.glob("view/**/*"))
+    built.run("cache", "gc", "--broken", "view")
+    assert sorted(built.directory.glob("view/**/*")) == before
+
+
 def test_tilus(built):
     told = built.run("cache", "export", "--layout", "tilus", "view")
     assert told.out.startswith("view: 1 script, ")
     view, hashes = built.directory / "view", programs(built)
     (script,) = view.glob("scripts/scale/*")
     links = {path.name: os.readlink(path) for path in (script / "programs").iterdir()}
-    assert (
-        links
-        == {  # numbered among those that were built
-            "0": f"../../../../programs/{hashes[0][:12]}",
-            "1": f"../../../../programs/{hashes[2][:12]}",
-        }
-    )
+    assert links == {  # numbered among those that were built
+        "0": f"../../../../programs/{tilus_name(built, hashes[0])}",
+        "1": f"../../../../programs/{tilus_name(built, hashes[2])}",
+    }
     for number in links:
         there = script / "programs" / number
         ours = built.programs[hashes[0 if number == "0" else 2]]

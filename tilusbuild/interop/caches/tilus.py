@@ -1,7 +1,8 @@
 """Tilus 0.2: `programs/<12 digits>/` and `scripts/<name>/<constants>-<8 digits>/` with links there.
 
-A program's name is the start of sha256(options.txt + program.txt), which is checked. Tilus
-considers a program whole when three files exist, and so loads what a killed compiler left.
+A program's name is the start of sha256(options.txt + program.txt), which is checked; earlier
+exports of ours had the two in the other order. Tilus considers a program whole when three files
+exist, and so loads what a killed compiler left.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from tilusbuild.interop.caches.directory import (
     StaleFile,
     matching,
 )
+from tilusbuild.plan.identity import PROGRAM_FORMAT
 from tilusbuild.state.files import sha256_text
 
 SYSTEM = "tilus"
 _PROGRAM = re.compile(r"[0-9a-f]{12}")
 _SCRIPT = re.compile(r"(?:.*-)?[0-9a-f]{8}", re.DOTALL)
+_FAILED = "failed/building"
 _TARGET = re.compile(r"arch='sm(\d+[af]?)'")
 
 
@@ -39,13 +42,15 @@ def is_one(directory: CacheDirectory) -> bool:
 
 def read(directory: CacheDirectory) -> ForeignCache:
     """Return the whole cache."""
-    named = {
-        program: name
-        for name, home in _script_directories(directory)
-        for _, program in _links(directory, home)
-    }
+    named: dict[str, str] = {}
+    failed = set()
+    for name, home in _script_directories(directory):
+        for path, program in _links(directory, home):
+            named[program] = name
+            if path.startswith(f"{home}/{_FAILED}/"):
+                failed.add(program)
     entries = [
-        _program(directory, digest, named.get(digest, ""))
+        _program(directory, digest, named.get(digest, ""), failed=digest in failed)
         for digest in matching(directory.directories("programs"), _PROGRAM)
     ]
     problems, stale, shared = _scripts(directory)
@@ -60,7 +65,7 @@ def read(directory: CacheDirectory) -> ForeignCache:
     )
 
 
-def _program(directory: CacheDirectory, digest: str, name: str) -> ForeignEntry:
+def _program(directory: CacheDirectory, digest: str, name: str, *, failed: bool) -> ForeignEntry:
     home = f"programs/{digest}"
     reader = EntryReader(directory, home, "program", name)
     reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
@@ -69,11 +74,13 @@ def _program(directory: CacheDirectory, digest: str, name: str) -> ForeignEntry:
     reader.declared_arch = f"sm_{found[1]}" if found else ""
     reader.compiled_by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
     if reader.has("program.txt", "options.txt"):
-        text = options + (directory.text(home, "program.txt") or "")
-        if not sha256_text(text).startswith(digest):
+        program = directory.text(home, "program.txt") or ""
+        ours = program + options if program.startswith(PROGRAM_FORMAT) else ""
+        if not any(sha256_text(text).startswith(digest) for text in (options + program, ours)):
             reader.wrong("is not named by its options.txt and program.txt")
-    reader.read_library("module/lib.so")
-    reader.compare("module/lib.so")
+    if not failed or directory.is_file(home, "module", "lib.so"):
+        reader.read_library("module/lib.so")
+        reader.compare("module/lib.so")
     return reader.entry()
 
 
@@ -85,7 +92,7 @@ def _script_directories(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
 
 def _links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
     """Yield links to programs: their paths, and the program that each leads to."""
-    for above in ("programs", "failed/building"):
+    for above in ("programs", _FAILED):
         for name in directory.names(home, above):
             path = f"{home}/{above}/{name}"
             if os.path.islink(directory.path(path)):

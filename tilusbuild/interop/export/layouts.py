@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
@@ -20,6 +21,7 @@ from tilusbuild.interop.export.scripts import (
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.tables import Table
+from tilusbuild.state.files import sha256_bytes
 from tilusbuild.table import Cell, table
 
 # Tilus: `scripts/<name>/<constants>-<hash8>/` with links into `programs/<hash12>/`. Programs are
@@ -68,7 +70,7 @@ def _tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
 
 
 def _tilus_program(program: ExportedProgram) -> Iterator[ExportItem]:
-    home = f"programs/{program.hash[:_TILUS_PROGRAM_DIGITS]}"
+    home = f"programs/{_tilus_name(program.directory)}"
     for name in program.files:
         yield ExportItem(f"{home}/{name}", source=os.path.join(program.directory, name))
 
@@ -82,7 +84,14 @@ def _headers(directory: str) -> Iterator[ExportItem]:
 
 
 def _program_link(program: ExportedProgram) -> str:
-    return f"../../../../programs/{program.hash[:_TILUS_PROGRAM_DIGITS]}"
+    return f"../../../../programs/{_tilus_name(program.directory)}"
+
+
+@lru_cache(maxsize=1024)
+def _tilus_name(directory: str) -> str:
+    """Return a program's name as Tilus makes it: its options come first."""
+    texts = (os.path.join(directory, name) for name in (layout.OPTIONS_TXT, layout.PROGRAM_TXT))
+    return sha256_bytes(b"".join(map(read_bytes, texts)))[:_TILUS_PROGRAM_DIGITS]
 
 
 def _tilus_meta(exported: ExportedScript) -> dict[str, object]:
