@@ -4,11 +4,14 @@ import glob
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tilusbuild.process.local import LocalRunner
 
 # Who runs the tests in the background, or under nohup, ignores these signals, and children inherit
 # that: tests that send them would wait for ever.
@@ -50,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("tests", deadline=None)
+settings.register_profile("tests")
 settings.load_profile("tests")
 
 
@@ -65,3 +68,9 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     for name in ("CI", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture
+def runner() -> Iterator[LocalRunner]:
+    with LocalRunner() as made:
+        yield made

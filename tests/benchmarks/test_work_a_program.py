@@ -2,7 +2,7 @@
 the number of programs. Counts, not times: a look more at each program is a tenth of a large build
 with nothing to do, and a new inode half a millisecond where they are searched for."""
 
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -34,16 +34,9 @@ counted("mkdir", "directories")
 @pytest.fixture(scope="module")
 def projects() -> ModuleType:
     """The module that makes the benchmarks' projects."""
-    sys.path.insert(0, str(DIRECTORY))
-    try:
-        spec = importlib.util.spec_from_file_location("_projects", DIRECTORY / "_projects.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(DIRECTORY))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DIRECTORY))
+        return importlib.import_module("_projects")
 
 
 class Built:

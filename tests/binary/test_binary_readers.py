@@ -1,15 +1,21 @@
 """The readers on real binaries that are kept beside the tests: no toolkit is needed."""
 
+import contextlib
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tilusbuild.binary import (
     BinaryError,
     CodeImage,
     KernelUsage,
+    PtxasUsage,
     extract_cubins,
+    parse_ptxas,
     read_archs,
     read_cubin,
     read_needs,
@@ -136,3 +142,89 @@ def test_each_reader_refuses_the_others_files(sample: Sample) -> None:
         read_cubin(sample("library.so"))
     with pytest.raises(BinaryError, match="x86-64"):
         read_needs(sample("cuda12_sm_80.cubin"))
+
+
+# Damaged, truncated and invented input: a reader answers or raises `BinaryError`, nothing else.
+SEEDS = {
+    path.name: path.read_bytes() for path in sorted(Path(__file__).with_name("data").iterdir())
+}
+READERS = (read_archs, read_cubin, read_needs, extract_cubins)
+
+
+def read_all(data: bytes) -> None:
+    for read in READERS:
+        with contextlib.suppress(BinaryError):
+            read(data)
+
+
+@settings(max_examples=400)
+@given(data=st.data(), name=st.sampled_from(sorted(SEEDS)))
+def test_flipped_bytes(data: st.DataObject, name: str) -> None:
+    damaged = bytearray(SEEDS[name])
+    places = st.integers(0, len(damaged) - 1)
+    for at in data.draw(st.lists(places, min_size=1, max_size=8)):
+        damaged[at] = data.draw(st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255))
+    read_all(bytes(damaged))
+
+
+@pytest.mark.parametrize("name", sorted(SEEDS))
+def test_every_byte_of_the_tables_flipped(name: str) -> None:
+    """The header and the last 512 bytes (the section table, or the entries), byte by byte."""
+    whole = SEEDS[name]
+    for at in {*range(128), *range(max(0, len(whole) - 512), len(whole))}:
+        for value in (0, 0xFF, whole[at] ^ 0x80):
+            read_all(whole[:at] + bytes([value]) + whole[at + 1 :])
+
+
+@given(log=st.text(max_size=300))
+def test_any_log_can_be_parsed(log: str) -> None:
+    assert all(usage.registers >= 0 for usage in parse_ptxas(log))
+
+
+# The log of `-Xptxas -v`, from several releases.
+CUDA_13 = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'recur' for 'sm_80'
+ptxas info    : Function properties for recur
+    16 bytes stack frame, 0 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 24 registers, used 0 barriers, 1120 bytes cumulative stack size
+ptxas info    : Compile time = 3.550 ms
+ptxas info    : Function properties for _Z3fibi
+    24 bytes stack frame, 20 bytes spill stores, 20 bytes spill loads
+ptxas info    : Compiling entry function 'plain' for 'sm_90a'
+ptxas info    : Function properties for plain
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 1 barriers, 1024 bytes smem
+"""
+
+CUDA_11 = """\
+ptxas info    : Compiling entry function '_Z1kPf' for 'sm_70'
+ptxas info    : Function properties for _Z1kPf
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, 2048+0 bytes smem, 360 bytes cmem[0]
+"""
+
+
+def test_each_kernel_has_what_was_said_of_it_and_of_what_it_calls() -> None:
+    recursive, plain = parse_ptxas(CUDA_13)
+    assert recursive == PtxasUsage(
+        arch="sm_80",
+        kernel="recur",
+        registers=24,
+        stack=1120,
+        spill_stores=20,
+        spill_loads=24,
+    )
+    assert recursive.spill_bytes == 44
+    assert plain == PtxasUsage("sm_90a", "plain", registers=10, static_smem=1024, barriers=1)
+
+
+def test_what_an_older_release_does_not_say_is_zero() -> None:
+    assert parse_ptxas(CUDA_11) == (PtxasUsage("sm_70", "_Z1kPf", registers=8, static_smem=2048),)
+
+
+def test_other_output_in_between_is_passed_over() -> None:
+    noisy = "\n".join(f"source.cu(3): warning #177-D: x\n{line}" for line in CUDA_13.splitlines())
+    assert parse_ptxas(noisy) == parse_ptxas(CUDA_13)
+    assert parse_ptxas("") == ()
+    assert parse_ptxas("12 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads") == ()

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from support.fake_engine import Listener
+from support.project import head
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.compile import pipelines
@@ -14,19 +15,16 @@ from tilusbuild.plan.model import PlanSelection
 
 PAGE = Path(__file__).parents[2] / "docs/adding-a-pipeline.md"
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "small"
-version = "1"
-[target.cpu]
-arch = "cpu"
+MANIFEST = (
+    head()
+    + """\
 [script.scale]
 template = "scale.cc.j2"
 kernel = "scale"
 targets = ["cpu"]
 args = { by = "f32", x = { type = "f32*[n]", out = true }, n = "i32" }
 """
+)
 
 TEMPLATE = """\
 extern "C" void scale(float by, float *x, int n) {

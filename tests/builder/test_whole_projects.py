@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.fake_engine import Listener
+from support.project import head
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.index import read_index
@@ -21,19 +22,16 @@ T1 = """{"ConfigurationSpace": {"TuningParameters": [
   {"Name": "tile", "Type": "int", "Values": "[8, 16, 32]", "Default": 16}],
   "Conditions": [{"Expression": "tile <= 16", "Parameters": ["tile"]}]}}"""
 
-SMALL = """\
-edition = 1
-[project]
-name = "small"
-version = "1"
-[target.cpu]
-arch = "cpu"
+SMALL = (
+    head()
+    + """\
 [script.fill]
 template = "fill.cu.j2"
 kernel = "fill"
 args = { x = { type = "f32*[n]", out = true }, n = "i32" }
 params = { value = [1, 2] }
 """
+)
 FILL = (
     'extern "C" void fill(float *x, int n) {\n'
     "  for (int i = 0; i < n; ++i) x[i] = {{ value }};\n"

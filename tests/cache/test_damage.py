@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample
@@ -201,7 +201,6 @@ JSON = st.recursive(
 SEALABLE = st.dictionaries(st.text().filter(lambda key: key != "digest"), JSON, min_size=1)
 
 
-@settings(deadline=None)
 @given(SEALABLE)
 def test_what_is_sealed_opens_and_is_canonical(value):
     assert unseal(seal(value)) == value
@@ -209,7 +208,6 @@ def test_what_is_sealed_opens_and_is_canonical(value):
     assert canonical(value).endswith(b"\n}\n")
 
 
-@settings(deadline=None)
 @given(SEALABLE, st.data())
 def test_one_changed_byte_breaks_the_seal(value, data):
     sealed = bytearray(seal(value))

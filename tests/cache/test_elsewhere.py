@@ -39,7 +39,6 @@ PLACES = [
     f"staging/{STALE}", f"staging/{STALE}/deep",
     "locks/use", "locks/index", "locks/read-ab", "state/history", "state/plans", "state/tune",
 ]  # fmt: skip
-OF = ["old", "new"]
 THINGS = ["link to a copy", "link to nothing", "link to a file", "FIFO"]
 
 
@@ -156,7 +155,7 @@ def within(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@settings(deadline=None, max_examples=int(os.environ.get("TREES", "60")))
+@settings(max_examples=int(os.environ.get("TREES", "60")))
 @example(put=[("include/I/MANIFEST", "FIFO", "new")], operations=["merge"])
 @given(
     put=st.lists(

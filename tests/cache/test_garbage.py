@@ -185,7 +185,7 @@ def test_clear_leaves_an_empty_cache(cache: Tree, sample: Sample):
     assert sample.program("a").status == "built"
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     scripts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=4),
     rooted=st.sets(st.integers(0, 3)),

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.closures import closure
@@ -99,7 +99,6 @@ def test_what_the_manifest_does_not_say_is_refused(cache: Tree):
 NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(NAMES.filter(lambda name: name not in (".", "..")), st.just("0" * 64)))
 def test_any_names_survive_the_manifest(names):
     lines = []
@@ -110,7 +109,6 @@ def test_any_names_survive_the_manifest(names):
     assert read_manifest(b"".join(lines)) == names
 
 
-@settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_are_a_manifest_or_broken(data):
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample
@@ -111,7 +111,6 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
     got[0].release()
 
 
-@settings(deadline=None)
 @given(st.sampled_from(get_args(Kind)[2:]), st.integers(0, 2**256 - 1))
 def test_there_are_4096_stripes_of_a_kind_and_256_for_readers(kind, number):
     name = LockName(kind, f"{number:064x}")

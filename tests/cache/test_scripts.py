@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample
@@ -113,7 +113,6 @@ def test_a_script_cannot_be_called_so(cache: Tree, sample: Sample, name):
         publish_script(cache, ScriptRecord(name, sample.record([]).script_txt))
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_names_that_are_ours_are_safe(name):
     if layout.is_script_directory(name):
@@ -127,7 +126,6 @@ def test_names_that_are_ours_are_safe(name):
         int(name, 16)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_a_script_or_broken(text):
     try:

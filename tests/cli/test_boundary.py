@@ -82,12 +82,6 @@ def test_help_of_a_verb_imports_nothing_of_packages() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("error", [CorruptFileError("it is cut"), CorruptCacheError("it is cut")])
-def test_a_damaged_cache_is_no_bug(ends: Any, capsys: Any, error: Exception) -> None:
-    assert ends(error) == 1
-    assert capsys.readouterr().err == "error: it is cut\n"
-
-
 def test_no_thread_is_no_bug(ends: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not by a limit of this process: a thread that does start and finds no memory is never seen to.
     def refuse(*_: object, **__: object) -> None:
@@ -115,25 +109,27 @@ def test_the_traceback_is_printed_when_asked_for(ends, capsys, monkeypatch) -> N
     assert "Traceback" in capsys.readouterr().err
 
 
+STANDS_FOR_IT = RuntimeError("make's jobserver cannot be opened")
+STANDS_FOR_IT.__cause__ = OSError(errno.EMFILE, "Too many open files", "/proc/self/fd/6")
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
+        (CorruptFileError("it is cut"), "error: it is cut\n"),
+        (CorruptCacheError("it is cut"), "error: it is cut\n"),
+        (STANDS_FOR_IT, "error: /proc/self/fd/6: Too many open files\n"),
         (PermissionError(errno.EACCES, "Permission denied", "/x\x1b"), "/x\\x1b: Permission"),
         (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
         (MemoryError(), "not enough memory"),
     ],
 )
-def test_what_the_machine_refuses_is_no_bug(ends, capsys, error, said, tmp_path) -> None:
+def test_a_damaged_cache_and_a_refusal_of_the_machine_are_no_bugs(
+    ends, capsys, error, said, tmp_path
+) -> None:
     assert ends(error) == 1
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_stands_for_the_machines_refusal_is_no_bug_either(ends: Any, capsys: Any) -> None:
-    error = RuntimeError("make's jobserver cannot be opened")
-    error.__cause__ = OSError(errno.EMFILE, "Too many open files", "/proc/self/fd/6")
-    assert ends(error) == 1
-    assert "error: /proc/self/fd/6: Too many open files\n" in capsys.readouterr().err
 
 
 _STOPPED_AT_THE_END = """
@@ -157,12 +153,6 @@ def test_a_working_directory_that_was_deleted(tmp_path: Path) -> None:
     tmp_path.joinpath("gone").mkdir()
     err = run(tmp_path / "gone", "plan", status=2, before=gone).err
     assert "the working directory cannot be used" in err
-
-
-def test_streams_that_are_closed(tmp_path: Path) -> None:
-    closed = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
-    run(tmp_path, "schema", before=closed)
-    run(tmp_path, "plan", before=closed, status=2)
 
 
 def test_an_argument_of_blanks_is_only_unrecognized(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -86,8 +87,6 @@ def test_errors_are_coloured_and_what_they_quote_is_not(tmp_path: Path) -> None:
     shown = run(tmp_path, "plan", "--color", "always", status=2).err
     assert "\x1b[1;31merror:\x1b[0m" in shown
     assert "\x1b" not in plain
-    import re
-
     assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == plain
 
 
@@ -108,14 +107,6 @@ def test_an_error_is_a_line_of_json_too(tmp_path: Path) -> None:
     assert problem["path"] == "tilus.toml"
     lines = (tmp_path / "tilus.toml").read_text().splitlines()
     assert lines[problem["line"] - 1] == problem["text"]
-
-
-def test_no_progress_leaves_the_summary(tmp_path: Path) -> None:
-    (tmp_path / "tilus.toml").write_text(manifest())
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels/scale.cu.j2").write_text(TEMPLATE)
-    lines = run(tmp_path, "build", "--progress", "plain").err.splitlines()
-    assert len(lines) > 1
 
 
 @pytest.mark.parametrize(

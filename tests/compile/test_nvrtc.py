@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.recipes import make_recipe
+from support.recipes import HEADER, make_recipe
+from support.recipes import KERNEL_SOURCE as PLAIN
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import options_text
 from tilusbuild.compile.pipelines.nvrtc import (
@@ -23,16 +24,6 @@ from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
 
-HEADER = """\
-#pragma once
-namespace {
-__device__ int counter;
-template <int N> __device__ float scaled(float v) { counter += N; return v * N; }
-}
-static __device__ float helper(float v) { return scaled<3>(v); }
-__device__ inline const char *header() { return __FILE__; }
-"""
-
 KERNEL = """\
 #include <cuda_fp16.h>
 #include "helper.cuh"
@@ -43,13 +34,6 @@ extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
   auto twice = [=](float v) { return 2 * v; };
   if (n < 0) printf("%s %s\\n", __FILE__, header());
   if (i < n) y[i] = twice(own(helper(__half2float(__hadd(__float2half(a), __float2half(x[i]))))));
-}
-"""
-
-PLAIN = """\
-extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = a * x[i] + y[i];
 }
 """
 
@@ -161,7 +145,12 @@ def test_nothing_is_seen_but_the_copy_and_the_toolkit(through, device, tmp_path)
 def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_path):
     """Given one process that compiles one source after the other, each gives the bytes that it
     gives to a process of its own."""
-    sources = [PLAIN, SPILLING, KERNEL.replace('#include "helper.cuh"', HEADER), "int x = y;"]
+    sources = [
+        PLAIN,
+        SPILLING,
+        KERNEL.replace('#include "helper.cuh"', HEADER),
+        "int x = y;",
+    ]
     command = nvrtc_toolchain.nvrtc.command
     includes = f"-I{nvrtc_toolchain.nvrtc.include_dir}"
     options = ("--gpu-architecture=sm_90a", includes, f"{includes}/cccl", "-lineinfo")

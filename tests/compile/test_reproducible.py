@@ -10,20 +10,11 @@ from typing import Any
 
 import pytest
 
+from support import recipes
 from support.recipes import make_recipe, make_toolchain, write_module
 from tilusbuild.compile.model import Includes
 
-HEADER = """\
-#pragma once
-#include <cassert>
-namespace {
-__device__ int counter;
-template <int N> __device__ float scaled(float v) { counter += N; return v * N; }
-}
-static __device__ float helper(float v) { return scaled<3>(v); }
-__device__ inline const char *header() { return __FILE__; }
-"""
-
+HEADER = "#include <cassert>\n" + recipes.HEADER
 KERNEL = """\
 #include <cuda_fp16.h>
 #include <cstdio>

@@ -1,6 +1,8 @@
 """The C dispatcher decides as the runtime does, and a program in C needs nothing else."""
 
+import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.kernel import Kernel, programs_there
 from tilusbuild.runtime.library import launcher
+from tilusbuild.runtime.sealed import seal, unseal
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
 
 MAIN = """\
@@ -207,8 +210,6 @@ def test_a_dispatcher_whose_bytes_were_changed(copied: Marks) -> None:
 
 
 def test_one_of_another_table_or_other_programs_is_left_alone(copied: Marks) -> None:
-    import shutil
-
     script = copied.script("mark")
     tables.record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
     kernel = tilusbuild.load("mark", where=copied.cache)
@@ -237,10 +238,34 @@ def test_the_nearest_key_is_reported_once(copied, refreshed, caplog) -> None:
 
 
 def test_no_dispatcher_without_a_program(copied: Marks) -> None:
-    import shutil
-
     script = copied.script("mark")
     shutil.rmtree(copied.cache / "programs")
     (copied.cache / "programs").mkdir()
     with pytest.raises(NoDispatcherError, match="no program"):
         sources(script, ())
+
+
+def test_one_made_again_at_its_path_is_not_taken_for_the_old_one(copied, refreshed) -> None:
+    script = copied.script("mark")
+    assert ran(tilusbuild.load("mark", where=copied.cache), 100) == 1
+    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((96,), 3, "measured", None)])
+    refreshed()
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert [ran(kernel, 96), ran(kernel, 96)] == [3, 3]
+
+
+@pytest.mark.parametrize("damage", ["no library", "no symbol"])
+def test_python_selects_where_it_cannot_be_loaded(copied: Marks, damage: str) -> None:
+    directory = Path(copied.script("mark").path, "dispatch")
+    library = directory / "libmark.so"
+    if damage == "no library":
+        library.write_bytes(b"a mount without leave to execute comes to the same")
+    else:
+        subprocess.run(
+            ["gcc", "-shared", "-xc", "-", "-o", library], input=b"int nothing;", check=True
+        )
+    facts = unseal((directory / "dispatch.json").read_bytes())
+    facts["library"]["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
+    (directory / "dispatch.json").write_bytes(seal(facts))
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert [ran(kernel, n) for n in (4, 9, 4)] == [2, 1, 2]

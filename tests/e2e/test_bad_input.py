@@ -67,16 +67,6 @@ def test_a_mistake_in_the_manifest(project: Project, refused, mistake):
         assert "tilus.toml:" in said
 
 
-# ---- templates -----------------------------------------------------------------------------------
-
-
-def test_a_parameter_that_nobody_declares(project: Project, refused):
-    project.edit("kernels/scale.cu.j2", "{{ unroll }}", "{{ unrol }}")
-    said = refused()
-    assert "kernels/scale.cu.j2:2:" in said
-    assert 'did you mean "unroll"?' in said
-
-
 # ---- the machine and the command line ------------------------------------------------------------
 
 
@@ -87,13 +77,6 @@ def test_an_arch_that_the_toolkit_does_not_know(project: Project, refused, fake_
     said = refused()
     assert place(project, '"sm_70"') in said
     assert "sm_75" in said, "which it does know"
-
-
-def test_a_cache_directory_that_is_a_file(project: Project, refused):
-    project.write(".cache", "a file")
-    assert "a file is in the way" in refused()
-    project.write("file", "another")
-    assert "a file is in the way" in refused("build", "--cache-dir", "file/below")
 
 
 def test_a_cache_directory_with_something_else_in_it(project: Project, refused):

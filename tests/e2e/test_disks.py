@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from support import scale
+from support.command_line import TILUSBUILD
 from support.project import NewProject, Project
 from support.trees import snapshot
 
@@ -18,18 +18,7 @@ def in_mounts(mounts: None, project: Project):
     def run(preparation, *words):
         command = f'{preparation} && exec "$@"'
         return subprocess.run(
-            [
-                "unshare",
-                "-m",
-                "sh",
-                "-c",
-                command,
-                "sh",
-                sys.executable,
-                "-m",
-                "tilusbuild",
-                *words,
-            ],
+            ["unshare", "-m", "sh", "-c", command, "sh", *TILUSBUILD, *words],
             cwd=project.directory,
             env={**os.environ, **project.environment},
             capture_output=True,

@@ -65,24 +65,6 @@ def test_each_program_has_its_own_header(new_project: NewProject, tmp_path: Path
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
-def test_device_code_includes_it(new_project: NewProject, compiler: str) -> None:
-    text = MANIFEST.replace('"cpu"', '"sm_80"').replace("[2, 3]", "[2]")
-    text += 'launch = { grid = [1], block = ["FACTOR"] }\n'.replace('"FACTOR"', "32")
-    files = {**FILES, "scale.cpp": FILES["scale.cpp"].replace('"C" void', '"C" __global__ void')}
-    files["include/uses.h"] = files["include/uses.h"].replace("inline", "__device__ inline")
-    project = new_project(text, files)
-    summary = project.build("--device-compiler", compiler)
-    assert summary["compiled"] == 1
-    (program,) = project.programs.values()
-    assert (program / "module/config.inc").read_text().endswith("(2 * DEPTH)\n")
-    if compiler == "nvcc":
-        script, again = program / "module/compile.sh", project.directory / "again.so"
-        subprocess.run(["bash", script, again], check=True)
-        assert again.read_bytes() == (program / "module/lib.so").read_bytes()
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
 def test_it_lies_beside_the_source(new_project: NewProject, compiler: str) -> None:
     """It includes what lies there; a file of its name, there or in include-dirs, is another."""
     text = MANIFEST.replace('"cpu"', '"sm_80"').replace("[2, 3]", "[2]")
@@ -99,6 +81,12 @@ def test_it_lies_beside_the_source(new_project: NewProject, compiler: str) -> No
     }
     project = new_project(text, files)
     assert project.compiled("--device-compiler", compiler) == 1
+    (program,) = project.programs.values()
+    assert (program / "module/config.inc").read_text().endswith("(2 * DEPTH)\n")
+    if compiler == "nvcc":
+        script, again = program / "module/compile.sh", project.directory / "again.so"
+        subprocess.run(["bash", script, again], check=True)
+        assert again.read_bytes() == (program / "module/lib.so").read_bytes()
     project.edit("kernels/config.inc", "1", "3")
     assert project.compiled("--device-compiler", compiler) == 0, "nobody includes it"
     other = "#undef FACTOR\n#include <config.inc>\nstatic_assert(FACTOR == 1);"

@@ -1,18 +1,16 @@
 """Builds under GNU make: together they run no more compilers than its -j says; tokens go back."""
 
-import array
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support import scale
+from support.jobserver import Fifo
 from support.nvcc_journal import FakeCuda
 from support.project import NewProject, Project
 
@@ -80,31 +78,15 @@ def test_two_builds_under_one_make_share_its_jobs(make, two, fake_cuda) -> None:
     assert fake_cuda.most_at_once() == 3
 
 
-class Tokens:
-    """A jobserver as newer GNU makes have it: a fifo."""
-
-    def __init__(self, path: Path, count: int) -> None:
-        os.mkfifo(path)
-        self.end = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-        os.write(self.end, b"+" * count)
-        self.environment = {"MAKEFLAGS": f" -j{count + 1} --jobserver-auth=fifo:{path}"}
-
-    @property
-    def count(self) -> int:
-        waiting = array.array("i", [0])
-        fcntl.ioctl(self.end, termios.FIONREAD, waiting)
-        return waiting[0]
-
-
 @pytest.fixture
-def tokens(tmp_path: Path) -> Iterator[Tokens]:
-    made = Tokens(tmp_path / "fifo", 2)
+def tokens(tmp_path: Path) -> Iterator[Fifo]:
+    made = Fifo(tmp_path / "fifo", b"++")
     yield made
     os.close(made.end)
 
 
 def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(
-    new_project: NewProject, fake_cuda: FakeCuda, tokens: Tokens
+    new_project: NewProject, fake_cuda: FakeCuda, tokens: Fifo
 ) -> None:
     project = new_project(
         scale.manifest(scale.script(target="gpu", schedules=8)),

@@ -79,13 +79,6 @@ def test_the_sizes_that_are_advised_are_taken(project: Project) -> None:
         assert "n=64,m=1024" in one
 
 
-@pytest.mark.parametrize("verb", ["run", "tune"])
-def test_a_size_that_nothing_has_is_refused_before_anything_is_built(project, verb) -> None:
-    refused = project.run(verb, "scale", "-t", "cpu", "--size", "n=64,k=2", status=2)
-    assert 'there is no dimension or scalar argument "k"' in refused.err
-    assert not project.programs
-
-
 def test_a_misspelt_header_and_one_that_is_nowhere(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/tiles.cuh").write_text("")

@@ -2,10 +2,13 @@
 
 import re
 import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from support.project import Project, needs_cxx
+from support import scale
+from support.project import NewProject, Project, needs_cxx
 from support.scale import TEMPLATE, manifest, script
 
 MANY = (
@@ -90,3 +93,94 @@ def test_run_numbers_as_build_does(built) -> None:
     assert by_number.startswith("scale[kind=c]/1 cpu: unroll=2")
     refused = project.run("run", "scale[kind=c]/2 cpu", "--size", "n=8", status=2)
     assert "they go from 0 to 1" in refused.err
+
+
+# Spaces, quotes, newlines and letters from anywhere in the names of directories and templates.
+ODD = 'it\'s "q" $HOME `x` é日\n;#&\\ {0} %s'
+
+
+@pytest.fixture
+def odd(new_project: NewProject, tmp_path: Path):
+    """A project, its cache, its template and its headers, all with names to stumble over."""
+
+    def make(target, **environment):
+        text = scale.manifest(
+            scale.script(target=target, schedules=1)
+            + '[script.scale.tune]\nref = "ré f.py:scale"\nsizes = [{ n = 10 }]\n',
+            build="include-dirs = ['''in \"cl'ude\n''']",
+        ).replace('"kernels/scale.cu.j2"', "'''kern's\n\"els/sc ale.cu.j2'''")
+        files = {
+            "kern's\n\"els/sc ale.cu.j2": '#include "fac tor.h"\n' + scale.TEMPLATE,
+            "in \"cl'ude\n/fac tor.h": "#define FACTOR 1\n",
+            "ré f.py": scale.REFERENCE,
+        }
+        return new_project(text, files, f"{ODD}/project", **environment)
+
+    return make
+
+
+def build_and_reproduce(project, cache):
+    words = ("--cache-dir", str(cache))
+    assert project.compiled(*words) == 1
+    assert project.compiled(*words) == 0
+    assert project.run("cache", "verify", *words).out.strip() == "no problems found"
+    (program,) = (cache / "programs").iterdir()
+    library = program / "module/lib.so"
+    before = library.read_bytes()
+    library.unlink()
+    subprocess.run([program / "module/compile.sh"], cwd="/", check=True, capture_output=True)
+    assert library.read_bytes() == before
+    return program
+
+
+def test_for_the_host(odd, tmp_path: Path):
+    project = odd("cpu")
+    cache = tmp_path / ODD / "the cache"
+    build_and_reproduce(project, cache)
+    ran = project.run("run", "scale", "--cache-dir", str(cache))
+    assert "1 size agrees" in ran.out
+
+
+@pytest.mark.nvcc
+def test_for_a_gpu(odd, tmp_path: Path):
+    build_and_reproduce(odd("gpu"), tmp_path / ODD / "the cache")
+
+
+def test_a_failure_names_the_template(odd, tmp_path: Path):
+    project = odd("cpu")
+    project.edit("kern's\n\"els/sc ale.cu.j2", "y[i] = a", "y[i] = unknown")
+    ran = project.run("build", "--cache-dir", str(tmp_path / ODD / "c"), status=1)
+    assert "sc ale.cu.j2:6:" in ran.err
+    command = ran.err.partition("  reproduce: ")[2].partition("\n\nerror")[0]
+    again = subprocess.run(
+        ["sh", "-c", command], cwd=project.directory, capture_output=True, text=True
+    )
+    assert "unknown" in again.stderr
+
+
+# Nothing but the inputs is in a name.
+def test_no_name_of_this_machine_is_in_the_tree(project: Project):
+    project.write("include/factor.h", "#define FACTOR 2\n")
+    project.edit("kernels/scale.cu.j2", "constexpr", '#include "factor.h"\nconstexpr')
+    project.edit("tilus.toml", "[build]", '[build]\ninclude-dirs = ["include"]')
+    project.build()
+    checked = 0
+    for directory in ("programs", "scripts", "include"):
+        for path in (project.cache / directory).rglob("*"):
+            if path.is_file():
+                data = path.read_bytes()
+                assert str(project.directory).encode() not in data, path
+                checked += 1
+    assert checked > 10
+
+
+def test_a_plan_is_the_same_whatever_the_hash_seed(project: Project):
+    project.write("kernels/other.cu.j2", scale.TEMPLATE)
+    more = 'defines = { B = 1, A = "x" }\nparams = { dtype = ["f16", "f32"], z = 1, b = "q" }'
+    project.write("tilus.toml", scale.manifest(scale.script(), scale.script("other", more=more)))
+    plans = []
+    for seed in ("0", "1", "12345"):
+        project.environment["PYTHONHASHSEED"] = seed
+        plans.append(project.run("plan", "--json").out)
+    assert plans[0] == plans[1] == plans[2]
+    assert plans[0].count('"event": "instance"') == 3

@@ -6,6 +6,8 @@ What was damaged without being deleted is found as docs/cache.md says."""
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -175,9 +177,6 @@ def test_what_a_killed_build_left_in_the_home_goes_with_the_next(built: Project)
 def test_one_installation_has_one_record(new_project: NewProject) -> None:
     """`python -m tilusbuild` and the command know what the other one has built."""
     needs_cxx()
-    import subprocess
-    import sys
-
     project = new_project()
     time.sleep(0.1)
     project.run("build")

@@ -44,7 +44,7 @@ def compiler_of(outcomes: dict[str, str]) -> FakeCompiler:
     return FakeCompiler(script)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(plans(), st.integers(1, 9), st.sets(st.integers(0, 30)), st.data())
 def test_a_build_gives_what_each_program_gives_alone(plan, width, before, data) -> None:
     outcomes, jobs = plan
@@ -96,7 +96,7 @@ def test_a_build_gives_what_each_program_gives_alone(plan, width, before, data) 
     assert listener.events[-1] is summary
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(plans(), st.integers(1, 4), st.integers(2, 4))
 def test_builders_that_share_a_store_never_compile_a_program_twice(plan, width, builders) -> None:
     outcomes, jobs = plan
@@ -120,7 +120,7 @@ def test_builders_that_share_a_store_never_compile_a_program_twice(plan, width, 
     assert statuses == [{job.hash: outcomes[job.text] for job in jobs}] * builders
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(plans(), st.integers(1, 5), st.integers(1, 20))
 def test_a_crashed_build_keeps_what_is_done_and_the_next_one_completes_it(
     plan: tuple[dict[str, str], list[FakeJob]], width: int, breaks_at: int

@@ -116,34 +116,12 @@ class Example:
         )
 
 
-@pytest.fixture(scope="session")
-def quickstart() -> Example:
-    return Example("quickstart")
+def _example(name: str) -> Any:
+    return pytest.fixture(scope="session", name=name)(lambda: Example(name))
 
 
-@pytest.fixture(scope="session")
-def attention() -> Example:
-    return Example("attention")
-
-
-@pytest.fixture(scope="session")
-def marlin() -> Example:
-    return Example("marlin")
-
-
-@pytest.fixture(scope="session")
-def hopper() -> Example:
-    return Example("hopper")
-
-
-@pytest.fixture(scope="session")
-def gemm() -> Example:
-    return Example("gemm")
-
-
-@pytest.fixture(scope="session")
-def cutlass() -> Example:
-    return Example("cutlass")
+quickstart, attention, marlin = map(_example, ("quickstart", "attention", "marlin"))
+hopper, gemm, cutlass = map(_example, ("hopper", "gemm", "cutlass"))
 
 
 @pytest.fixture

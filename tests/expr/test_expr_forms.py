@@ -81,7 +81,7 @@ sources_with_strings = st.one_of(
 batches = st.lists(
     st.tuples(sources, st.lists(points, min_size=4, max_size=8)), min_size=20, max_size=60
 )
-steady = settings(deadline=None, derandomize=True, max_examples=400)
+steady = settings(derandomize=True, max_examples=400)
 
 
 def parsed(source: str) -> Expr | None:
@@ -170,7 +170,6 @@ def as_c(source: str) -> Expr | None:
 
 
 @settings(
-    deadline=None,
     derandomize=True,
     max_examples=6,
     phases=[Phase.generate],

@@ -5,19 +5,16 @@ from typing import Any
 
 import pytest
 
-from support.project import Project
+from support import tiles
+from support.project import Project, head
 from tilusbuild.runtime import load
 from tilusbuild.runtime.device import can_run, cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
-MANIFEST = """\
-edition = 1
-[project]
-name = "launches"
-version = "1"
-[target.gpu]
-arch = "sm_90"
+MANIFEST = (
+    head("gpu", "sm_90")
+    + """\
 [script.seen]
 template = "seen.cu.j2"
 kernel = "seen"
@@ -35,6 +32,7 @@ cooperative = "blocks == 1"
 pdl = "blocks == 2"
 carve-out = 50
 """
+)
 
 TEMPLATE = """\
 #include <cooperative_groups.h>
@@ -71,3 +69,21 @@ def test_clusters_and_cooperative_launches(torch: Any, project: Project, blocks:
         seen(ranks, valid)
     assert ranks.tolist() == [index % blocks for index in range(64)]
     assert valid.tolist() == [blocks == 1] * 64
+
+
+# Tensor maps on the device: a kernel that reads and writes by them, in clusters.
+def test_tiles_are_those_of_the_tensors(torch: Any, tmp_path: Path) -> None:
+    tvm_ffi = pytest.importorskip("tvm_ffi")
+    device = cuda(0)
+    if device.arch != "sm_90":
+        pytest.skip(f"the kernel is for compute capability 9.0; this is {device}")
+    project = Project(tmp_path).write_all({"tilus.toml": tiles.MANIFEST, **tiles.FILES})
+    project.build()
+    for program in project.programs.values():
+        scale = tvm_ffi.load_module(str(program / "module" / "lib.so"))["launch"]
+        for m, n in ((100, 200), (1, 8), (4096, 512)):
+            x = torch.randn(m, n, device="cuda").to(torch.bfloat16)
+            y = torch.zeros_like(x)
+            for _ in range(3):  # one after the other overlap
+                scale(x, y, 0.5)
+            torch.testing.assert_close(y, x * 0.5)

@@ -5,17 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from support.hostile.classes import CLASSES, Laboratory
 from support.hostile.trial import Trial, attempt
 
 TRIALS = int(os.environ.get("HOSTILE_TRIALS", "6"))
-
-
-@pytest.fixture(scope="module")
-def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    return Laboratory(tmp_path_factory.mktemp("laboratory"))
 
 
 def test_a_sample_of_each_class() -> None:
@@ -47,9 +39,3 @@ def test_the_oracle_sees_what_it_is_for(tmp_path: Path) -> None:
         dict.fromkeys(found, True)
     )
     assert attempt(Trial(("schema",)), tmp_path / "well")[1] == []
-
-
-def test_the_same_seed_is_the_same_trial(laboratory: Laboratory) -> None:
-    for name in CLASSES:
-        one, two = (laboratory.trial(name, "s") for _ in range(2))
-        assert (one.words, one.files, one.environment) == (two.words, two.files, two.environment)

@@ -45,7 +45,7 @@ def put(path: Path, thing: str, copy: Path) -> None:
         path.symlink_to(copy if thing == "link" else copy.with_suffix(".missing"))
 
 
-@settings(deadline=None, max_examples=int(os.environ.get("TREES", "60")))
+@settings(max_examples=int(os.environ.get("TREES", "60")))
 @given(system=st.sampled_from(SYSTEMS), data=st.data())
 def test_no_link_or_fifo_leads_outside(make_at: MakeAt, system: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:

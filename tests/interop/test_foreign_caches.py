@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from support import command_line
+from support.json_schema import valid
+from tilusbuild.cli import events_schema
+from tilusbuild.cli.main import main
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches import SYSTEMS, read, system_of
 from tilusbuild.interop.caches.gc import decide, remove
@@ -263,3 +266,37 @@ def test_a_cache_as_hidets_documentation_lays_it_out(tmp_path: Path) -> None:
     gone = command_line.run(tmp_path, "cache", "gc", tmp_path, "--max-size", "1KB")
     assert "removed 1 of 1" in gone.out
     assert (tmp_path / "onnx" / "model.onnx").read_bytes() == b"not ours"
+
+
+# With `--json` every line about a foreign cache is one that its verb declares.
+SCHEMA = events_schema.schema()
+
+
+@pytest.mark.parametrize("system", ["tilus", "triton"])
+def test_the_lines_of_each_verb(system, make, tmp_path, monkeypatch, capsys) -> None:
+    made = make(system)
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, list[str]] = {}
+
+    def check(verb: str, *words: object) -> None:
+        main([*verb.split(), *map(str, words), "--json"])
+        out, err = capsys.readouterr()
+        lines = [json.loads(line) for line in out.splitlines()]
+        rule = SCHEMA["$defs"][verb.replace(" ", "-")]
+        assert lines, err
+        assert [line for line in lines if not valid(line, rule, SCHEMA)] == []
+        seen.setdefault(verb, []).extend(line["event"] for line in lines)
+
+    check("cache ls", made)
+    check("cache stats", made)
+    check("cache verify", made)
+    check("cache package", made, "--format", "dir")
+    (package,) = Path("dist").iterdir()
+    check("verify", package)
+    check("preflight", package, "--device", "sm_80", "--machine", "riscv64")
+    check("install", package, "--into", tmp_path / "home")
+    check("cache gc", made, "--max-size", "1B")
+    assert "entry" in seen["cache ls"]
+    assert seen["cache package"] == ["carrier", "package"]
+    assert seen["install"] == ["installed"]
+    assert {"preflight", "summary"} <= set(seen["preflight"])

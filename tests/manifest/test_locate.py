@@ -126,7 +126,7 @@ def assert_points_at(text: str, found: Locations, data: Any, path: tuple[str | i
         assert offsets == sorted(set(offsets))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.data())
 def test_points_at_what_tomllib_reads(data: st.DataObject) -> None:
     value = data.draw(st.dictionaries(NAMES, VALUES, max_size=4))
@@ -137,7 +137,6 @@ def test_points_at_what_tomllib_reads(data: st.DataObject) -> None:
     assert locate(text).repeated is None
 
 
-@settings(deadline=None)
 @given(st.text("a.=[]{}\"'\\,# \n1", max_size=40))
 def test_any_text_is_survived_and_valid_ones_are_found(text: str) -> None:
     found = locate(text)

@@ -3,14 +3,18 @@
 An entry there is a name, what is appended to the preamble of `conftest.py`, and what is said.
 """
 
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support.spoilt import spoilt
 from tilusbuild.errors import InputError
+from tilusbuild.manifest.loading import load
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.state import patterns
 
 ENTRY = re.compile(
     r"^=== (?P<name>[^\n]*)\n(?P<text>.*?)^--- says\n(?P<says>.*?)\n*(?=^===|\Z)",
@@ -31,3 +35,70 @@ def test_says(entry: re.Match[str], load_script: Callable[[str], Manifest], proj
 def test_the_preamble_alone_is_right(load_script: Callable[[str], Manifest]) -> None:
     assert list(load_script("").scripts) == ["m"]
     assert len(ENTRIES) == MISTAKES.count("--- says")
+
+
+# Manifests spoilt at random: each loads, or says in located errors what is wrong with it.
+def see_everything(manifest: Manifest) -> None:
+    """What a checked manifest promises not to fail."""
+    for name, script in manifest.scripts.items():
+        for target in manifest.targets_of(name):
+            views = (script.params_for, script.space_for, script.derived_for, script.restrict_for)
+            for view in (*views, script.launch_for, script.default_for):
+                view(target)
+            manifest.flags_for(name, target)
+            manifest.defines_for(name, target)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_loads_or_says_where(seed: int, load_example: Callable[[str], Manifest]) -> None:
+    try:
+        see_everything(load_example(spoilt(random.Random(seed))))
+    except InputError as error:
+        places = [diagnostic.place for diagnostic in error.diagnostics]
+        assert places
+        assert all(place is not None and place.path == "tilus.toml" for place in places)
+
+
+# A manifest of any size is read in time that is linear in it, or refused with a reason.
+HEAD = """\
+edition = 1
+project = { name = "p", version = "1" }
+target.cpu = { arch = "cpu" }
+"""
+MANY = 100_000
+LARGE = {
+    "keys that nothing knows": ("".join(f"k{i} = 1\n" for i in range(MANY)), "more mistakes"),
+    "tables": ("".join(f"[t{i}]\n" for i in range(MANY)), "more mistakes"),
+    "wrong scripts": (
+        "".join(f"[script.s{i}]\ntemplate = 1\n" for i in range(MANY // 2)),
+        "more mis",
+    ),
+    "values": ("x = [" + "1," * 300_000 + "]\n", "unknown key"),
+    "brackets": ("x = " + "[" * MANY + "]" * MANY + "\n", "nested too deeply"),
+    "a word": ("a" * 8_000_000 + " = 1\n", "unknown key"),
+    "dots": ("x = '" + "." * 8_000_000 + "'\n", "unknown key"),
+    "quotes": ('x = "' + '\\"' * 4_000_000 + '"\n', "unknown key"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_manifest_is_refused_soon(name: str, tmp_path: Path) -> None:
+    text, message = LARGE[name]
+    path = tmp_path / "tilus.toml"
+    path.write_text(HEAD + text)
+    with pytest.raises(InputError) as caught:
+        load(str(path))
+    assert any(message in each.message for each in caught.value.diagnostics)
+    assert all(each.place for each in caught.value.diagnostics)
+    assert len(caught.value.diagnostics) <= 101
+
+
+def test_a_pattern_that_looks_at_everything_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(patterns, "MAX_NAMES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.cu").write_text("")
+    path = tmp_path / "tilus.toml"
+    path.write_text(HEAD + 'library.l = { kind = "static", sources = ["**/*.cu"] }\n')
+    with pytest.raises(InputError, match="looks at more than 3 names in /") as caught:
+        load(str(path))
+    assert [str(each.place) for each in caught.value.diagnostics] == [f"{path}:4:43"]

@@ -12,129 +12,52 @@ from tilusbuild.errors import InputError
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.check_targets import flag_problems
 
-RUN = ["-fplugin=x.so", "-wrapper a,b", "-B.", "-B /x", "--prefix=/x", "-fmodule-mapper=|x"]
-RUN += ["-Wl,-plugin,x.so", "-Wl,--plugin=x", "-fuse-ld=x", "-specs=x", "--compiler-bindir=x"]
-WRITE = ["-Wp,-MD,x", "-Wl,-Map,x", "-Wl,-Map=x", "-Wl,-o,x", "-Wa,-a=x", "-dumpdir x"]
-WRITE += [
-    "-fdump-tree-all",
-    "-aux-info x",
-    "-fopt-info=x",
-    "-fopt-info",
-    "--time x",
-    "-ftime-report",
-]
-WRITE += ["-fdevice-time-trace x", "--dependency-output x", "-Xcompiler -o,x", "-fstack-usage"]
-WRITE += ["-Xcompiler=-MD", "-forward-unknown-opts", "-forward-unknown-to-host-compiler", "-flto"]
-WRITE += [
-    "--coverage",
-    "-fprofile-generate",
-    "-ftest-coverage",
-    "-fcallgraph-info",
-    "-save-temps=obj",
-]
-READ = [
-    "@file",
-    "-imacros x",
-    "-includex.h",
-    "-Wp,-I,/x",
-    "--include-directory=/x",
-    "-Xcompiler -I,x",
-]
-READ += [
-    "--options-file x",
-    "-optf x",
-    "-L/x",
-    "-lfoo",
-    "-l:x.a",
-    "-T x",
-    "-Wl,-T,x",
-    "/x/y.o",
-    "x.a",
-]
-READ += [
-    "-Xptxas --options-file=x",
-    "-Xlinker -rpath=x",
-    "-fprofile-use=x",
-    "-isysroot x",
-    "-nostdinc",
-]
-READ += [
-    "-Xcompiler @x",
-    "-Xcudafe --preinclude=x",
-    "{cxx}",
-    "$(touch x)",
-    "-O3;touch x",
-    "-Xlinker @x",
-]
-READ += ["-mcpu=native", "-Xcompiler -mtune=native", "-mllvm -load=x", "-mllvm=-load", "-D", "-U"]
-OF_NVCC = [
-    # nvcc takes words apart at commas, and hands them to a shell.
-    "-Xcompiler -fabi-version=0,-save-temps",
-    "-Xcompiler=-finline-limit=1,-wrapper,env",
-    "-Xcompiler -Wl,-z,now",
-    "-Xcompiler -fdebug-prefix-map=$(touch)=b",
-    "-Xcompiler -ffile-prefix-map=a=`touch`",
-    "-Xcompiler=-fmacro-prefix-map=a;touch;=b",
-    "-Xcompiler -ffile-prefix-map=a=b\ntouch",
-    "-Xcompiler -ffile-prefix-map=a='b",
-    "-U$(touch)",
-    "-U `touch`",
-    "--undefine-macro=$(touch)",
-    "-undefine-macro a;touch",
-]
-PURE_GPU = [
-    "-O3 -lineinfo",
-    "--use_fast_math",
-    "-Xptxas -O3,-v",
-    "-Xptxas=-dlcm=ca",
-    "-maxrregcount=64",
-]
-PURE_GPU += [
-    "--maxrregcount 64",
-    "-DX=$(touch)",
-    "-D X=1",
-    "-UX",
-    "--expt-relaxed-constexpr",
-    "-G",
-]
-PURE_GPU += [
-    "--extended-lambda",
-    "-Xcompiler -fopenmp,-Wall",
-    "-Xcompiler -ffile-prefix-map=/a/b+c=%d",
-    "-Xcompiler -Wno-unused",
-    "-t 4",
-    "-lm",
-]
-PURE_GPU += [
-    "--threads=4",
-    "--diag-suppress 177,20012",
-    "-Xcudafe --diag_suppress=177",
-    "-default-device",
-]
-PURE_GPU += [
-    "--ptxas-options=--register-usage-level=10",
-    "-Xptxas -regUsageLevel=3,--dont-merge-basicblocks",
-]
-PURE_GPU += ["-ftz=true", "--split-compile=0", "-Xfatbin -compress-all", "--restrict", "-dopt on"]
-PURE_GPU += ["-ftemplate-backtrace-limit=0", "--ftemplate-depth 2000"]
-PURE_CPU = [
-    "-O2",
-    "-Ofast",
-    "-fopenmp",
-    "-mavx2",
-    "-mfma",
-    "-ffast-math",
-    "-fno-math-errno",
-    "-Wall",
-]
-PURE_CPU += [
-    "-funroll-loops",
-    "-fopenmp -lm",
-    "-Wno-error=unused",
-    "--param=max-unroll-times=4",
-    "-g",
-]
-PURE_CPU += ["-Wl,--as-needed", "-Wl,-z,relro", "-mprefer-vector-width=256", "-fvisibility=hidden"]
+
+def flags(text: str) -> list[str]:
+    """Flags of a text, two or more spaces or a line apart; `\\n` in one is a line's end."""
+    return [each.replace("\\n", "\n") for each in re.split(r"  +|\n", text.strip())]
+
+
+RUN = flags("""
+-fplugin=x.so  -wrapper a,b  -B.  -B /x  --prefix=/x  -fmodule-mapper=|x  -Wl,-plugin,x.so
+-Wl,--plugin=x  -fuse-ld=x  -specs=x  --compiler-bindir=x
+""")
+WRITE = flags("""
+-Wp,-MD,x  -Wl,-Map,x  -Wl,-Map=x  -Wl,-o,x  -Wa,-a=x  -dumpdir x  -fdump-tree-all  -aux-info x
+-fopt-info=x  -fopt-info  --time x  -ftime-report  -fdevice-time-trace x  --dependency-output x
+-Xcompiler -o,x  -fstack-usage  -Xcompiler=-MD  -forward-unknown-opts
+-forward-unknown-to-host-compiler  -flto  --coverage  -fprofile-generate  -ftest-coverage
+-fcallgraph-info  -save-temps=obj
+""")
+READ = flags("""
+@file  -imacros x  -includex.h  -Wp,-I,/x  --include-directory=/x  -Xcompiler -I,x
+--options-file x  -optf x  -L/x  -lfoo  -l:x.a  -T x  -Wl,-T,x  /x/y.o  x.a
+-Xptxas --options-file=x  -Xlinker -rpath=x  -fprofile-use=x  -isysroot x  -nostdinc
+-Xcompiler @x  -Xcudafe --preinclude=x  {cxx}  $(touch x)  -O3;touch x  -Xlinker @x
+-mcpu=native  -Xcompiler -mtune=native  -mllvm -load=x  -mllvm=-load  -D  -U
+""")
+OF_NVCC = flags("""
+-Xcompiler -fabi-version=0,-save-temps  -Xcompiler=-finline-limit=1,-wrapper,env
+-Xcompiler -Wl,-z,now  -Xcompiler -fdebug-prefix-map=$(touch)=b
+-Xcompiler -ffile-prefix-map=a=`touch`  -Xcompiler=-fmacro-prefix-map=a;touch;=b
+-Xcompiler -ffile-prefix-map=a=b\\ntouch  -Xcompiler -ffile-prefix-map=a='b  -U$(touch)
+-U `touch`  --undefine-macro=$(touch)  -undefine-macro a;touch
+""")
+"""nvcc takes words apart at commas, and hands them to a shell."""
+PURE_GPU = flags("""
+-O3 -lineinfo  --use_fast_math  -Xptxas -O3,-v  -Xptxas=-dlcm=ca  -maxrregcount=64
+--maxrregcount 64  -DX=$(touch)  -D X=1  -UX  --expt-relaxed-constexpr  -G  --extended-lambda
+-Xcompiler -fopenmp,-Wall  -Xcompiler -ffile-prefix-map=/a/b+c=%d  -Xcompiler -Wno-unused  -t 4
+-lm  --threads=4  --diag-suppress 177,20012  -Xcudafe --diag_suppress=177  -default-device
+--ptxas-options=--register-usage-level=10  -Xptxas -regUsageLevel=3,--dont-merge-basicblocks
+-ftz=true  --split-compile=0  -Xfatbin -compress-all  --restrict  -dopt on
+-ftemplate-backtrace-limit=0  --ftemplate-depth 2000
+""")
+PURE_CPU = flags("""
+-O2  -Ofast  -fopenmp  -mavx2  -mfma  -ffast-math  -fno-math-errno  -Wall  -funroll-loops
+-fopenmp -lm  -Wno-error=unused  --param=max-unroll-times=4  -g  -Wl,--as-needed  -Wl,-z,relro
+-mprefer-vector-width=256  -fvisibility=hidden
+""")
 
 
 def impure(flags: str, *, cpu: bool) -> list[tuple[int, str]]:

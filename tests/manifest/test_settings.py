@@ -10,7 +10,9 @@ import pytest
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import Setting, find, settings
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.sections import parse_requirement
 from tilusbuild.manifest.settings import default_cache_dir
+from tilusbuild.manifest.table import Fault
 
 
 @pytest.mark.parametrize(
@@ -108,3 +110,29 @@ def test_finding_and_deciding_import_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.decode().strip() == "[]"
+
+
+# Requirements on a version of nvcc.
+@pytest.mark.parametrize(
+    ("requirement", "version", "accepted"),
+    [
+        (">=12.4,<14", "13.0.88", True),
+        (">=12.4,<14", "12.3.107", False),
+        (">=12.4,<14", "14.0", False),
+        (">=12.4", "12.4.0", True),
+        (">12.4", "12.4.0", False),
+        ("==12.4", "12.4.131", False),
+        ("==12.4.*", "12.4.131", True),
+        ("==12.4.*", "12.40.1", False),
+        ("!=13.0.*, >=12", "13.0.88", False),
+        ("<=13", "13.0", True),
+    ],
+)
+def test_accepts(requirement: str, version: str, accepted: bool) -> None:
+    assert (version in parse_requirement(requirement)) is accepted
+
+
+@pytest.mark.parametrize("text", ["", "12.4", ">=12.4,", ">=12.*", "=>12", ">= twelve", "~=12.4"])
+def test_refuses(text: str) -> None:
+    with pytest.raises(Fault):
+        parse_requirement(text)

@@ -1,16 +1,19 @@
 """A build of many programs with nothing to do looks at what was compiled, and not for every file
 that somebody may have deleted by hand: docs/cache.md says who finds that, and how it comes back."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from support import scale
-from support.project import Project, needs_cxx
+from support.project import Project, head, needs_cxx
+from tilusbuild.state.stamp import COARSE_TICK
 
 FEW_ARE_MANY = """\
 import sys
@@ -83,3 +86,82 @@ def test_a_plan_knows_the_programs_of_such_a_record(project: Project) -> None:
         meta = path / "meta.json"
         meta.write_bytes(b"x" * meta.stat().st_size)
     assert "nothing to do" in build_many(project)
+
+
+# What a build after a template's edit imports and starts: no more than rendering takes.
+MANIFEST = (
+    head()
+    + """\
+[script.scale]
+template = "scale.cu.j2"
+kernel = "scale"
+args = { x = "f32*[n]", n = "i64" }
+launch = { grid = ["cdiv(n, 256)"], block = [256] }
+space.unroll = [1]
+"""
+)
+TEMPLATE = 'extern "C" void scale(float *x, long long n) { x[0] = {{ unroll }}; }\n'
+BUILD = """\
+import json, os, sys
+started = []
+sys.addaudithook(lambda event, _: event in ("os.posix_spawn", "os.fork", "subprocess.Popen")
+                 and started.append(event))
+from tilusbuild.manifest import memo
+memo._A_MINUTE = 0  # our own code may have been edited just now
+from tilusbuild.cli.main import main
+status = main(["build", "--json"])
+print(json.dumps([status, sorted(sys.modules), started]))
+"""
+
+NOT_NEEDED = [
+    "numpy", "pydantic", "pydantic_core", "importlib.metadata", "rich", "tomli", "tomllib",
+    "watchdog", "subprocess", "zstandard", "tvm_ffi", "asyncio", "multiprocessing",
+    "difflib", "secrets", "tilusbuild.binary", "tilusbuild.compile.causes",
+    "tilusbuild.compile.checks", "tilusbuild.compile.diagnosis", "tilusbuild.compile.program",
+    "tilusbuild.process.landlock", "tilusbuild.process.resident", "tilusbuild.runtime.script",
+    "tilusbuild.cache.garbage", "tilusbuild.toolchain.nvrtc_command",
+    "tilusbuild.dispatch", "tilusbuild.package", "tilusbuild.runtime.kernel",
+    "tilusbuild.space.component", "tilusbuild.toolchain.diagnose", "tilusbuild.tune",
+    "tilusbuild.watch",
+]  # fmt: skip
+"""What checks a manifest, enumerates, compiles, dispatches, loads, shows, packages, watches."""
+
+
+def build(directory: Path) -> tuple[dict[str, object], set[str], list[str]]:
+    """The summary of a build in a process of its own, what it imported, and what it
+    started."""
+    command = [sys.executable, "-c", BUILD]
+    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
+    *_, summary, last = ran.stdout.splitlines()
+    _, modules, started = json.loads(last)
+    return json.loads(summary), set(modules), started
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """A project that was built, and looked at when its directories were no longer fresh."""
+    (tmp_path / "tilus.toml").write_text(MANIFEST)
+    (tmp_path / "scale.cu.j2").write_text(TEMPLATE)
+    build(tmp_path)
+    time.sleep(COARSE_TICK / 1e9 + 0.1)
+    (tmp_path / "scale.cu.j2").write_text("{# an edit #}" + TEMPLATE)
+    build(tmp_path)
+    return tmp_path
+
+
+def test_an_edit_that_changes_no_source(built: Path) -> None:
+    (built / "scale.cu.j2").write_text("{# a comment #}" + TEMPLATE)
+    summary, modules, started = build(built)
+    assert (summary["programs"], summary["compiled"]) == (1, 0)
+    assert modules.isdisjoint(NOT_NEEDED), sorted(modules.intersection(NOT_NEEDED))
+    assert started == []
+
+
+def test_a_first_build_of_a_small_space(tmp_path: Path) -> None:
+    """Importing NumPy takes longer than looking at a few combinations."""
+    rules = 'space.vector = [1, 2]\nderived.tile = "vector * unroll"\nrestrict.small = "tile < 2"\n'
+    (tmp_path / "tilus.toml").write_text(MANIFEST + rules)
+    (tmp_path / "scale.cu.j2").write_text(TEMPLATE)
+    summary, modules, _ = build(tmp_path)
+    assert (summary["programs"], summary["compiled"]) == (1, 1)
+    assert "numpy" not in modules

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from support.marks import MARK
 from support.project import Project, needs_cxx
 from tilusbuild.package.listing import (
     FileEntry,
@@ -133,11 +134,7 @@ bias = [0, 1]
 """
 
 TEMPLATES = {
-    "mark.cu.j2": """\
-extern "C" void mark(const float *x, float *y, long long n) {
-  for (long long i = 0; i < n; i++) y[i] = 10 * x[i] + {{ variant }};
-}
-""",
+    "mark.cu.j2": MARK,
     "double.cu.j2": """\
 #include "twice.h"
 extern "C" void twice(const float *x, float *y, long long n) {

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -35,8 +36,6 @@ def test_any_other_spelling_of_the_same_list_is_refused(listed: FileList) -> Non
 
 
 def changed(data: bytes, change: Callable[[Any], object]) -> bytes:
-    import rfc8785
-
     value = json.loads(data)
     change(value)
     return rfc8785.dumps(value)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from support.marks import MARK
 from support.packages import FORMATS, Hand, by_hand
 from support.project import Project, needs_cxx
 
@@ -43,12 +44,6 @@ kernel = "twice"
 x = "f32*[n]"
 y = { type = "f32*[n]", out = true }
 n = "i64"
-"""
-
-MARK = """\
-extern "C" void mark(const float *x, float *y, long long n) {
-  for (long long i = 0; i < n; i++) y[i] = 10 * x[i] + {{ variant }};
-}
 """
 
 TWICE = """\

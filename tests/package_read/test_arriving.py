@@ -1,7 +1,6 @@
 """Files as they arrive: in any order, each once, each what the list says, and no more than that."""
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from tilusbuild.package import check
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits, check_limits, members
-
-Layer = Sequence[tuple[str, int, bytes]]
 
 
 def held(hand: Hand) -> list[list[tuple[str, int, bytes]]]:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from support import packages
@@ -72,8 +73,6 @@ def zeros(size: int) -> bytes:
 
 def claiming(hand: Hand, size: int) -> Any:
     """The list says that a library has this size."""
-    import msgspec
-
     name = hand.path("module/lib.so")
     entry = msgspec.structs.replace(hand.listing.files[name], size=size)
     return msgspec.structs.replace(hand.listing, files={**hand.listing.files, name: entry})

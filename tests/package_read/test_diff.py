@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from support.packages import Hand
@@ -61,8 +62,6 @@ def test_schedules_and_scripts_that_come_and_go(own_project, hand, tmp_path) -> 
 
 def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
     """Given another choice for one bucket and a bucket more, then these two rows are told."""
-    import msgspec
-
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     scripts = tuple(
         msgspec.structs.replace(s, tables=True) if s is script else s for s in hand.listing.scripts

@@ -16,7 +16,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import rfc8785
 import zstandard
 
 from support import packages
@@ -225,8 +227,6 @@ def test_a_size_that_lies_in_the_list(hand, carrier, change, tmp_path) -> None:
 
 
 def canonical(value: Any) -> bytes:
-    import rfc8785
-
     data: bytes = rfc8785.dumps(value)
     return data
 
@@ -293,8 +293,6 @@ OUT_OF_RANGE = (
     ids=["deep", "empty", "pickle", "a program that there is not"],
 )
 def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> None:
-    import msgspec
-
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     hand.files[f"{script.root}/dispatch_table.json"] = table
     scripts = tuple(

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,8 +168,6 @@ def runs_to_its_end(path: Path, root: str, disk: FaultyDisk) -> bool:
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
     """A directory in memory where that can be: an installation syncs a lot."""
-    import tempfile
-
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path)
     with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir=where) as directory:
         yield Path(directory)

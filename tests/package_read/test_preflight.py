@@ -4,6 +4,7 @@ The packages are the marks project's, their scripts described as for other targe
 where follows from the descriptions and the list, as it does in a deployment.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -38,8 +39,6 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
 
     Each target's script.txt differs in a line, as a build's would, so its hash does.
     """
-    import hashlib
-
     (entry,) = [s for s in hand.listing.scripts if s.script == "mark"]
     where = entry.root
     text = hand.files[f"{where}/script.txt"].decode()

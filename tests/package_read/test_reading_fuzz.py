@@ -27,7 +27,6 @@ from tilusbuild.package.install import install
 from tilusbuild.package.read import opened
 
 FUZZ = settings(
-    deadline=None,
     max_examples=int(os.environ.get("PACKAGE_FUZZ", "15")),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -148,7 +148,6 @@ ROOM = st.sampled_from(
 
 
 @settings(
-    deadline=None,
     max_examples=int(os.environ.get("PACKAGE_FUZZ", "60")),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -1,6 +1,8 @@
 """The wheel holds what a user needs: the code, its types, the shipped templates."""
 
+import hashlib
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -51,3 +53,37 @@ def test_a_project_is_made_and_planned_from_it(unpacked: Path, tmp_path: Path) -
         ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
     assert "2 programs, 2 to compile" in ran.stdout
+
+
+# The one place with code of others: which file, of which release, with which licence.
+
+VENDOR = ROOT / "tilusbuild" / "page" / "vendor"
+
+
+def test_vendored_files_are_those_of_the_release_and_come_with_their_licence():
+    lines = (VENDOR / "SHA256SUMS").read_text().splitlines()
+    listed = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    assert set(listed) == {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS"}
+    assert set(listed) == {"echarts.min.js", "echarts.LICENSE", "echarts.NOTICE"}
+    for name, digest in listed.items():
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name
+    assert "Apache License" in (VENDOR / "echarts.LICENSE").read_text()
+
+
+def test_the_page_about_dependencies_names_it():
+    text = (ROOT / "docs" / "dependencies.md").read_text()
+    (release,) = re.findall(r'release="([\d.]+)"', (ROOT / "scripts/vendor.sh").read_text())
+    assert f"Apache ECharts {release}" in text
+    assert "tilusbuild/page/vendor" in text
+
+
+def test_nothing_else_in_the_repository_is_minified():
+    found = subprocess.run(
+        ["git", "ls-files", "*.js", "*.css"], cwd=ROOT, capture_output=True, text=True
+    )
+    if found.returncode:
+        pytest.skip("needs a git checkout")
+    others = [ROOT / name for name in found.stdout.split() if "/vendor/" not in name]
+    assert others
+    for path in others:
+        assert path.stat().st_size < 100_000, path

@@ -8,13 +8,6 @@ import pytest
 
 from support.processes import Marker
 from tilusbuild.process.base import Command
-from tilusbuild.process.local import LocalRunner
-
-
-@pytest.fixture
-def runner() -> Iterator[LocalRunner]:
-    with LocalRunner() as made:
-        yield made
 
 
 @pytest.fixture

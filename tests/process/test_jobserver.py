@@ -3,19 +3,17 @@
 Real GNU make stands in tests/e2e.
 """
 
-import array
-import fcntl
 import os
 import signal
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.jobserver import Fifo
 from support.processes import no_thread_left
 from tilusbuild.process.jobserver import (
     Jobserver,
@@ -25,32 +23,15 @@ from tilusbuild.process.jobserver import (
 )
 
 
-class Server:
-    """A fifo with tokens, as GNU make makes one."""
-
-    def __init__(self, path: Path, tokens: bytes) -> None:
-        os.mkfifo(path)
-        self.path = str(path)
-        self.tokens = tokens
-        self.end = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-        os.write(self.end, tokens)
-
-    @property
-    def count(self) -> int:
-        waiting = array.array("i", [0])
-        fcntl.ioctl(self.end, termios.FIONREAD, waiting)
-        return waiting[0]
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path / "fifo", b"abc")
+def server(tmp_path: Path) -> Iterator[Fifo]:
+    made = Fifo(tmp_path / "fifo", b"abc")
     yield made
     assert sorted(os.read(made.end, 100)) == sorted(made.tokens), "tokens were lost or changed"
     os.close(made.end)
 
 
-def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: Server) -> None:
+def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: Fifo) -> None:
     with Jobserver((server.path, server.path)) as client:
         assert [client.try_acquire() for _ in range(5)] == [True, True, True, False, False]
         client.release()
@@ -59,7 +40,7 @@ def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: 
     assert server.count == 3
 
 
-def test_a_token_is_recorded_before_it_is_used_and_before_it_is_returned(server: Server) -> None:
+def test_a_token_is_recorded_before_it_is_used_and_before_it_is_returned(server: Fifo) -> None:
     noted: list[tuple[bytes, int]] = []
     address = (server.path, server.path)
     with Jobserver(address, lambda path, held: noted.append((held, server.count))) as client:
@@ -69,7 +50,7 @@ def test_a_token_is_recorded_before_it_is_used_and_before_it_is_returned(server:
     assert noted == [(b"a", 2), (b"ab", 1), (b"a", 1), (b"", 2)]
 
 
-def test_a_sleeper_is_woken_by_a_token_and_by_the_end(server: Server) -> None:
+def test_a_sleeper_is_woken_by_a_token_and_by_the_end(server: Fifo) -> None:
     woken = threading.Event()
     with no_thread_left(), Jobserver((server.path, server.path)) as client:
         while client.try_acquire():
@@ -188,7 +169,7 @@ time.sleep(600)
 """
 
 
-def test_tokens_of_a_build_that_is_killed_are_given_back(server: Server) -> None:
+def test_tokens_of_a_build_that_is_killed_are_given_back(server: Fifo) -> None:
     command = [sys.executable, "-c", CLIENT, server.path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None

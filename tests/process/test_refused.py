@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.processes import wait_until
+from support.processes import Failing, wait_until
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError
 from tilusbuild.process.local import LocalRunner
 
@@ -51,40 +51,20 @@ def started(runner: LocalRunner) -> LocalRunner:
     ("number", "after"), [(errno.EPIPE, 0), (errno.ENOBUFS, 0), (errno.ENOMEM, 7)]
 )
 def test_a_connection_that_breaks_ends_every_command(started, number, after) -> None:
-    ended: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            started.run(LONG)
-        except RunnerLostError as error:
-            ended.append(error)
-
-    beside = threading.Thread(target=run)
-    beside.start()
+    beside = Failing(RunnerLostError, lambda: started.run(LONG))
     wait_until(lambda: len(started._pending) == 1)
     refuse(started, number, after)
     with pytest.raises(RunnerLostError, match=os.strerror(number)):
         started.run(TRUE)
-    beside.join(60)
-    assert len(ended) == 1
+    assert beside.failed()
 
 
 def test_a_cancellation_that_cannot_be_sent_ends_the_warden(started: LocalRunner) -> None:
-    ended: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            started.run(LONG)
-        except CancelledError as error:
-            ended.append(error)
-
-    beside = threading.Thread(target=run)
-    beside.start()
+    beside = Failing(CancelledError, lambda: started.run(LONG))
     wait_until(lambda: len(started._pending) == 1)
     refuse(started, errno.ENOMEM)
     started.cancel()
-    beside.join(60)
-    assert len(ended) == 1
+    assert beside.failed()
 
 
 @pytest.fixture

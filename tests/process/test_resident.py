@@ -8,14 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from support.processes import wait_until
+from support.processes import Failing, wait_until
 from tilusbuild.process import resident
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner
@@ -96,22 +96,16 @@ def test_one_process_answers_one_command_after_the_other(tool: Tool) -> None:
 def test_as_many_processes_as_commands_at_once(tool: Tool) -> None:
     hanging = [tool.scope() for _ in range(3)]
 
-    def hang(scope: ResidentRunner) -> None:
-        with pytest.raises(CancelledError):
-            scope.run(command)
-
-    threads = []
+    beside = []
     for scope in hanging:
-        command = tool.command("fake: hang")
-        threads.append(threading.Thread(target=hang, args=(scope,)))
-        threads[-1].start()
-        wait_until(lambda: len(tool.processes()) == len(threads))
+        run = partial(scope.run, tool.command("fake: hang"))
+        beside.append(Failing(CancelledError, run))
+        wait_until(lambda: len(tool.processes()) == len(beside))
     assert len(set(tool.processes())) == 3
     assert tool.run().ok
     for scope in hanging:
         scope.cancel()
-    for thread in threads:
-        thread.join()
+    assert all(each.failed() for each in beside)
 
 
 def test_other_commands_are_not_its_own(tool: Tool) -> None:
@@ -151,20 +145,10 @@ def test_a_late_command_is_killed_with_its_process(tool: Tool) -> None:
 def test_a_cancelled_command_ends_at_once_and_takes_no_other_with_it(tool: Tool) -> None:
     scope, other = tool.scope(), tool.scope()
     command = tool.command("fake: hang")
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            scope.run(command)
-        except CancelledError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    beside = Failing(CancelledError, lambda: scope.run(command))
     wait_until(lambda: len(tool.processes()) == 1)
     scope.cancel()
-    thread.join()
-    assert len(raised) == 1
+    assert beside.failed()
     assert not alive(tool.processes()[0])
     with pytest.raises(CancelledError):
         scope.run(tool.command())

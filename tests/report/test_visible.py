@@ -1,7 +1,5 @@
 """What is not ours reaches no terminal as an instruction, and no CI as a command."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -9,7 +7,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TextIO, cast
 
 import pytest
 from hypothesis import example, given
@@ -19,9 +17,6 @@ from support.command_line import run
 from support.project import needs_cxx
 from tilusbuild.report.terminal import TerminalStream
 from tilusbuild.report.text import Stream, visible
-
-if TYPE_CHECKING:
-    pass
 
 ODD = "".join(map(chr, (*range(32), *range(127, 160), 0x202E, 0x2066, 0x200F, 0xFEFF, 0xE0041)))
 texts = st.lists(

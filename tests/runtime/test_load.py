@@ -2,8 +2,10 @@
 
 import importlib
 import os
+import shutil
 import sys
 import threading
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -219,8 +221,6 @@ def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Marks) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the test
         child = os.fork()
@@ -251,8 +251,6 @@ def test_what_a_kernel_remembers_is_bounded(built: Marks, monkeypatch: pytest.Mo
 
 
 def test_a_program_that_did_not_come_along_is_not_chosen(copied: Marks) -> None:
-    import shutil
-
     default = copied.script("mark").programs[1]
     shutil.rmtree(copied.cache / "programs" / default)
     kernel = tilusbuild.load("mark", where=copied.cache)

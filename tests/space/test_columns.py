@@ -132,7 +132,7 @@ def told(schedules: Any) -> list[tuple[int, str]]:
     return [(each.index, repr(dict(each.values))) for each in schedules]
 
 
-@settings(deadline=None, derandomize=True, max_examples=125)
+@settings(derandomize=True, max_examples=125)
 @given(spaces, st.data())
 def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> None:
     spec = spec_of(drawn)

@@ -126,7 +126,7 @@ def brute(spec: SpaceSpec) -> Iterator[dict[str, Value]]:
             yield {name: value for name, value in point.items() if name not in spec.constants}
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(derandomize=True, max_examples=150)
 @given(spaces, st.integers(0, 2), st.booleans())
 def test_a_space_is_what_its_definition_says(
     drawn: dict,  # type: ignore[type-arg]
@@ -162,7 +162,7 @@ def check_against_brute_force(spec: SpaceSpec, seed: int) -> None:
     assert [s.values for s in drawn_points] == [expected[s.index] for s in drawn_points]
 
 
-@settings(deadline=None, derandomize=True, max_examples=75)
+@settings(derandomize=True, max_examples=75)
 @given(spaces, st.integers(0, 9), st.booleans(), st.data())
 def test_a_space_that_is_not_counted_has_the_same_points(
     drawn: dict,  # type: ignore[type-arg]

@@ -52,11 +52,6 @@ class FakeRunner:
         with self._lock:
             self._rules.insert(0, (matcher, answer))
 
-    @property
-    def argvs(self) -> list[tuple[str, ...]]:
-        """The journal's command lines."""
-        return [command.argv for command in self.journal]
-
     def run(self, command: Command) -> CompletedCommand:
         with self._lock:
             if self.closed:

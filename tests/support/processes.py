@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +39,25 @@ def kill_group(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> 
     """Send a signal to all processes of a group whose leader was started in its own session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+
+
+class Failing:
+    """A call on a thread of its own, which is to end by an error of this kind."""
+
+    def __init__(self, kind: type[BaseException], call: Callable[[], object]) -> None:
+        self._ended: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(kind, call))
+        self._thread.start()
+
+    def _run(self, kind: type[BaseException], call: Callable[[], object]) -> None:
+        try:
+            call()
+        except kind as error:
+            self._ended.append(error)
+
+    def failed(self) -> bool:
+        self._thread.join(60)
+        return len(self._ended) == 1
 
 
 class Watched:

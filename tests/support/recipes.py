@@ -25,6 +25,17 @@ from tilusbuild.expr import parse
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import Argument, Tile, parse_argument, resolve, signature
 
+HEADER = """\
+#pragma once
+namespace {
+__device__ int counter;
+template <int N> __device__ float scaled(float v) { counter += N; return v * N; }
+}
+static __device__ float helper(float v) { return scaled<3>(v); }
+__device__ inline const char *header() { return __FILE__; }
+"""
+"""With names that are its own: of the anonymous namespace, and static."""
+
 KERNEL_SOURCE = """\
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;

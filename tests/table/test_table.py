@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.table import table
@@ -34,7 +34,6 @@ def test_a_row_of_the_wrong_length_is_refused():
         table(["a"], [[1, 2]])
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.text(), st.integers() | st.none() | st.booleans())))
 def test_every_row_is_one_line(rows):
     lines = table(["text", "value"], rows).split("\n")

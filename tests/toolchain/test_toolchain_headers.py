@@ -1,11 +1,20 @@
 """Which headers are in every fingerprint, and when the others come in."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tilusbuild.toolchain import DigestMemory, HeaderDirectories
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.toolchain import DigestMemory, HeaderDirectories, package_dir
+from tilusbuild.toolchain.cuda import (
+    compiler_roots,
+    wheel_releases,
+    wheel_roots,
+)
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit, outermost
+from tilusbuild.toolchain.probe import Probe, ProbeError
 
 
 @pytest.mark.parametrize(
@@ -78,3 +87,80 @@ def test_an_empty_directory_in_the_search_path_changes_nothing_and_a_header_in_i
     local.mkdir()
     (local / "stdio.h").write_text("// shadows")
     assert more.core_of_system(memory) != directories.core_of_system(memory)
+
+
+# Packages of headers and NVIDIA's wheels, found without importing anything.
+ALL = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime",
+       "nvidia-cuda-cccl")  # fmt: skip
+
+
+def test_a_package_is_found_and_not_imported(tmp_path, monkeypatch) -> None:
+    (tmp_path / "headers_of_mine/source/include").mkdir(parents=True)
+    (tmp_path / "headers_of_mine/__init__.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = package_dir("headers_of_mine", "source/include")
+    assert found == str(tmp_path / "headers_of_mine/source/include")
+    assert "headers_of_mine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("package", "path", "message"),
+    [
+        ("no_such_package_here", "include", "no package"),
+        ("not a name", "include", "no package"),
+        ("", "include", "no package"),
+        ("json", "include", 'no directory "include"'),
+        ("antigravity", "include", "is a module"),
+    ],
+)
+def test_what_is_not_there_is_a_lookup_error(package: str, path: str, message: str) -> None:
+    with pytest.raises(LookupError, match=message):
+        package_dir(package, path)
+
+
+def test_the_newest_wheels_come_first(tmp_path: Path) -> None:
+    for name in ("cu12", "cu13", "cudnn"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+    (tmp_path / "cu12/bin/nvcc").touch()
+    assert wheel_roots([str(tmp_path)]) == [str(tmp_path / "cu13"), str(tmp_path / "cu12")]
+    assert compiler_roots([str(tmp_path)]) == [str(tmp_path / "cu12")]
+    assert wheel_roots([]) == []
+
+
+def test_releases_are_read_from_the_wheels_metadata(tmp_path: Path) -> None:
+    root = tmp_path / "nvidia/cu13"
+    root.mkdir(parents=True)
+    (tmp_path / "nvidia_nvvm-13.5.37.dist-info").mkdir()
+    (tmp_path / "numpy-2.1.0.dist-info").mkdir()
+    assert wheel_releases(str(root)) == {"nvidia-nvvm": "13.5.37"}
+    assert wheel_releases(str(tmp_path)) == {}
+
+
+# What tools are asked, they answer with a TMPDIR of their own.
+@pytest.mark.parametrize("ending", ["echo well", "exit 1", "kill -9 $$", "kill -XFSZ $$"])
+def test_what_a_tool_leaves_is_removed(tmp_path, monkeypatch, ending) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    tool = tmp_path / "tool"
+    tool.write_text(
+        f'#!/bin/sh\nmkdir "$TMPDIR/d" && echo "$TMPDIR" > "{tmp_path}/said"\n{ending}\n'
+    )
+    tool.chmod(0o755)
+    with LocalRunner() as runner:
+        probe = Probe(runner, dict(os.environ, TMPDIR="/nowhere"), DigestMemory())
+        try:
+            answer = probe.ask(str(tool), remember=False)
+        except (ProbeError, OSError):
+            answer = ""
+    assert answer == ("well\n" if "well" in ending else "")
+    assert Path((tmp_path / "said").read_text().strip()).parent == tmp_path / "tmp"
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_a_tool_can_be_asked_where_no_directory_can_be_made(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\necho well\n")
+    tool.chmod(0o755)
+    with LocalRunner() as runner:
+        assert Probe(runner, dict(os.environ), DigestMemory()).ask(str(tool)) == "well\n"

@@ -187,3 +187,12 @@ def scale_case(tmp_path: Path) -> tuple[Case, str]:
         CaseArgument("n", "i32", None, value=5),
     )
     return write_case(str(directory), {"n": 5}, arguments, cold=False), str(directory)
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with libcuda.so.1."""
+    directory = tmp_path_factory.mktemp("driver")
+    source, library = Path(__file__).with_name("fake_gpu.c"), directory / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return directory

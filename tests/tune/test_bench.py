@@ -18,12 +18,6 @@ Libraries = Callable[..., str]
 
 
 @pytest.fixture
-def runner() -> Iterator[LocalRunner]:
-    with LocalRunner() as made:
-        yield made
-
-
-@pytest.fixture
 def bench(runner: LocalRunner, scale_case: tuple[Case, str]) -> Iterator[DeviceBench]:
     case, directory = scale_case
     made = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=2.0)

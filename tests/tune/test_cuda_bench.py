@@ -4,7 +4,6 @@ What cannot be seen here: how a real device behaves. tests/gpu has that.
 """
 
 import itertools
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -25,16 +24,6 @@ from tilusbuild.tune.run import call_on_gpu
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
-
-
-@pytest.fixture(scope="session")
-def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with libcuda.so.1."""
-    directory = tmp_path_factory.mktemp("driver")
-    source = os.path.join(os.path.dirname(__file__), "fake_gpu.c")
-    library = directory / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), source], check=True)
-    return directory
 
 
 @pytest.fixture

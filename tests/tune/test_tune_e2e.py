@@ -93,7 +93,7 @@ def test_killed_at_any_time_it_goes_on_from_the_last_sample(tune_project: New) -
     project = tune_project("slow", "fast", "wrong", sizes=(1000, 100_000, 3_000_000))
     project.run("build")
     kept: list[dict[str, Any]] = []
-    for _ in range(3):
+    for _ in range(2):
         process = project.start("tune", "scale")
         goal = len(kept) + 3
         for _ in range(3000):

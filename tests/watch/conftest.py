@@ -200,3 +200,11 @@ def watch() -> Iterator[Callable[..., Watch]]:
             assert each.interrupt() == 130
         each.processes.assert_none()
         assert "Traceback" not in "".join(each.errors), "".join(each.errors)
+
+
+@pytest.fixture
+def watching(project: WatchedProject, watch: Callable[..., Watch]) -> Watch:
+    """A watch of `project` that has built everything and waits."""
+    started = watch(project)
+    started.rest()
+    return started

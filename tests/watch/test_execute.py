@@ -2,7 +2,6 @@
 
 import queue
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from tilusbuild.watch.background import CommandRun, Lines
 from tilusbuild.watch.events import CommandEnded
 
 PATH = {"PATH": "/usr/bin:/bin"}
-
-
-@pytest.fixture
-def runner() -> Iterator[LocalRunner]:
-    with LocalRunner() as made:
-        yield made
 
 
 def ran(

@@ -1,6 +1,7 @@
 """What a look finds, on real files, with time stamps and the clock set by the test."""
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,8 +21,6 @@ class Clock:
         self.behind = 3600 * LATER
 
     def __call__(self) -> Moment:
-        import time
-
         return Moment(time.time_ns() + self.behind)
 
 

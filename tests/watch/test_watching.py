@@ -51,9 +51,7 @@ def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
     assert renders(said) == 3
 
 
-def test_what_changes_no_program_compiles_nothing(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_what_changes_no_program_compiles_nothing(project, watching):
     path = project.directory / "kernels/scale.cu.j2"
     text = path.read_text()
     project.save("kernels/scale.cu.j2", "{# a comment #}" + text)
@@ -72,9 +70,7 @@ def test_what_changes_no_program_compiles_nothing(project, watch):
     assert (changed(said), compiled(said), renders(said)) == (["tilus.toml"], {}, 0)
 
 
-def test_a_new_header_that_shadows_another_is_seen(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_a_new_header_that_shadows_another_is_seen(project, watching):
     project.write("first/all.h", "// shadows\n")
     assert compiled(watching.rest()) == {"scale": 3, "add": 3}
     (project.directory / "first/all.h").unlink()
@@ -82,9 +78,7 @@ def test_a_new_header_that_shadows_another_is_seen(project, watch):
     assert (changed(said), compiled(said)) == (["first/all.h"], {}), "it was built before"
 
 
-def test_directories_moved_away_and_back_and_files_renamed(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_directories_moved_away_and_back_and_files_renamed(project, watching):
     os.rename(project.directory / "kernels", project.directory / "away")
     said = watching.until("watching", ok=False)
     assert any(
@@ -101,13 +95,11 @@ def test_directories_moved_away_and_back_and_files_renamed(project, watch):
     assert compiled(watching.until("watching", ok=True)) == {"add": 3}
 
 
-def test_hundreds_of_files_at_once_are_one_build_of_the_final_state(project, watch):
+def test_hundreds_of_files_at_once_are_one_build_of_the_final_state(project, watching):
     names = [f"h{i}.h" for i in range(200)]
     project.write("include/all.h", "".join(f'#include "{name}"\n' for name in names))
     for name in names:
         project.write(f"include/{name}", "// before\n")
-    watching = watch(project)
-    watching.rest()
     for name in names:
         project.save(f"include/{name}", "// after\n")
     project.kernel("scale", "with them")
@@ -116,9 +108,7 @@ def test_hundreds_of_files_at_once_are_one_build_of_the_final_state(project, wat
     assert Counter(event["event"] for event in said)["summary"] == 1
 
 
-def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watching):
     text = (project.directory / "kernels/add.cu.j2").read_text()
     project.save("kernels/add.cu.j2", text + "{{ unrol }}\n")
     said = watching.rest()
@@ -135,9 +125,7 @@ def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watch
     assert (compiled(said), said[-1]["ok"]) == ({}, True)
 
 
-def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watching):
     text = (project.directory / "tilus.toml").read_text()
     project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
     said = watching.rest()
@@ -148,9 +136,7 @@ def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watch):
     assert compiled(watching.until("watching", ok=True)) == {"scale": 1, "add": 1}
 
 
-def test_an_include_that_is_missing_is_awaited(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_an_include_that_is_missing_is_awaited(project, watching):
     text = (project.directory / "kernels/add.cu.j2").read_text()
     project.save("kernels/add.cu.j2", '{% include "more/new.j2" %}\n' + text)
     assert not watching.rest()[-1]["ok"]
@@ -186,9 +172,7 @@ def test_without_a_manifest_and_with_a_wrong_word_it_ends(project, watch):
     assert watching.process.wait(60) == 2
 
 
-def test_a_schedule_that_does_not_compile_is_reported_with_its_place(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_a_schedule_that_does_not_compile_is_reported_with_its_place(project, watching):
     project.kernel("add", "fake: fail")
     said = watching.rest()
     reasons = {event["reason"] for event in said if event["event"] == "finished"}
@@ -198,9 +182,7 @@ def test_a_schedule_that_does_not_compile_is_reported_with_its_place(project, wa
     assert watching.rest()[-1]["ok"]
 
 
-def test_a_save_ends_the_compiles_that_are_of_no_more_use(project, watch):
-    watching = watch(project)
-    watching.rest()
+def test_a_save_ends_the_compiles_that_are_of_no_more_use(project, watching):
     before = set(project.tree())
     project.kernel("scale", "fake: hang")
     watching.until("started")

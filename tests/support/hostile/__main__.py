@@ -49,6 +49,10 @@ def _run(asked: argparse.Namespace, root: Path) -> int:
     for name in _order(asked, began):
         seed = asked.trial or f"{asked.seed}:{name}:{tally.tried[name]}"
         trial = laboratory.trial(name, seed)
+        if not tally.tried[name]:
+            again = laboratory.trial(name, seed)
+            assert (again.words, again.files) == (trial.words, trial.files), "of the same seed"
+            assert again.environment == trial.environment
         with laboratory.box() as box:
             ended, wrong = attempt(trial, box)
         tally.add(name, ended, wrong)
