@@ -20,7 +20,7 @@ from tilusbuild.cache.index import (
 )
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.verify import verify_cache
+from tilusbuild.cache.verify import repair_cache, strangers, verify_cache
 from tilusbuild.errors import InputError
 
 
@@ -212,6 +212,45 @@ def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path,
             use(cache)
         assert "--cache-dir" in caught.value.render()
     assert lookup(cache, "0" * 64) is None
+    assert snapshot(str(tmp_path)) == before
+
+
+@pytest.mark.parametrize("name", [".cache", ".cache/tilus"])
+def test_a_default_place_is_shared_with_other_programs(tmp_path: Path, name):
+    """Given what other programs keep there, when it becomes a cache and is emptied, then all of it
+    is as it was, and is named once; but none of it is replaced."""
+    root = tmp_path / name
+    theirs = {"clangd/index/x.idx": "1", "uv": "2", "pip/http/programs/a": "3"}
+    for each, text in theirs.items():
+        (root / each).parent.mkdir(parents=True, exist_ok=True)
+        (root / each).write_text(text)
+    sample = sample_at(str(root), None)
+    sample.program("a", include=sample.include(a="x"))
+    publish_script(sample.cache, record := sample.record(["a"]))
+    record_build(sample.cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+    for directory in ("locks", "staging", "programs"):
+        (root / directory / "theirs").mkdir()
+    (root / "scripts/.theirs").write_text("")
+    assert verify_cache(sample.cache) == []
+    within = ["locks/theirs", "programs/theirs", "scripts/.theirs", "staging/theirs"]
+    assert strangers(sample.cache) == sorted(["clangd", "pip", "uv", *within])
+    assert repair_cache(sample.cache, verify_cache(sample.cache)) == []
+    collect_garbage(sample.cache)
+    clear_cache(sample.cache)
+    assert {each: (root / each).read_text() for each in theirs} == theirs
+    assert strangers(sample.cache) == sorted(["clangd", "pip", "uv", *within])
+
+
+@pytest.mark.parametrize(
+    "name", ["CACHEDIR.TAG", ".gitignore", "programs/x", "index.json", "state/x"]
+)
+def test_what_ours_would_replace_is_refused_there_too(tmp_path: Path, name):
+    path = tmp_path / ".cache" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("theirs")
+    before = snapshot(str(tmp_path))
+    with pytest.raises(InputError, match="not a cache of tilusbuild: it holds"):
+        Tree(str(tmp_path / ".cache")).ensure()
     assert snapshot(str(tmp_path)) == before
 
 

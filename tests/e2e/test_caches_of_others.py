@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from support import scale
 from support.command_line import run
-from support.project import Project
+from support.project import NewProject, Project, needs_cxx
 from support.trees import snapshot
 
 TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -73,3 +74,19 @@ def test_a_project_that_is_not_known_cannot_be_forgotten(built: Project) -> None
     assert "removed 0" not in ran.out
     built.run("cache", "gc", "--forget", "tilus.toml")
     assert list((built.cache / "programs").iterdir()) == []
+
+
+def test_a_cache_beside_an_editors_index(new_project: NewProject) -> None:
+    """Given `.cache/clangd`, when a project is built there, then its cache is beside it, `verify`
+    says so once, and finds nothing wrong."""
+    needs_cxx()
+    project = new_project(scale.manifest(), {"kernels/scale.cu.j2": scale.TEMPLATE})
+    index = project.write(".cache/clangd/index/a.idx", "")
+    assert project.compiled() == 2
+    for words in (("cache", "verify"), ("cache", "verify", "--repair"), ("verify", ".cache")):
+        ran = project.run(*words)
+        assert "no problems" in ran.out
+        assert ran.err == "note: left alone, as tilusbuild did not write it: clangd\n"
+    project.run("cache", "clear")
+    assert index.exists()
+    assert project.compiled() == 2

@@ -70,6 +70,12 @@ def is_lock(name: str) -> bool:
     return _LOCK.fullmatch(name) is not None
 
 
+def is_shared(root: str) -> bool:
+    """Return whether a directory is one of the defaults, in which other programs keep files, too:
+    `.cache` of a repository, and `~/.cache/tilus`."""
+    return f"/{root}".endswith(("/.cache", "/.cache/tilus"))
+
+
 def is_our_tag(data: bytes) -> bool:
     """Return whether a CACHEDIR.TAG is one that tilusbuild wrote: many programs make such files."""
     return data.startswith(_TAG_START)

@@ -1,7 +1,8 @@
 """The directory of a cache and the one way anything gets into it.
 
 - A tree is ours by its mark: a CACHEDIR.TAG that names us, written when it was made, or an index
-  with our seal. A directory that is not empty and has none is never written.
+  with our seal. A directory that is not empty and has none is never written, but for a `.cache`,
+  in which other programs keep theirs: it must have no name of ours. What is not ours stays.
 - No link and no mount inside leads a change elsewhere: the tree's directories are directories.
 - A change is made in a private directory below `staging` and moved into place by one rename; a
   reader sees the old or the new, whoever is killed.
@@ -102,6 +103,8 @@ class Tree:
         except (OSError, ValueError) as error:
             raise self._unusable(error) from None
         if not self._is_marked():
+            if layout.is_shared(self.root):
+                names &= layout.TOP
             if self._is_begun(names):
                 return False
             strangers = sorted(names - layout.TOP) or sorted(names - _BEGUN) or sorted(names)

@@ -3,7 +3,7 @@
 Shallow verification compares names, sizes and links, at the cost of one `stat` for each file; deep
 verification reads everything. What is published or removed meanwhile is not reported. No result
 rests on `staging` and `state`, so they are not checked; what killed processes left there is
-`garbage.litter`. The price: what a person put into the tree beside our entries is not named.
+`garbage.litter`; nor is what others put beside our entries, which `strangers` names.
 """
 
 from __future__ import annotations
@@ -55,6 +55,25 @@ def verify_cache(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
     return sorted(found, key=lambda problem: problem.name)
 
 
+_OURS = {
+    "": layout.TOP.__contains__,
+    LOCKS: layout.is_lock,
+    layout.STAGING: layout.is_staging,
+    layout.SCRIPTS: layout.is_script_directory,
+    **dict.fromkeys((layout.PROGRAMS, layout.INCLUDE), layout.is_hash),
+}
+
+
+def strangers(tree: Tree) -> list[str]:
+    """Return the names in the tree that tilusbuild gives nothing. They are left alone."""
+    return sorted(
+        os.path.join(directory, name)
+        for directory, is_ours in _OURS.items()
+        for name in (tree.names(directory) if directory else tree.names())
+        if not is_ours(name)
+    )
+
+
 def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     """Remove the entries that problems are about, so that the next build makes them; their names.
 
@@ -75,7 +94,8 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
             yield CacheProblem(name, "was modified", REBUILD, name)
     for name in tree.names(LOCKS):
         path = tree.path(LOCKS, name)
-        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        there = layout.is_lock(name) and os.path.lexists(path)
+        if there and (os.path.islink(path) or not os.path.isfile(path)):
             yield CacheProblem(f"{LOCKS}/{name}", "is unknown", BY_HAND)
     try:
         read_index(tree)

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
 
 
+_NAMED = 5
+"""Names in one message."""
+
+
 class CacheLine(JsonLine, frozen=True):
     """The cache."""
 
@@ -102,6 +106,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
             print(problem)
     removed = repair_cache(cache, problems) if arguments.repair else []
     left = [problem for problem in problems if problem.entry not in removed]
+    say_strangers(cache)
     _say_litter(cache, remove=arguments.repair)
     if arguments.json:
         emit(CountsLine({"problems": len(problems), "removed": len(removed)}))
@@ -111,6 +116,15 @@ def _verify(arguments: CacheVerifyArgs) -> int:
         entries = counted(len(removed), "entry", "entries")
         say(f"{counted(len(problems), 'problem')}, {entries} removed\n")
     return 1 if left else 0
+
+
+def say_strangers(cache: Tree) -> None:
+    """Say once what is in a cache, and is not tilusbuild's."""
+    from tilusbuild.cache.verify import strangers
+
+    if found := strangers(cache):
+        named = ", ".join(found[:_NAMED]) + (", …" if found[_NAMED:] else "")
+        say(f"note: left alone, as tilusbuild did not write it: {named}\n")
 
 
 def _say_litter(cache: Tree, *, remove: bool) -> None:

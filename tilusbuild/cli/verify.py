@@ -116,9 +116,11 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
 def _cache(path: str) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.cache.tree import Tree
     from tilusbuild.cache.verify import verify_cache
+    from tilusbuild.cli.cache import say_strangers
 
     cache = Tree(path)
     problems = [("CacheDamaged", f"{p.name}: {p.what}") for p in verify_cache(cache)]
+    say_strangers(cache)
     return problems, f"{cache.root}: no problems found"
 
 
