@@ -105,20 +105,53 @@ def test_a_header_of_many_that_was_overwritten_in_the_cache_reaches_no_compile(t
     assert "many/7.h: was modified" in three.run("cache", "verify", status=1).out
 
 
+COMPUTED = """\
+#define STR(x) #x
+#define XSTR(x) STR(x)
+#define NAME sysexits
+#if __has_include(XSTR(absent.h))
+#include XSTR(absent.h)
+#endif
+#include XSTR(NAME.h)
+static_assert(OURS, "");
+"""
+
+
+def test_a_header_whose_name_macros_make_and_the_system_has_too(three):
+    three.edit("kernels/first.cu.j2", '#include "shared.h"\n', COMPUTED)
+    assert three.build(status=1)["attempts"] == 1  # the system's is another
+    three.write("include/sysexits.h", "#define OURS 1\n")
+    assert three.compiled() == 1
+    three.write("include/sysexits.h", "#define OURS 2\n")
+    assert three.compiled() == 1
+    three.write("include/absent.h", "#define THERE\n")
+    assert three.compiled() == 1
+    three.write("include/other.h", "")
+    assert three.compiled() == 0
+    three.edit("kernels/first.cu.j2", "NAME sysexits", "NAME given")
+    three.edit("tilus.toml", "[build]\n", '[build]\ndefines = { given = "mine" }\n')
+    assert three.build(status=1)["attempts"] >= 1
+    three.write("include/mine.h", "#define OURS 3\n")
+    assert three.compiled() == 1
+
+
 def test_a_header_is_seen_by_the_compiler_or_not_at_all(three):
-    """A header that the closure cannot know of is not found, and the message says what to do."""
-    three.write("include/hidden.h", "#define HIDDEN 1\n")
-    computed = "#define JOIN(a, b) <a##b>\n#include JOIN(hid, den.h)\n"
+    """A header of which the compiler's own macro spells the name is not found, and the message says
+    what to do. It is not recorded."""
+    name = "long unsigned int.h"
+    three.write(f"include/{name}", "#define HIDDEN 1\n")
+    computed = "#define S(x) #x\n#define X(x) S(x)\n#include X(__SIZE_TYPE__.h)\n"
     three.edit("kernels/second.cu.j2", "constexpr", computed + "constexpr")
     failed = three.build(status=1)
     (group,) = failed["failures"]
-    assert "hidden.h" in group["message"]
+    assert name in group["message"]
     assert "headers" in group["message"]
+    assert (failed["failed"], failed["crashed"]) == (0, 1)
     three.edit(
-        "tilus.toml", "[script.second.space]", 'headers = ["hidden.h"]\n[script.second.space]'
+        "tilus.toml", "[script.second.space]", f'headers = ["{name}"]\n[script.second.space]'
     )
     assert three.compiled() == 1
-    three.write("include/hidden.h", "#define HIDDEN 2\n")
+    three.write(f"include/{name}", "#define HIDDEN 2\n")
     assert three.compiled() == 1
 
 

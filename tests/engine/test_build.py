@@ -306,6 +306,13 @@ def test_an_accident_that_happens_twice_is_reported(status: str, cause: Cause | 
     assert summary.exit_status == 1
 
 
+def test_a_file_outside_that_a_source_names_is_not_looked_for_twice() -> None:
+    outside = failed("/opt/x.h is outside", "crashed", Cause.OUTSIDE)
+    compiler = only_failing("matmul 1", result=outside)
+    assert columns(run(jobs(3), compiler=compiler).summary) == {"compiled": 2, "crashed": 1}
+    assert compiler.runs["matmul 1"] == 1
+
+
 def test_retries_that_are_all_in_vain_are_given_up() -> None:
     compiler = FakeCompiler(lambda job: failed("Segmentation fault", "crashed", Cause.CRASH))
     summary = run(jobs(40), compiler=compiler).summary

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from support.closures import closure
+from support.closures import closure, copy_to
 from tilusbuild.errors import InputError
 from tilusbuild.render import closure as closures
-from tilusbuild.render.closure import Outside, inside, layout
+from tilusbuild.render.closure import Outside, inside
 from tilusbuild.render.headers import Headers
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.patterns import PatternTooWideError
@@ -32,17 +32,6 @@ def roots(project):
 
 def names(found):
     return [header.name for header in found.headers]
-
-
-def copy_to(directory, found):
-    """Write the copy as a compile sees it."""
-    for name, content in layout(found).items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            shutil.copyfile(content, path)
 
 
 def test_a_source_that_reaches_no_header(roots):
@@ -99,7 +88,18 @@ def test_computed_includes_are_resolved_by_definitions_anywhere(project, roots):
     assert names(found) == [
         f"project/include/{name}" for name in ("config.h", "impl_a.h", "impl_b.h", "std/list.h")
     ]
-    assert found.notes == ()
+    assert [note.message.split()[2] for note in found.notes] == ["STD(list)"]
+
+
+def test_a_header_that_macros_could_name_changes_the_answer_when_it_comes(project, roots):
+    source = "#define S(x) #x\n#define N list\n#if __has_include(S(N.h))\n#endif\n"
+    project.write({"project/include/other.h": "", "project/lists/list.txt": ""})
+    before = closure(source, roots)
+    assert names(before) == []
+    assert before.external is None
+    assert str(project.directory / "project/include") in before.probed
+    project.write({"project/include/list.h": ""})
+    assert names(closure(source, roots)) == ["project/include/list.h"]
 
 
 def test_what_cannot_be_resolved_is_noted_and_can_be_declared(project, roots):

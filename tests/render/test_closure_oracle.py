@@ -2,14 +2,13 @@
 
 import os
 import re
-import shutil
 import subprocess
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.closures import closure
-from tilusbuild.render.closure import Closure, Outside, inside, layout
+from support.closures import closure, copy_to
+from tilusbuild.render.closure import Outside, inside
 
 NAMES = ["a.h", "b.h", "sub/a.h", "sub/c.h", "deep/er/d.h", "link/a.h", "link/c.h"]
 PLACES = ["project/kernels", "project/include", "pkg/src/inc", "project"]
@@ -76,16 +75,6 @@ def preprocess(directory, source, *options, outside=None):
     return done.returncode, done.stdout
 
 
-def copy_of(found: Closure, directory):
-    for name, content in layout(found).items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            shutil.copyfile(content, path)
-
-
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -106,7 +95,7 @@ def test_a_compile_against_the_copy_sees_the_same_text(tmp_path_factory, tree, s
         # The copy has no such place; the note says what to do.
         return
     status, text = preprocess(directory, path)
-    copy_of(found, directory / "copy")
+    copy_to(directory / "copy", found)
     assert preprocess(directory / "copy", path) == (status, text)
     if status == 0:
         _, dependencies = preprocess(directory, path, "-M")
@@ -146,6 +135,6 @@ def test_headers_outside_see_the_copy_as_they_see_the_project(tmp_path_factory, 
     found = closure(source + "\n", roots, outside=outside)
     if any("leads out" in n.message or "symbolic link" in n.message for n in found.notes):
         return
-    copy_of(found, directory / "copy")
+    copy_to(directory / "copy", found)
     expected = preprocess(directory, path, outside=directory)
     assert preprocess(directory / "copy", path, outside=directory) == expected

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.render.preprocessor import Macros, scan
+from tilusbuild.render.macros import Macros, spells
+from tilusbuild.render.preprocessor import scan
 
 
 def asked(text):
-    """The includes of a text as they are written; `next` has a ^, and a computed one is bare."""
-    return [
-        ("^" if i.next else "") + (i.macro or (f'"{i.name}"' if i.quoted else f"<{i.name}>"))
-        for i in scan(text).includes
+    """The includes of a text as they are written; `next` has a ^, and an operand is bare."""
+    found = scan(text)
+    named = [
+        ("^" if i.next else "") + (f'"{i.name}"' if i.quoted else f"<{i.name}>")
+        for i in found.includes
     ]
+    return named + [d.partition(" ")[2] for d in found.directives if d.startswith("inc")]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,9 @@ def asked(text):
         ("#define HAS __has_include(<a.h>)", ["<a.h>"]),
         ("#define HAS(x) __has_include(x)", []),
         ("/* open #include <a.h>", []),
+        ("#if 0\ndon't /*\n#endif\n#include <a.h>\n/* */", ["<a.h>"]),
+        ("#include <a.h>\r#include <b.h>\r", ["<a.h>", "<b.h>"]),
+        ("#\0include\0<a.h>", ["<a.h>"]),
         ("\ufeff#include <a.h>", ["<a.h>"]),
         ("#include", []),
         ("#include <>", []),
@@ -66,21 +72,70 @@ def test_includes(text, includes):
     assert asked(text) == includes
 
 
+WRITTEN_OUT = [
+    ('#define H "a.h"', "H", ['"a.h"']),
+    ("#define H <a.h>\n#define H <b.h>", "H", ["<a.h>", "<b.h>"]),
+    ("#define G <a.h>\n#define H G", "H", ["<a.h>"]),
+    ("#define G H\n#define H G", "H", []),
+]
+PUT_TOGETHER = [
+    ("#define H(x) <std/x>", "H(vector)", ["std", "/", "vector"]),
+    ("#define S(x) #x\n#define H(x) S(x)", "H(a.h)", ["a", ".", "h"]),
+    ("#define N a\n#define H <N.h>", "H", ["a", ".", "h"]),
+    ("#define C(a, b) a##b\n#define AB <x>", "C(A,B)", ["x"]),
+    ("#define \\u00c4 a\n#define S(x) #x", "S(Ä)", ["a"]),
+    ("", "H", []),
+    ("", "H(a)", ["a"]),
+]
+
+
+def macros_of(text):
+    macros = Macros()
+    for directive in scan(text).directives:
+        assert directive.startswith("define ")
+        macros.define(directive.removeprefix("define "))
+    macros.settle()
+    return macros
+
+
+@pytest.mark.parametrize(("definitions", "call", "headers"), WRITTEN_OUT)
+def test_names_that_stand_in_definitions(definitions, call, headers):
+    asked = macros_of(definitions).operand(call)
+    assert sorted(f'"{i.name}"' if i.quoted else f"<{i.name}>" for i in asked.names) == headers
+    assert not asked.pieces
+
+
+@pytest.mark.parametrize(("definitions", "call", "pieces"), PUT_TOGETHER)
+def test_what_names_consist_of_that_macros_make(definitions, call, pieces):
+    asked = macros_of(definitions).operand(call)
+    assert set(pieces) <= set(asked.pieces)
+    assert asked.pieces
+
+
 @pytest.mark.parametrize(
-    ("definitions", "call", "headers"),
+    ("definitions", "condition", "names", "others"),
     [
-        ('#define H "a.h"', "H", [("a.h", True)]),
-        ("#define H <a.h>\n#define H <b.h>", "H", [("a.h", False), ("b.h", False)]),
-        ("#define G <a.h>\n#define H G", "H", [("a.h", False)]),
-        ("#define H(x) <std/x>", "H(vector)", [("std/vector", False)]),
-        ("#define S(x) #x\n#define H(x) S(x)", "H(a.h)", [("a.h", True)]),
-        ("#define G H\n#define H G", "H", []),
-        ("#define H(a, b) <a>", "H(vector)", []),
-        ("", "H", []),
+        ("#define HAS(x) __has_include(x)", "HAS(<a.h>) && V < 3", {"a.h"}, False),
+        ("#define HAS __has_include", "HAS(<a.h>)", {"a.h"}, True),
+        ("#define HAS(x) __has_include(x)\n#define CHECK HAS(N)", "CHECK", set(), True),
+        ("#define HAS(x) __has_include(x)\n#define N 1", "HAS(<N.h>)", {"N.h"}, True),
+        ("#define C(a, b) a##b\n#define HAS(x) __has_include(x)", "C(HA,S)(x)", set(), True),
     ],
 )
-def test_macros_that_name_headers(definitions, call, headers):
-    macros = Macros()
-    for definition in scan(definitions).definitions:
-        macros.add(definition)
-    assert macros.headers(call) == headers
+def test_what_conditions_ask_for(definitions, condition, names, others):
+    asked = macros_of(definitions).condition(condition)
+    assert {include.name for include in asked.names} == names
+    assert bool(asked.pieces) == others
+
+
+@pytest.mark.parametrize("condition", ["defined(HAS)", "V < 3", "__has_attribute(x)", "C(X,Y)"])
+def test_conditions_that_ask_for_nothing(condition):
+    assert macros_of("#define C(a, b) a##b").condition(condition) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [("a.h", True), ("a64.h", True), ("b.h", False), ("a", True), ("", True), ("aa.hh", True)],
+)
+def test_names_that_pieces_spell(name, spelled):
+    assert spells(name, ("a", ".", "h")) == spelled

@@ -100,9 +100,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
     run = headers_module._Search.run
 
-    def counted(self, extra, defines):
+    def counted(self, extra):
         made.searches += 1
-        return run(self, extra, defines)
+        return run(self, extra)
 
     monkeypatch.setattr(headers_module._Search, "run", counted)
     return made

@@ -1,9 +1,12 @@
 """The closure of one source."""
 
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tilusbuild.render.closure import Closure, Outside, Root
+from tilusbuild.plan.rendering import definitions
+from tilusbuild.render.closure import Closure, Outside, Root, layout
 from tilusbuild.render.headers import Headers
 from tilusbuild.state.digests import DigestMemory
 
@@ -18,4 +21,16 @@ def closure(
     outside: Outside | None = None,
 ) -> Closure:
     headers = Headers(roots, digests=digests or DigestMemory(), outside=outside)
-    return headers.closure(source, extra=extra, defines=defines)
+    defined = definitions((defines or {}).items(), ())
+    return headers.closure("\n".join((source, *defined)), extra=extra)
+
+
+def copy_to(directory: Path, found: Closure) -> None:
+    """Write the copy as a compile sees it."""
+    for name, content in layout(found).items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            shutil.copyfile(content, path)

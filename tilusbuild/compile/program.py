@@ -35,6 +35,7 @@ from tilusbuild.compile.steps import (
 from tilusbuild.compile.units import Shared, UnitSteps
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
+from tilusbuild.render.closure import UNDETERMINED
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause, Compiled, Status
@@ -318,6 +319,8 @@ class Compile(Struct):
     def _promised_headers(self) -> frozenset[str] | None:
         """Return the names of the program's headers, whether they are there or not; None when that
         is unknown."""
+        if any(UNDETERMINED in note.message for note in self.notes):
+            return None
         if self.recipe.includes.digest is None:
             return frozenset()
         listed = self._read(os.path.join("include", "MANIFEST"))

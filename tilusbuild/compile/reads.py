@@ -63,10 +63,7 @@ _AT = re.compile(
 
 _MADE = ("/tmp/source.cudafe1.stub.c", "/tmp/source.fatbin.c")  # noqa: S108 - in a private directory
 
-REMEDY = (
-    "put it into a directory of include-dirs and include it by its name there; a computed include "
-    "is declared by headers = […]"
-)
+REMEDY = "put it into a directory of include-dirs and include it by its name there"
 _LINK_REMEDY = "a [library.NAME] takes archives and objects in objects, link-libs and link-dirs"
 
 

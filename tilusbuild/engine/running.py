@@ -23,7 +23,7 @@ from tilusbuild.engine.interfaces import Compiler
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import MEMORY, TOKEN, Timeline
 from tilusbuild.process.machine import Machine, usable_cores
-from tilusbuild.status import Compiled, Status
+from tilusbuild.status import Cause, Compiled, Status
 
 UNKNOWN_PEAK = 2 << 30
 """Bytes reckoned for a compile that nothing is known of. nvcc takes 200 MB for a small kernel and
@@ -310,7 +310,8 @@ class RunningTickets:
 
     def wants_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
         """Return whether a compile that ended so is tried once more. Called once for each end."""
-        accident = compiled.status in _RETRIED
+        # What a source names outside is there the next time, too.
+        accident = compiled.status in _RETRIED and compiled.cause is not Cause.OUTSIDE
         if ticket.alone:
             self._in_vain = self._in_vain + 1 if accident else 0
             return False

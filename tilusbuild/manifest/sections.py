@@ -100,7 +100,7 @@ class BuildSection(Table, frozen=True):
     """Directories that `#include` searches, in order, after the script's own."""
     headers: Annotated[tuple[Text, ...], Key(examples=[["generated/*.cuh"]])] = ()
     """Patterns of headers, relative to the include directories, that programs may include by a
-    computed name (`#include MACRO`), which cannot be read off the source. A pattern matches at most
+    name of which a macro of the toolkit or of the compiler spells a part. A pattern matches at most
     20,000 files of 512 MiB in a directory."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-O3", "-lineinfo"]])] = ()
     """Arguments for the device compiler, one an item. The `cpu` target, which has another compiler,

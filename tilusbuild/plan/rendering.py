@@ -7,7 +7,8 @@ returned. A program that is only planned is rendered and dropped: it stays out o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,7 +40,8 @@ class RenderedProgram(Struct, frozen=True):
     templates: tuple[str, ...] = ()
     """Every template that the rendering asked for, those that are not there too."""
     scanned: str = ""
-    """What its headers were looked for in: the source, with headers that were rendered."""
+    """What its headers were looked for in: the source, headers that were rendered, and what the
+    command defines."""
     files: tuple[str, ...] = ()
     """What a link read, or looked for, besides the closure's files."""
 
@@ -167,10 +169,12 @@ def _program(
     for it."""
     headers = headers or {}
     every = (rendered, *headers.values())
-    scanned = "\n".join((source, *(each.text for each in headers.values())))
-    closure = closure_of_text(spec, sources, scanned, template)
     values = spec.values(schedule)
     valued = spec.valued
+    flags = valued.flags(spec.shared(values))
+    texts = (source, *(each.text for each in headers.values()))
+    scanned = "\n".join((*texts, *definitions(spec.recipe.defines, flags)))
+    closure = closure_of_text(spec, sources, scanned, template)
     symbol, unit = valued.symbol(values), spec.unit(values)
     roots = sources.headers(template).roots if closure.headers else ()
     recipe = replace(
@@ -182,7 +186,7 @@ def _program(
             closure.digest if closure.headers else None,
             tuple((root.name, root.quoted_only) for root in roots),
         ),
-        flags=valued.flags(spec.shared(values)),
+        flags=flags,
         prune=valued.limits(values),
         unit=unit,
         headers={name: each.text for name, each in headers.items()},
@@ -211,6 +215,22 @@ def _program(
         ),
         scanned,
     )
+
+
+def definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str]) -> Iterator[str]:
+    """Yield what a command defines as a source would: a macro may name a header."""
+    for name, value in defines:
+        yield f"#define {name} {value}"
+    before = ""
+    for flag in flags:
+        if found := _DEFINED.match(flag if before not in _DEFINES else f"-D{flag}"):
+            name, _, value = found[1].partition("=")
+            yield f"#define {name} {value}"
+        before = flag
+
+
+_DEFINES = ("-D", "--define-macro", "-define-macro")
+_DEFINED = re.compile(r"(?:-D|--?define-macro=)(.+)", re.DOTALL)
 
 
 def _linked(spec: InstanceSpec, sources: Sources) -> RenderedProgram:
@@ -256,7 +276,6 @@ def closure_of_text(spec: InstanceSpec, sources: Sources, source: str, template:
         found = sources.headers(template).closure(
             source,
             extra=spec.manifest.headers_for(spec.script),
-            defines=dict(spec.recipe.defines),
             rendered=spec.owner.generate.keys(),
         )
     except PatternTooWideError as error:

@@ -30,6 +30,9 @@ from tilusbuild.state.patterns import PatternTooWideError, matching
 
 MANIFEST = "MANIFEST"
 KEEP = ".keep"
+UNDETERMINED = "is not known before the compile"
+"""In the notes of a closure, about a header. A compile that misses one says nothing of the program:
+the header may have another name than was thought of."""
 
 
 class Root(Struct, frozen=True):
@@ -236,11 +239,11 @@ def overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
     pending = [(directory, tuple(outside)) for directory in directories]
     while pending and not found.shadows:
         own, others = pending.pop()
-        theirs = [(other, _names(other)) for other in others]
+        theirs = [(other, names_in(other)) for other in others]
         found.probed.add(own)
         found.outside.update(others)
         found.sought.update(*(names for _, names in theirs))
-        for name in sorted(_names(own)):
+        for name in sorted(names_in(own)):
             path = os.path.join(own, name)
             also = [os.path.join(other, name) for other, names in theirs if name in names]
             if not also:
@@ -254,7 +257,8 @@ def overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
     return found
 
 
-def _names(directory: str) -> frozenset[str]:
+def names_in(directory: str) -> frozenset[str]:
+    """Return what is in a directory; nothing where there is none. Raises `OSError` for trouble."""
     try:
         return frozenset(os.listdir(directory))
     except OSError as error:

@@ -5,8 +5,8 @@ reads from the include directories; more of them are harmless. A header in none 
 is the toolkit's or the system's; those are searched too where the project shadows one of them
 (`render/closure.py`).
 
-The price of a search without a compiler: an include that only a macro's value names has to be
-declared (docs/design-notes.md says why depfiles and `-I` are not enough).
+A name that macros make is not worked out: every header that it could name is taken
+(`render/macros.py`; docs/design-notes.md says why depfiles and `-I` are not enough).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from msgspec import Struct, field
@@ -22,6 +22,7 @@ from msgspec import Struct, field
 from tilusbuild.errors import Diagnostic, Place, input_error
 from tilusbuild.render.closure import (
     KEEP,
+    UNDETERMINED,
     Closure,
     Declared,
     Header,
@@ -32,12 +33,14 @@ from tilusbuild.render.closure import (
     declared,
     links_matter,
     manifest_of,
+    names_in,
     overlap,
     parents,
     passed,
 )
 from tilusbuild.render.known import KnownClosures
-from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
+from tilusbuild.render.macros import Asked, Macros, spells
+from tilusbuild.render.preprocessor import Include, Scan, scan
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_text
@@ -86,6 +89,7 @@ class Headers:
         self._closures: dict[object, Closure] = {}
         self._ancestors: dict[str, str] = {}
         self._declared: dict[str, tuple[Declared, ...]] = {}
+        self._listed: dict[str, frozenset[str]] = {}
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -97,34 +101,31 @@ class Headers:
         source: str,
         *,
         extra: Sequence[str] = (),
-        defines: Mapping[str, str] | None = None,
         rendered: Collection[str] = (),
     ) -> Closure:
-        """Return what `source`, compiled with `defines`, can reach, and what the globs `extra`
-        declare, which are relative to a root or to a root's tree. `rendered` are the names of
-        headers that lie beside the source and are a part of its text here. Raises `InputError` for
-        a header that cannot be read, and `PatternTooWideError`."""
+        """Return what `source` can reach, and what the globs `extra` declare, which are relative to
+        a root or to a root's tree. `rendered` are the names of headers that lie beside the source
+        and are a part of its text here. Raises `InputError` for a header that cannot be read, and
+        `PatternTooWideError`."""
         found = scan(source)
-        defined = tuple(sorted((defines or {}).items()))
-        key = (found, tuple(extra), defined, frozenset(rendered))
-        if (known := self._closures.get(key)) is None:
-            search = _Search(self, found, source, frozenset(rendered))
-            known = self._closures[key] = self._remembered(search, tuple(extra), defined)
-        return known
-
-    def _remembered(
-        self, search: _Search, extra: tuple[str, ...], defined: Sequence[tuple[str, str]]
-    ) -> Closure:
-        """Return the closure of an earlier plan, or run the search."""
-        if self._known is None or self._since is None or extra:
-            return search.run(extra, defined)
-        key = sha256_text(repr((search.source_scan, defined, sorted(search.rendered))))
-        if (found := self._known.get(key)) is None:
-            found = search.run(extra, defined)
+        # Where no text asks for a name that macros make, what the source defines plays no part.
+        key = (found.includes, found.computed, tuple(extra), tuple(sorted(rendered)))
+        keys = (key, (*key, found.directives))
+        for each in keys:
+            if (closure := self._closures.get(each)) is not None:
+                return closure
+        known = None if extra else self._known
+        for each in keys:
+            if known is not None and (closure := known.get(_name_of(each))) is not None:
+                self._closures[each] = closure
+                return closure
+        search = _Search(self, found, source, frozenset(rendered))
+        closure = self._closures[keys[search.computed]] = search.run(extra)
+        if known is not None and self._since is not None:
             outside = {path: file.digest for path, file in search.outside.items()}
             places = sorted(search.absent | self.overlap.outside)
-            self._known.put(key, found, self._since, outside, places)
-        return found
+            known.put(_name_of(keys[search.computed]), closure, self._since, outside, places)
+        return closure
 
     @cached_property
     def overlap(self) -> Overlap:
@@ -145,6 +146,47 @@ class Headers:
             for root in self._roots:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
                     yield root.tree, root.name, root.path
+
+    def spelled(self, asked: Asked, includer: File | None) -> tuple[set[str], set[str]]:
+        """Return the names below the directories of the search, and above them in their trees, that
+        consist of the pieces; and the directories that were read."""
+        starts = {root.path: root.depth for root in self._roots}
+        if includer is not None and includer.tree:
+            directory = os.path.dirname(includer.path)
+            starts[directory] = posixpath.dirname(includer.name).count("/") - (
+                includer.tree.count("/")
+            )
+        if self.overlap.shadows:
+            starts |= dict.fromkeys(self._outside.directories, 0)
+        names: set[str] = set()
+        read: set[str] = set()
+        for directory, depth in starts.items():
+            for up in range(depth + 1):
+                above = f"{directory}/{'../' * up}"
+                if not (up and links_matter(above)):
+                    names.update(self._spelled(os.path.normpath(above), "../" * up, asked, read))
+        return names, read
+
+    def _spelled(
+        self,
+        directory: str,
+        prefix: str,
+        asked: Asked,
+        read: set[str],
+        around: tuple[str, ...] = (),
+    ) -> Iterator[str]:
+        if (real := os.path.realpath(directory)) in around:
+            return
+        read.add(directory)
+        if directory not in self._listed:
+            self._listed[directory] = names_in(directory)
+        for name in self._listed[directory]:
+            if spells(name, asked.pieces):
+                path = os.path.join(directory, name)
+                if os.path.isdir(path):
+                    yield from self._spelled(path, f"{prefix}{name}/", asked, read, (*around, real))
+                else:
+                    yield prefix + name
 
     def is_of_source(self, directory: str) -> bool:
         """Return whether the source is taken to lie in a directory of the copy."""
@@ -224,23 +266,23 @@ class _Search(Struct):
     unknown: bool = False
     notes: dict[Diagnostic, None] = field(default_factory=dict)
     macros: Macros = field(default_factory=Macros)
-    computed: dict[tuple[str, str], tuple[Include, File | None]] = field(default_factory=dict)
-    resolved: set[tuple[str, str, str, bool]] = field(default_factory=set)
+    computed: bool = False
+    texts: list[tuple[Scan, File | None]] = field(default_factory=list)
+    """Those whose directives are not looked at yet: they are where one asks for a name that macros
+    make."""
+    asking: dict[tuple[str, File | None], None] = field(default_factory=dict)
+    resolved: set[tuple[Include, File | None]] = field(default_factory=set)
 
-    def run(self, extra: Sequence[str], defines: Sequence[tuple[str, str]]) -> Closure:
-        for macro, value in defines:
-            for definition in scan(f"#define {macro} {value}\n").definitions:
-                self.macros.add(definition)
+    def run(self, extra: Sequence[str]) -> Closure:
         unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
         if self.headers.overlap.shadows:
             for name in self.headers.implied:
-                self._find(Include(name, quoted=True, next=False), None)
+                self._find(Include(name, quoted=True), None)
         self._follow(self.source_scan, None)
         while self.queue or self._compute():
             if self.queue:
                 file = self.queue.pop()
                 self._follow(file.scan, file)
-        self._report_computed()
         found = self._kept()
         shared = self.headers.overlap
         return Closure(
@@ -251,16 +293,10 @@ class _Search(Struct):
         )  # fmt: skip
 
     def _follow(self, found: Scan, includer: File | None) -> None:
-        for definition in found.definitions:
-            self.macros.add(definition)
+        self.computed = self.computed or found.computed
+        self.texts.append((found, includer))
         for include in found.includes:
-            if include.name:
-                self._find(include, includer)
-            else:
-                self.computed[(include.macro, includer.name if includer else "")] = (
-                    include,
-                    includer,
-                )
+            self._find(include, includer)
 
     def _find(self, include: Include, includer: File | None) -> None:
         beyond = includer if includer is not None and not includer.tree else None
@@ -350,31 +386,51 @@ class _Search(Struct):
         return matched
 
     def _compute(self) -> bool:
-        """Resolve computed includes by the definitions so far. Return whether one was new."""
-        progress = False
-        for (macro, where), (include, includer) in list(self.computed.items()):
-            for name, quoted in self.macros.headers(macro):
-                if (macro, where, name, quoted) not in self.resolved:
-                    self.resolved.add((macro, where, name, quoted))
-                    self._find(Include(name, quoted, include.next), includer)
-                    progress = True
-        return progress
+        """Look for the names that macros can make, by the definitions so far. Return whether there
+        were new ones."""
+        if not self.computed or not self.texts:
+            return False
+        for found, includer in self.texts:
+            for directive in found.directives:
+                word, _, rest = directive.partition(" ")
+                if word == "define":
+                    self.macros.define(rest)
+                else:
+                    self.asking[(directive, includer)] = None
+        self.texts.clear()
+        self.macros.settle()
+        for directive, includer in list(self.asking):
+            word, _, rest = directive.partition(" ")
+            is_condition = word in ("if", "elif")
+            asked = self.macros.condition(rest) if is_condition else self.macros.operand(rest)
+            if asked is None:
+                continue
+            if asked.pieces and not is_condition and (includer is None or includer.tree):
+                self._undetermined(rest, includer)
+            self._ask(asked, includer, following="_next" in directive)
+        return True
 
-    def _report_computed(self) -> None:
-        reported = set()
-        for (macro, _), (include, includer) in self.computed.items():
-            if includer is not None and not includer.tree:
-                continue  # what a toolkit computes, it finds at home
-            if macro not in reported and not self.macros.headers(macro):
-                self.unknown = True
-                reported.add(macro)
-                self._note(
-                    include,
-                    includer,
-                    f"which header {macro} names is not known before the compile",
-                    'declare the headers that it can name: headers = ["…/*.h"] in [build] or in '
-                    "the script",
-                )
+    def _ask(self, asked: Asked, includer: File | None, *, following: bool) -> None:
+        """Find what a directive can ask for."""
+        names = set(asked.names)
+        if asked.pieces:
+            spelled, read = self.headers.spelled(asked, includer)
+            self.probed |= read
+            names.update(Include(name, quoted) for name in spelled for quoted in (True, False))
+            # What a toolkit asks for, it has.
+            self.unknown = self.unknown or includer is None or bool(includer.tree)
+        for each in names:
+            include = each._replace(next=each.next or following)
+            if (include, includer) not in self.resolved:
+                self.resolved.add((include, includer))
+                self._find(include, includer)
+
+    def _undetermined(self, operand: str, includer: File | None) -> None:
+        self._note(
+            Include(operand, quoted=False), includer,
+            f"which header {operand} names {UNDETERMINED}",
+            'declare the headers that it can name: headers = ["…/*.h"] in [build] or in the script',
+        )  # fmt: skip
 
     def _leads_out(self, include: Include, includer: File | None, tree: str) -> None:
         self._note(
@@ -386,7 +442,7 @@ class _Search(Struct):
         )
 
     def _note(self, include: Include, includer: File | None, message: str, hint: str) -> None:
-        spelled = include.name or include.macro
+        spelled = include.name
         if includer is None:
             text, path = self.source, "source.cu"
         else:
@@ -408,6 +464,10 @@ class _Search(Struct):
             if directory not in existing
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
+
+
+def _name_of(key: tuple[object, ...]) -> str:
+    return sha256_text(repr(key))
 
 
 def _locate(text: str, path: str, spelled: str) -> Place:

@@ -1,8 +1,9 @@
 """C++ text as the preprocessor reads it: its comments and strings, and the headers it can include.
 
-A scan finds every `#include`, `#include_next`, `#import` and `__has_include` outside comments and
-strings, whatever the conditions around them, and the macros that could name a header. It is a
-function of the text alone, so it is remembered by the text's digest.
+A scan finds every `#include`, `#import`, `#embed` and `__has_include` outside comments and strings,
+whatever the conditions around them. It is a function of the text alone, so it is remembered by the
+text's digest. Where compilers differ (a lone carriage return, a blank after a backslash, trigraphs)
+it takes what any of them sees. Names that macros make are for `render/macros.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BLANK = rf"(?:[^\S\n]|{BLOCK_COMMENT})*"
 _STARTS = "|".join(rf"(?<=[^A-Za-z0-9_]{prefix}')" for prefix in ("", "u", "U", "L", "u8"))
 _STARTS += "|(?<=case')|(?<=return')"
 _RAW_STARTS = "|".join(rf'(?<=[^A-Za-z0-9_]{p}R")' for p in ("", "u", "U", "L", "u8"))
-_INCLUDE = rf'{BLANK}(?:include_next|include|import){BLANK}(?:<[^>\n]*>|"[^"\n]*")'
+_INCLUDE = rf'{BLANK}(?:include_next|include|import|embed){BLANK}(?:<[^>\n]*>|"[^"\n]*")'
 
 TOKENS = re.compile(
     # A header's name may hold what elsewhere starts a comment: <sys//x.h>.
@@ -34,7 +35,7 @@ TOKENS = re.compile(
 """Includes, comments, raw strings (the only ones with a `delimiter`), strings, characters. The text
 must start with a line of its own, since some alternatives look at the character before."""
 
-SPLICE = re.compile(r"\\[ \t]*\n")
+SPLICE = re.compile(r"\\[ \t\f\v]*\n")
 """A backslash at the end of a line joins it with the next; gcc lets blanks stand between."""
 
 
@@ -53,59 +54,62 @@ def lines_inside(text: str) -> set[int]:
 
 
 class Include(NamedTuple):
-    """An include. Exactly one of `name` and `macro` is not empty."""
+    """An include of a name that is written out."""
 
     name: str
     quoted: bool
     """`"name"`, which is searched for beside the including file first, or `<name>`."""
-    next: bool
+    next: bool = False
     """`#include_next` and `__has_include_next`: any directory of the search path may be meant."""
-    macro: str = ""
-    """The text of a computed include: `#include CONFIG_HEADER`."""
-
-
-class Definition(NamedTuple):
-    """A macro that may name a header: `"name"`, `<name>`, or another macro's call."""
-
-    macro: str
-    parameters: tuple[str, ...] | None
-    body: str
 
 
 class Scan(NamedTuple):
-    """The includes of a text, and its definitions that may name headers."""
+    """The includes of a text, and the directives that a name which macros make can come from."""
 
     includes: tuple[Include, ...]
-    definitions: tuple[Definition, ...]
+    computed: bool
+    """Whether it asks for a name that macros make."""
+    directives: tuple[str, ...]
+    """Definitions, conditions, and what such names are made of: a word, and the rest of a line."""
 
 
+_WORDS = "include_next|include|import|embed|define|if|elif"
 _DIRECTIVE = re.compile(
-    r"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*(include_next|include|import|define|if|elif)\b(.*)$",
+    rf"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*({_WORDS})\b(.*)$",
     re.MULTILINE,
 )
-_HEADER = re.compile(r'[^\S\n]*(?:<([^>\n]*)>|"([^"\n]*)")')
-# A header, a name, a name with arguments, or a parameter made a string.
-_DEFINITION = re.compile(
-    r"[^\S\n]+([A-Za-z_]\w*)(?:\(([\w\s,]*)\)|(?=\s))[^\S\n]*"
-    r'(<[^>\n]+>|"[^"\n]+"|#?[^\S\n]*[A-Za-z_]\w*[^\S\n]*(?:\([^()\n]*\))?)[^\S\n]*$'
-)
-_HAS_INCLUDE = re.compile(
-    r'__has_include(_next)?(?:__)?[^\S\n]*\(?[^\S\n]*(?:<([^>\n]*)>|"([^"\n]*)"|([^)\n]*))'
-)
+HEADER = r'(?:<([^>\n]+)>|"([^"\n]+)")'
+_PLAIN = re.compile(rf"[^\S\n]*{HEADER}")
+HAS = r"__has_(?:include(?:_next)?|embed)(?:__)?\b"
+ASKS = re.compile(HAS)
+HAS_PLAIN = re.compile(rf"{HAS}[^\S\n]*\(?[^\S\n]*{HEADER}")
+_IS_THERE = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{HAS}")
+_NUMBERS = re.compile(r"\b\d[\w']*")
+_NUMBER = re.compile(r"(\w+\s+)\d+")
+_TRIGRAPHS = {f"??{a}": b for a, b in zip("=/'()!<>-", "#\\^[]|{}~", strict=True)}
 
 
 def scan(text: str) -> Scan:
     """Scan a source or a header. Never fails: text that is not C++ has no includes."""
-    text = "\n" + text.replace("\r\n", "\n").removeprefix("\ufeff")
-    found = _scan(SPLICE.sub("", text))
-    if re.search(r"\\[ \t]+\n", text):
-        # gcc joins such lines and other compilers do not: take what either sees.
-        strict = _scan(text.replace("\\\n", ""))
-        found = Scan(
-            tuple(dict.fromkeys(found.includes + strict.includes)),
-            tuple(dict.fromkeys(found.definitions + strict.definitions)),
-        )
-    return found
+    text = "\n" + text.replace("\r\n", "\n").replace("\0", " ").removeprefix("\ufeff")
+    readings = [text]
+    if "\r" in text:
+        readings.append(text.replace("\r", "\n"))
+    if "??" in text:
+        readings += [re.sub(r"\?\?[=/'()!<>-]", lambda m: _TRIGRAPHS[m[0]], r) for r in readings]
+    # gcc joins lines where a blank follows the backslash, and other compilers do not.
+    blank = re.search(r"\\[ \t\f\v]+\n", text)
+    readings = [SPLICE.sub("", r) for r in readings] + (
+        [r.replace("\\\n", "") for r in readings] if blank else []
+    )
+    found = [_scan(reading) for reading in readings]
+    if len(found) == 1:
+        return found[0]
+    return Scan(
+        tuple(dict.fromkeys(include for each in found for include in each.includes)),
+        any(each.computed for each in found),
+        tuple(dict.fromkeys(each for scanned in found for each in scanned.directives)),
+    )
 
 
 def _blanked(match: re.Match[str]) -> str:
@@ -125,88 +129,50 @@ def _unless_in_name(comment: re.Match[str]) -> str:
 
 def _scan(text: str) -> Scan:
     includes: dict[Include, None] = {}
-    definitions: dict[Definition, None] = {}
+    directives: dict[str, None] = {}
+    computed = False
     for match in _directives(text):
-        word, rest = match[1], match[2]
-        if word in ("include", "include_next", "import"):
-            includes[_include(word, rest)] = None
+        word, rest = match[1], match[2].strip()
+        following = "_next" in word or "_next" in rest
+        if word not in ("define", "if", "elif"):
+            if named := _PLAIN.match(rest):
+                includes[Include(named[1] or named[2], named[2] is not None, following)] = None
+            elif re.search(r"[\w$]", rest):
+                computed = True
+                directives[f"{word} {rest}"] = None
             continue
-        if word == "define" and (found := _DEFINITION.match(rest)):
-            parameters = None if found[2] is None else tuple(re.findall(r"\w+", found[2]))
-            definitions[Definition(found[1], parameters, found[3].strip())] = None
-        for test in _HAS_INCLUDE.finditer(rest):
-            include = _has_include(test)
-            # In a definition it may be the definition's own parameter.
-            if include.name or word != "define":
-                includes[include] = None
-    kept = (i for i in includes if i.name or re.match(r"[A-Za-z_]", i.macro))
-    return Scan(tuple(kept), tuple(definitions))
+        if "__has_" in rest:
+            for named in HAS_PLAIN.finditer(rest):
+                includes[Include(named[1] or named[2], named[2] is not None, following)] = None
+            rest = _IS_THERE.sub("0", rest)
+            if word != "define":  # where a name that is written out is taken as it is
+                rest = HAS_PLAIN.sub("0", rest)
+            # The first word of a definition is what it defines.
+            computed |= ASKS.search(rest, 1 if word == "define" else 0) is not None
+        elif word == "define" and (number := _NUMBER.fullmatch(rest)):
+            rest = f"{number[1]}0"  # the same for all schedules of a template
+        directives[f"{word} {rest}"] = None
+    return Scan(tuple(includes), computed, tuple(directives))
 
 
 def _directives(text: str) -> Iterator[re.Match[str]]:
     """Yield the directives of a text, without comments."""
     if "/*" in text or 'R"' in text:
-        yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, text))
+        unsure: list[str] = []
+
+        def blanked(match: re.Match[str]) -> str:
+            # A quote that nothing closes (`don't /*`) may take the start of a comment to itself.
+            _, newline, rest = match[0].partition("\n")
+            before = text[max(0, text.rfind("\n", 0, match.start())) : match.start()]
+            if newline and re.search(r"['\"]", _NUMBERS.sub("", TOKENS.sub("", before))):
+                unsure.append(f"\n{rest}")
+            return _blanked(match)
+
+        yield from _DIRECTIVE.finditer(TOKENS.sub(blanked, text))
+        for each in unsure:
+            yield from _directives(each)
         return
     # No token spans lines here, so only the directives need to be tokenised: most of a large header
     # is not.
     for match in _DIRECTIVE.finditer(text):
         yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, "\n" + match[0].lstrip()))
-
-
-def _include(word: str, rest: str) -> Include:
-    following = word == "include_next"
-    if (named := _HEADER.match(rest)) is None:
-        return Include("", False, following, rest.strip())
-    return Include(named[1] or named[2] or "", named[2] is not None, following)
-
-
-def _has_include(test: re.Match[str]) -> Include:
-    name = test[2] or test[3] or ""
-    macro = "" if name else (test[4] or "").strip()
-    return Include(name, test[3] is not None, bool(test[1]), macro)
-
-
-_CALL = re.compile(r"([A-Za-z_]\w*)\s*(?:\(([^()]*)\))?")
-
-
-class Macros:
-    """The macros of a set of texts, each with all of its definitions."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, dict[Definition, None]] = {}
-
-    def add(self, definition: Definition) -> None:
-        """Add a definition."""
-        self._known.setdefault(definition.macro, {})[definition] = None
-
-    def headers(self, text: str) -> list[tuple[str, bool]]:
-        """Return (name, quoted) of the headers that a computed include can name."""
-        found: dict[tuple[str, bool], None] = {}
-        seen = {text}
-        for call in (queue := [text]):
-            if header := _HEADER.fullmatch(call):
-                found[(header[1] or header[2] or "", header[2] is not None)] = None
-            elif match := _CALL.fullmatch(call):
-                for definition in self._known.get(match[1], ()):
-                    expanded = _expand(definition, match[2])
-                    if expanded is not None and expanded not in seen and len(seen) < 1000:
-                        seen.add(expanded)
-                        queue.append(expanded)
-        return list(found)
-
-
-def _expand(definition: Definition, arguments: str | None) -> str | None:
-    """Return the body with its parameters replaced; None if the call has other arguments."""
-    if definition.parameters is None:
-        return definition.body if arguments is None else None
-    values = [value.strip() for value in (arguments or "").split(",")] if arguments else []
-    if arguments is None or len(values) != len(definition.parameters):
-        return None
-    by_name = dict(zip(definition.parameters, values, strict=True))
-    if definition.body.startswith("#"):
-        value = by_name.get(definition.body[1:].strip())
-        return None if value is None else f'"{value}"'
-    if definition.body.startswith('"'):
-        return definition.body
-    return re.sub(r"[A-Za-z_]\w*", lambda m: by_name.get(m[0], m[0]), definition.body)
