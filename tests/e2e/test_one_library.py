@@ -195,6 +195,31 @@ def test_a_package_says_that_it_cannot_link_a_library_again(backend: Project, tm
     backend.run("verify", backend.cache, "--rebuild")
 
 
+@pytest.mark.parametrize("kind", ["shared", "static"])
+def test_every_verb_knows_what_a_library_was_made_into(new_project: NewProject, kind: str):
+    """Given a cache with a library of each kind, and a copy in which one object differs, when a
+    verb reads them, then it ends well, and counts the bytes of what was made."""
+    text = MANIFEST.replace("LIBRARY\n", f'kind = "{kind}"\n')
+    project = new_project(text.replace(".so", ".a") if kind == "static" else text, FILES)
+    project.build()
+    project.copy(project.directory / "other", cache=True)
+    project.edit("src/c.c", "100", "200")
+    project.build()
+    every = (
+        *(("diff", ".cache", "other/.cache"), ("report",), ("graph",), ("graph", "--programs")),
+        *(("cache", "ls"), ("cache", "show", "backend/0"), ("cache", "verify")),
+        *(("cache", "export", "--layout", each, each, "backend") for each in LAYOUTS),
+        ("cache", "merge", "other/.cache"),
+    )
+    said = {words: project.run(*words).out for words in every}
+    assert "backend" in said[every[0]]
+    made = [*project.cache.glob("programs/*/module/lib.*")]
+    lines = project.run("report", "--json").events
+    sizes = {each["library"] for each in lines if each.get("script") == "backend"}
+    assert sizes
+    assert sizes <= {path.stat().st_size for path in made}
+
+
 def test_a_name_of_the_library_selects_its_objects(backend: Project):
     assert backend.compiled("scale") == 2
     assert not product(backend).exists()

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.cache import layout
-from tilusbuild.cache.entries import Entry, compiler_log, listed, lookup
+from tilusbuild.cache.entries import Entry, compiler_log, lookup, product_of
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.model import resources_of
 from tilusbuild.engine.attempt import placed
@@ -166,7 +165,6 @@ def _cost(
     job: ProgramJob, entry: Entry | None, history: History, values: Mapping[str, Value]
 ) -> Cost:
     last = history.measured(job)
-    sizes = {name: size for name, size, _ in listed(entry.meta)} if entry else {}
     return Cost(
         script=job.script,
         target=job.planned.target.name,
@@ -176,7 +174,7 @@ def _cost(
         values=values,
         seconds=last.seconds,
         peak_rss=last.peak_rss,
-        library=sizes.get(layout.LIBRARY),
+        library=product_of(entry.meta).size if entry else None,
         usages=_usages(entry.meta["kernels"]) if entry else (),
         instance=job.planned.label,
         index=job.index,

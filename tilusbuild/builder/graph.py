@@ -22,8 +22,7 @@ from typing import ClassVar, TypeAlias
 from msgspec import Struct
 
 from tilusbuild.builder.project import Project
-from tilusbuild.cache import layout
-from tilusbuild.cache.entries import Entry, listed, lookup
+from tilusbuild.cache.entries import Entry, lookup, product_of
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
@@ -116,8 +115,7 @@ def _name(job: ProgramJob) -> str:
 def _held(entry: Entry | None) -> tuple[Status, int]:
     if entry is None:
         return Status.MISSING, 0
-    sizes = {name: size for name, size, _ in listed(entry.meta)}
-    return entry.status, sizes.get(layout.LIBRARY, 0)
+    return entry.status, product_of(entry.meta).size or 0
 
 
 def _script(group: Sequence[ProgramJob], inputs: tuple[str, ...], held: _Held) -> ScriptNode:

@@ -87,7 +87,7 @@ def write(project: Project, plan: Plan) -> None:
         entry = lookup(project.cache, output.program)
         if entry is None or entry.status != Status.BUILT:
             continue
-        made = read_bytes(os.path.join(entry.path, product_of(entry.meta)))
+        made = read_bytes(os.path.join(entry.path, product_of(entry.meta).name))
         try:
             _bring_up_to_date(output.path, made)
         except OSError as error:

@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -122,9 +122,19 @@ def _meta(path: str, program: str) -> dict[str, Any]:
     return meta
 
 
-def product_of(meta: Mapping[str, Any]) -> str:
-    """Return the file that a program was made into; only that of no library is written down."""
-    return str(meta.get("product", layout.LIBRARY))
+class Product(NamedTuple):
+    """The file that a program is made into; `size` and `sha256` are None where it was not."""
+
+    name: str
+    size: int | None
+    sha256: str | None
+
+
+def product_of(meta: Mapping[str, Any]) -> Product:
+    """Return what a program was made into; only that of no library is written down."""
+    name = str(meta.get("product", layout.LIBRARY))
+    facts = meta["files"].get(name, {})
+    return Product(name, facts.get("size"), facts.get("sha256"))
 
 
 def listed(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
@@ -160,7 +170,7 @@ def meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
         return "its list of files is malformed"
     needed = [layout.PROGRAM_TXT, layout.OPTIONS_TXT]
     if meta["status"] == Status.BUILT:
-        needed.append(product_of(meta))
+        needed.append(product_of(meta).name)
     missing = [name for name in needed if name not in files]
     return f"it does not list {missing[0]}" if missing else None
 
@@ -243,8 +253,9 @@ class Stage:
             if stat.S_IMODE(found.st_mode) != mode:
                 disk.set_mode(path, mode)
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
-        if meta["status"] == Status.BUILT and product_of(meta) not in files:
-            raise ValueError(f"what was built has a {product_of(meta)}")
+        product = str(meta.get("product", layout.LIBRARY))
+        if meta["status"] == Status.BUILT and product not in files:
+            raise ValueError(f"what was built has a {product}")
         # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write(os.path.join(self.path, layout.META), seal(whole))

@@ -281,7 +281,8 @@ def _text(cache: Tree, program: str, directory: str, part: str) -> str:
         from tilusbuild.cache.entries import product_of
 
         entry = lookup(cache, program)
-        return _disassembled(os.path.join(directory, product_of(entry.meta if entry else {})))
+        made = product_of(entry.meta if entry else {"files": {}}).name
+        return _disassembled(os.path.join(directory, made))
     raise input_error(
         f"{program[:12]}: its PTX was not dumped",
         hint="`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again",

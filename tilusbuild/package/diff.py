@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from tilusbuild.builder.costs import ComparedLine, Cost, Figures
 from tilusbuild.builder.explain import differences
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import find_entry, listed, read_meta
+from tilusbuild.cache.entries import find_entry, product_of, read_meta
 from tilusbuild.cache.index import programs, read_index, script_listings
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.history import History
@@ -92,8 +92,7 @@ def _of_cache(cache: Tree) -> PackageSide:
     for program in programs(cache):
         entry = find_entry(cache.program_path(program), program)
         if entry is not None and entry.status == Status.BUILT:
-            digests = {name: digest for name, _, digest in listed(entry.meta)}
-            libraries[program] = digests[layout.LIBRARY]
+            libraries[program] = product_of(entry.meta).sha256 or ""
     paths = [cache.script_path(*pair) for pair in current]
     return PackageSide(cache.root, {}, _scripts(paths, cache.root), libraries)
 
@@ -304,13 +303,12 @@ def _of_tree(path: str) -> Iterator[tuple[Row, Figures]]:
                 except (FileNotFoundError, CorruptFileError):
                     continue
                 usages = [u for archs in meta["kernels"].values() for u in archs.values()]
-                sizes = {name: size for name, size, _ in listed(meta)}
                 figures = Figures(
                     program,
                     meta["status"],
                     max((u["registers"] for u in usages), default=None),
                     max((u["spill_stores"] + u["spill_loads"] for u in usages), default=None),
-                    sizes.get(layout.LIBRARY),
+                    product_of(meta).size,
                     seconds.get(program[:12]),
                 )
                 values = {**script.params, **script.schedule(number)}

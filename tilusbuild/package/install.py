@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import Entry, lookup
+from tilusbuild.cache.entries import Entry, lookup, product_of
 from tilusbuild.cache.includes import include_problems, publish_include
 from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.cache.locks import LockName
@@ -155,7 +155,7 @@ def _has(cache: Tree, listing: FileList, program: str) -> bool:
 def _check_same(cache: Tree, listing: FileList, entry: Entry) -> None:
     """Raise `PackageError` for an entry with other bytes than the package has."""
     listed = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
-    here = entry.meta["files"].get(layout.LIBRARY, {}).get("sha256")
+    here = product_of(entry.meta).sha256
     if here != listed:
         what = f"is {entry.status}" if here is None else f"has a library of sha256 {here}"
         raise not_reproduced(

@@ -106,8 +106,7 @@ def _recorded(cache: Tree, share: float) -> dict[str, str]:
     entries = (lookup(cache, program) for program in programs(cache))
     built = {entry.hash: entry for entry in entries if entry and entry.status == Status.BUILT}
     return {
-        program: str(built[program].meta["files"][product_of(built[program].meta)]["sha256"])
-        for program in sample(built, share)
+        program: product_of(built[program].meta).sha256 or "" for program in sample(built, share)
     }
 
 

@@ -89,7 +89,7 @@ def _source(record: Record, texts: bytes, pipeline: Pipeline) -> Iterator[str]:
 def _code(meta: Mapping[str, Any], files: Mapping[str, bytes], pipeline: Pipeline) -> Iterator[str]:
     """Yield what meta.json says wrongly of the code."""
     product = f"module/{pipeline.product}"
-    if product_of(meta) != product:
+    if product_of(meta).name != product:
         yield f"{layout.META} names another product than {product}"
         return
     if not meta.keys() - ADDED_KEYS <= _KEYS:

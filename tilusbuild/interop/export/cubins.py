@@ -54,7 +54,7 @@ def _instance(exported: ExportedScript) -> Iterator[ExportItem]:
         try:
             cubins = [(name, cubin, _described(name, cubin)) for name, cubin in _named(program)]
         except BinaryError as error:
-            where = os.path.join(program.directory, layout.LIBRARY)
+            where = os.path.join(program.directory, program.product)
             raise TilusbuildError(f"{where}: its GPU code cannot be read: {error}") from None
         for name, cubin, _ in cubins:
             yield ExportItem(f"{home}/{name}", cubin.data)
@@ -94,7 +94,7 @@ def _named(program: ExportedProgram) -> Iterator[tuple[str, Cubin]]:
     """Yield the cubins of a program by the names of their files. A template with host code may
     have several for one architecture."""
     seen = Counter[str]()
-    for cubin in extract_cubins(read_bytes(os.path.join(program.directory, layout.LIBRARY))):
+    for cubin in extract_cubins(read_bytes(os.path.join(program.directory, program.product))):
         arch = cubin.image.arch
         seen[arch] += 1
         again = f".{seen[arch]}" if seen[arch] > 1 else ""

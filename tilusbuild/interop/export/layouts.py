@@ -161,7 +161,6 @@ def _json(value: object) -> bytes:
 
 _HIDET_DIGITS = 16
 _HIDET_FILES = {
-    "lib.so": layout.LIBRARY,
     "source.cu": layout.SOURCE,
     "task.txt": layout.PROGRAM_TXT,
     "meta.json": layout.META,
@@ -180,8 +179,11 @@ def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
             if home in shown:
                 continue
             shown.add(home)
-            for name, original in _HIDET_FILES.items():
-                yield ExportItem(f"{home}/{name}", source=os.path.join(program.directory, original))
+            made = {os.path.basename(program.product): program.product, **_HIDET_FILES}
+            for name, original in made.items():
+                if original in (*program.files, layout.META):
+                    path = os.path.join(program.directory, original)
+                    yield ExportItem(f"{home}/{name}", source=path)
             yield ExportItem(f"{home}/nvcc_log.txt", _hidet_log(program))
             yield ExportItem(f"{home}/summary.txt", _hidet_summary(exported, program).encode())
         if exported.tables:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.cache.garbage import headers_used
 from tilusbuild.cache.index import instances_named, read_index
 from tilusbuild.cache.tree import Tree
@@ -42,6 +42,11 @@ class ExportedProgram(Struct, frozen=True):
     def files(self) -> tuple[str, ...]:
         """Return the sorted names of its files, relative to the directory."""
         return tuple(sorted(self.meta.get("files", ())))
+
+    @property
+    def product(self) -> str:
+        """Return the name, relative to the directory, of what it was made into."""
+        return product_of(self.meta).name
 
 
 class ExportedScript(Struct, frozen=True):
