@@ -139,10 +139,12 @@ def executing(root: str) -> tuple[coverage.CoverageData, list[str]]:
 
 
 def tests_of(mutant: Mutant, root: str, lines: coverage.CoverageData) -> list[str]:
-    """Return the tests that execute a mutant's line, or all of its package."""
+    """Return the tests that execute a mutant's line, those of its package first, or all of its
+    package."""
     found = lines.contexts_by_lineno(os.path.join(root, mutant.path)).get(mutant.line, [])
-    tests = sorted({name.partition("|")[0] for name in found if name})
     package = mutant.path.split("/")[1]
+    own = f"tests/{package}"
+    tests = sorted({n.partition("|")[0] for n in found if n}, key=lambda n: (own not in n, n))
     names = (name for name in TESTS if name.startswith(package))
     return tests or [f"tests/{name}" for name in names if os.path.isdir(f"{root}/tests/{name}")]
 
@@ -162,11 +164,8 @@ def run(root: str, tests: Sequence[str], left_out: Sequence[str], seconds: int, 
             )
         except subprocess.TimeoutExpired:
             return True
-    if ran.returncode == 5:  # all that execute the line are left out
-        return False
-    if ran.returncode > 2:  # 2: collecting failed, as a kill does
-        raise SystemExit(f"error: pytest ended with {ran.returncode} at {' '.join(tests[:3])}")
-    return ran.returncode != 0
+    # 5: all that execute the line are left out. 2 and 4: a mutant that cannot be imported.
+    return ran.returncode not in (0, 5)
 
 
 def main() -> None:
@@ -175,6 +174,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=300, help="for one run of tests")
     parser.add_argument("--only", type=int, help="the mutant of this number alone")
+    parser.add_argument("--first", type=int, default=0, help="go on from the mutant of this number")
     given = parser.parse_args()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     drawn = draw(root, given.number, given.seed)
@@ -185,7 +185,7 @@ def main() -> None:
         lines, failed = executing(copy)
         print(f"{len(failed)} tests fail without a mutant and are left out", *failed, sep="\n  ")
         for number, mutant in enumerate(drawn):
-            if given.only not in (None, number):
+            if given.only not in (None, number) or number < given.first:
                 continue
             path = os.path.join(copy, mutant.path)
             with open(path, "rb") as file:

@@ -326,7 +326,10 @@ class TestWithNvcc:
             (
                 {"x": "f32*[n]", "n": "i32"},
                 "float *x",
-                "the kernel takes 1 parameters; 2 arguments are declared (x, n)",
+                (
+                    "the kernel takes 1 parameters; 2 arguments are declared (x, n); "
+                    'not taken: n, as in n = { type = "i32", parameter = false }'
+                ),
             ),
             (
                 {"x": "f32*[n]", "n": "i64"},

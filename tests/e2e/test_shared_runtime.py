@@ -80,6 +80,7 @@ output = "ops.so"
 OPERATOR = """\
 #include <torch/csrc/api/include/torch/all.h>
 #include <torch/all.h>
+#include <cusparse.h>
 int answer();
 extern "C" int ask() { return answer() + _GLIBCXX_USE_CXX11_ABI; }
 """
@@ -102,6 +103,8 @@ def fake_torch(site: Path) -> None:
     torch = site / "torch"
     write(torch / "__init__.py", "raise RuntimeError('it is not imported')\n")
     write(torch / "include/torch/csrc/api/include/torch/all.h", "#pragma once\n")
+    write(site / "nvidia/cusparse/include/cusparse.h", "#pragma once\n")
+    write(site / "nvidia/cuda_runtime/include/cuda_runtime.h", "#error not the toolkit's\n")
     write(
         torch / "share/cmake/Torch/TorchConfig.cmake",
         'set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")\n',

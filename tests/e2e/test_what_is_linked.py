@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support.project import NewProject, Project, head, needs_cxx
+from tilusbuild.binary import read_needs
 
 Linking = Callable[..., Project]
 
@@ -38,11 +39,9 @@ def part(project: Project, value: int, *words: str) -> None:
     )
 
 
-def needed(project: Project) -> list[str]:
+def needed(project: Project) -> tuple[str, ...]:
     """The libraries that the product asks for."""
-    words = ["readelf", "-d", str(project.directory / "l.so")]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    return [line.split("[")[1].rstrip("]") for line in listed.splitlines() if "NEEDED" in line]
+    return read_needs((project.directory / "l.so").read_bytes()).libraries
 
 
 def run(project: Project) -> int:
@@ -72,6 +71,7 @@ def test_a_versioned_library_is_named_by_its_file(linking: Linking):
     part(project, 4, "-shared", "-Wl,-soname,libpart.so.2", "-o", "libpart.so.2")
     assert project.compiled() == 2
     assert "libpart.so.2" in needed(project)
+    assert b"\0l.so\0" in (project.directory / "l.so").read_bytes(), "what links to it asks for it"
     assert run(project) == 40
     part(project, 5, "-shared", "-Wl,-soname,libpart.so.2", "-o", "libpart.so.2")
     assert project.compiled() == 1, "its content is in the hash"
@@ -110,3 +110,60 @@ def test_a_linkers_log_has_the_files_of_the_project(linking: Linking):
     said = project.run("build", status=1).err
     assert "ld: vendor/e0.o: in function" in said
     assert "ld: src/a.cpp: in function" in said
+
+
+def entry(new_project: NewProject, target: str, keys: str, source: str) -> Project:
+    needs_cxx()
+    text = head(*target.split()) + (
+        '[script.e]\ntemplate = "e.cu"\nrender = false\nentry = "run"\n'
+        f'args = {{ x = "f32*[n]", n = "i32" }}\n{keys}\n'
+    )
+    project = new_project(text, {"e.cu": source})
+    (project.directory / "vendor").mkdir()
+    return project
+
+
+def library(project: Project) -> bytes:
+    """The last that was made."""
+    made = project.cache.glob("programs/*/module/lib.so")
+    return max(made, key=lambda path: path.stat().st_mtime_ns).read_bytes()
+
+
+def test_an_entry_is_linked_as_a_library_is(new_project: NewProject):
+    source = 'int part();\nextern "C" void run(float *x, int n) { x[0] = part(); }\n'
+    project = entry(new_project, "cpu cpu", 'link-libs = ["part"]\nlink-dirs = ["vendor"]', source)
+    assert "libpart.so or libpart.a is neither in link-dirs" in project.run("build", status=1).err
+    part(project, 4, "-shared", "-Wl,-soname,libpart.so.4", "-o", "libpart.so")
+    assert project.compiled() == 1, "it was looked for there"
+    assert read_needs(library(project)).libraries[0] == "libpart.so.4"
+    part(project, 5, "-shared", "-Wl,-soname,libpart.so.5", "-o", "libpart.so")
+    assert project.compiled() == 1, "its content is in the hash"
+    project.edit(
+        "tilus.toml", 'link-libs = ["part"]\nlink-dirs = ["vendor"]', 'needed = ["lib.so.7"]'
+    )
+    assert project.compiled() == 1
+    assert "lib.so.7" in read_needs(library(project)).libraries
+    project.edit("tilus.toml", 'needed = ["lib.so.7"]', "")
+    assert "nothing that is linked defines part()" in project.run("build", status=1).err
+    project.edit("tilus.toml", 'entry = "run"', 'entry = "run"\nundefined = true')
+    assert project.compiled() == 1
+    project.edit("tilus.toml", 'entry = "run"', 'kernel = "run"')
+    said = project.run("build", status=2).err
+    assert '"undefined" is for scripts with an entry' in said
+
+
+@pytest.mark.nvcc
+def test_an_entry_calls_the_driver(new_project: NewProject):
+    """No toolkit of wheels has a library to link for it; `cuda.h` says what it defines."""
+    source = (
+        "#include <cuda.h>\n#include <cuda_runtime.h>\nCUresult cuCtxGetCurent(CUcontext *);\n"
+        'extern "C" int run(float *, int, cudaStream_t) {\n'
+        "  CUcontext context;\n  return cuCtxGetCurrent(&context) + cuMemcpyHtoD(0, 0, 0);\n}\n"
+    )
+    project = entry(new_project, "gpu sm_80", 'link-libs = ["cuda"]', source)
+    project.build()
+    assert "libcuda.so.1" in read_needs(library(project)).libraries
+    project.edit("tilus.toml", 'link-libs = ["cuda"]', "")
+    project.edit("e.cu", "cuCtxGetCurrent(&", "cuCtxGetCurent(&")
+    said = project.run("build", status=1).err
+    assert "nothing that is linked defines cuCtxGetCurent(" in said

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tilusbuild.runtime.dtypes import scalar_type
@@ -134,7 +134,7 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
         names = ", ".join(argument.name for argument in arguments) or "none"
         return (
             f"the kernel takes {len(sizes)} parameters; {len(arguments)} arguments are declared "
-            f"({names})"
+            f"({names}){_surplus(arguments, sizes)}"
         )
     for position, (argument, size) in enumerate(zip(arguments, sizes, strict=True), 1):
         if size != (declared := _bytes(argument)):
@@ -143,6 +143,17 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
                 f'"{argument.name}" is declared {argument.type_text()}, which has {declared}'
             )
     return None
+
+
+def _surplus(arguments: Sequence[Argument], sizes: Sequence[int]) -> str:
+    """Return which arguments the kernel does not take, as far as the sizes of its parameters say:
+    the first arguments that fit these, in order, are theirs."""
+    left = list(sizes)
+    over = [each for each in arguments if not (left and left[0] == _bytes(each) and left.pop(0))]
+    if left or not over:
+        return ""
+    first = f'{over[0].name} = {{ type = "{over[0].type_text()}", parameter = false }}'
+    return f"; not taken: {', '.join(each.name for each in over)}, as in {first}"
 
 
 def variable_sizes(cubin: bytes) -> dict[str, int]:

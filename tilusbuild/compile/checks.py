@@ -338,7 +338,9 @@ def _undefined(recipe: Recipe, missing: Sequence[str]) -> str | None:
     if not missing:
         return None
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
-        return NO_DEVICE_LINK if recipe.link is None else f"error: device code {_LINKED_APART}"
+        return (
+            NO_DEVICE_LINK if recipe.pipeline.has_source else f"error: device code {_LINKED_APART}"
+        )
     names = ", ".join(dict.fromkeys(missing))
     return f"error: nothing that is linked defines {names}"
 

@@ -91,9 +91,9 @@ class Prune(Struct, frozen=True):
 
 
 class Link(Struct, frozen=True):
-    """How objects become one library."""
+    """How objects become one library, or an entry is linked."""
 
-    soname: str
+    soname: str = ""
     inputs: tuple[str, ...] = ()
     """Objects and archives to link as they are: names below `include`."""
     dirs: tuple[str, ...] = ()

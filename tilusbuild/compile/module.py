@@ -106,7 +106,7 @@ def module_files(
     serve the recipe.
     """
     pipeline = recipe.pipeline
-    source = {"source.cu": recipe.source} if recipe.link is None else {}
+    source = {"source.cu": recipe.source} if recipe.pipeline.has_source else {}
     texts = {**source, **pipeline.fixed_files, **pipeline.written(recipe)}
     fingerprint = pipeline.fingerprint(recipe, toolchain)
     if launcher is None and pipeline.launcher.is_there:

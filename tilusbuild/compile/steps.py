@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import (
     EXPORTS_MAP,
     HERE,
+    Link,
     Recipe,
     Step,
     Tools,
@@ -77,7 +78,7 @@ LIBRARY_FLAGS = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-
 ONE_SEGMENT_FLAGS = ("-z", "noseparate-code")
 """For libraries with a launcher: code and constants are one segment. Three would each begin at a
 page, which is up to 8 kB of the file, and two more mappings in a process."""
-EXPORT_FLAGS = (*ONE_SEGMENT_FLAGS, f"--version-script={EXPORTS_MAP}", "--as-needed", "-z", "defs")
+EXPORT_FLAGS = (*ONE_SEGMENT_FLAGS, f"--version-script={EXPORTS_MAP}")
 """For libraries of objects that a compiler made: they export nothing but the launcher."""
 
 
@@ -100,6 +101,45 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
     if not recipe.pipeline.launcher.is_there:
         return (*before, link)
     return (*before, LAUNCHER_STEP, link)
+
+
+_STAND_IN = "needed.s"
+_NOTHING = '.section .note.GNU-stack,"",%progbits\n'
+
+
+def stand_in_source(link: Link | None) -> dict[str, str]:
+    """Return the file that `stand_ins` makes its libraries of, by name."""
+    return {_STAND_IN: _NOTHING} if link is not None and link.needed else {}
+
+
+def stand_ins(link: Link) -> Iterator[Step]:
+    """Yield the steps that make an empty library for each soname that is needed: no linker writes
+    one that it was given no file of."""
+    if link.needed:
+        yield Step("nothing", ("{as}", _STAND_IN, "-o", "needed.o"), "needed.o", False)
+    for soname, file in _files_needed(link):
+        words = ("{ld}", "-shared", "--build-id=none", "-soname", soname, "needed.o", "-o", file)
+        yield Step("stand-in", words, file, False)
+
+
+def _files_needed(link: Link) -> list[tuple[str, str]]:
+    return [(soname, f"needed-{number}.so") for number, soname in enumerate(link.needed)]
+
+
+def linker_options(link: Link, exports: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the linker's options. C++ names stay: only symbols that nothing exports are dropped,
+    among which are the names of nvcc's temporary files."""
+    soname = ("-soname", link.soname) if link.soname else ()
+    paths = [word for path in link.rpath for word in ("-rpath", path)]
+    defined = () if link.undefined or link.needed else ("-z", "defs")
+    named = ("--no-as-needed", *(file for _, file in _files_needed(link))) if link.needed else ()
+    return (*LIBRARY_FLAGS, *exports, *soname, *paths, *named, "--as-needed", *defined)
+
+
+def linked_libs(link: Link) -> tuple[str, ...]:
+    """Return the words for a link's libraries."""
+    # Not by its path: a linker would write that into the library, for one that has no soname.
+    return (*(f"-L{HERE}/include/{name}" for name in link.dirs), *(f"-l{n}" for n in link.libs))
 
 
 def object_name(number: int) -> str:

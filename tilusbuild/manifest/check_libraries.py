@@ -1,7 +1,7 @@
-"""Checks of `[library.NAME]`, and of the scripts whose programs are objects of one.
+"""Checks of `[library.NAME]`, of scripts whose programs are objects of one, and of what is linked.
 
 Patterns stay inside the project and match something; a source has a suffix that says its language;
-what is only for a launcher is not said of an object.
+what is only for a launcher is not said of an object, nor what is for a link of a kernel.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from tilusbuild.state.patterns import PatternTooWideError
 if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection
     from tilusbuild.manifest.script import ScriptSection
+    from tilusbuild.manifest.sections import LinkKeys
 
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
 """What a script of objects has no use for."""
+_OF_A_LINK = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
 _SONAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)
 _IN_BRACES = re.compile(r"\{[^{}]*\}")
-_ONLY_SHARED = ("rdc", "cudart", "link_libs", "link_dirs", "rpath", "undefined", "needed")
 
 
 def check_libraries(checks: Checks) -> None:
@@ -37,7 +38,6 @@ def check_libraries(checks: Checks) -> None:
         path: Path = ("library", name)
         check_references(checks, (*path, "targets"), library.targets, "target")
         check_include_dirs(checks, path, library.include_dirs)
-        check_include_dirs(checks, path, library.link_dirs, "link-dirs")
         check_header_patterns(checks, path, library.headers)
         check_macros(checks, (*path, "defines"))
         allowed = checks.manifest.build.unsafe_flags or library.unsafe_flags
@@ -45,9 +45,14 @@ def check_libraries(checks: Checks) -> None:
         _files(checks, (*path, "sources"), library.sources, tuple(LANGUAGES))
         _files(checks, (*path, "objects"), library.objects, LINKED[library.kind])
         _link(checks, path, name, library)
+        _linked(checks, path, library)
     for path, _, script in checks.scripts():
         if script.library is not None:
             _object(checks, path, script)
+        if script.entry is None:
+            why = "what launches a kernel needs no library but the driver's"
+            _no_use(checks, path, _OF_A_LINK, "scripts with an entry", why)
+        _linked(checks, path, script)
 
 
 def _files(
@@ -87,30 +92,34 @@ def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> Non
             f'as in: sources = ["src/*.cu"], or library = "{name}" in a script',
         )
     if library.kind == "static":
-        for field in _ONLY_SHARED[1:]:
-            key = field.replace("_", "-")
-            if checks.wrote(*path, key) is not None:
-                checks.error(
-                    f'"{key}" is for kind = "shared"',
-                    checks.document.key(*path, key),
-                    "an archive is not linked",
-                )
-    for number, each in enumerate(library.link_libs):
+        keys = ("cudart", *_OF_A_LINK)
+        _no_use(checks, path, keys, 'kind = "shared"', "an archive is not linked")
+    if library.output is not None:
+        _output(checks, checks.document.value(*path, "output"), library.output)
+
+
+def _no_use(checks: Checks, path: Path, keys: tuple[str, ...], whose: str, why: str) -> None:
+    for key in keys:
+        if checks.wrote(*path, key) is not None:
+            checks.error(f'"{key}" is for {whose}', checks.document.key(*path, key), why)
+
+
+def _linked(checks: Checks, path: Path, linked: LinkKeys) -> None:
+    check_include_dirs(checks, path, linked.link_dirs, "link-dirs")
+    for number, each in enumerate(linked.link_libs):
         if "/" in each or each.startswith("-") or not each.isprintable():
             checks.error(
                 f'"{each}" is not the name of a library',
                 checks.document.value(*path, "link-libs", number),
                 'as after -l: "cublas" for libcublas.so',
             )
-    for number, each in enumerate(library.needed):
+    for number, each in enumerate(linked.needed):
         if not _SONAME.fullmatch(each):
             checks.error(
                 f'"{each}" is not the soname of a library',
                 checks.document.value(*path, "needed", number),
                 'as readelf -d shows it: "libtorch.so", "libcublas.so.13"',
             )
-    if library.output is not None:
-        _output(checks, checks.document.value(*path, "output"), library.output)
 
 
 def _output(checks: Checks, place: Place, output: str) -> None:

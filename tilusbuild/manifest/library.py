@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from tilusbuild.manifest.script import Form, ScriptSection
-from tilusbuild.manifest.sections import IncludeDir
-from tilusbuild.manifest.table import NOTHING, AnyValue, Entries, Key, Table, Text
+from tilusbuild.manifest.sections import IncludeDir, LinkKeys
+from tilusbuild.manifest.table import NOTHING, AnyValue, Entries, Key, Text
 from tilusbuild.space.model import Parameter
 from tilusbuild.state.patterns import PatternTooWideError, matching
 
@@ -29,13 +29,7 @@ LINKED = {"shared": (".o", ".a"), "static": (".o",)}
 """What `objects` may hold, by kind: an archive of archives is none."""
 
 
-class LinkDir(IncludeDir, frozen=True):
-    """A directory with libraries to link: of the project, or of an installed Python package.
-
-    Written like a directory of `include-dirs`."""
-
-
-class LibrarySection(Table, frozen=True):
+class LibrarySection(LinkKeys, frozen=True, kw_only=True):
     """One library of many objects: plain sources, and the programs of scripts that name it.
 
     Each source is compiled by itself, is kept under its own hash, and is compiled again only when
@@ -75,24 +69,9 @@ class LibrarySection(Table, frozen=True):
     joins them."""
     cudart: Literal["static", "shared", "none"] = "static"
     """How the CUDA runtime is linked into a shared library."""
-    link_libs: Annotated[tuple[Text, ...], Key(examples=[["cublas", "dl"]])] = ()
-    """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
-    with its content; any other is the toolkit's or the system's."""
-    link_dirs: Annotated[
-        tuple[LinkDir, ...], Key(examples=[["vendor/lib", {"package": "torch", "path": "lib"}]])
-    ] = ()
-    """Directories in which `link-libs` are looked for first, in order."""
-    rpath: Annotated[tuple[Text, ...], Key(examples=[["$ORIGIN", "$ORIGIN/../lib"]])] = ()
-    """Where the library looks for those that it needs, when it is loaded. Nothing is added by
-    itself."""
-    needed: Annotated[tuple[Text, ...], Key(examples=[["libfarm.so.2"]])] = ()
-    """Libraries that the loading process has, by their sonames: the library asks for them, and what
-    they define is not looked for at the link."""
     torch: bool = False
     """PyTorch's headers, its C++ ABI, and its libraries as `needed`: for operators of `torch.ops`.
     They are those of the Python environment of the build."""
-    undefined: bool = False
-    """Allow symbols that nothing linked defines: the process that loads the library has them."""
 
 
 class SourcesScript(ScriptSection, frozen=True, kw_only=True):

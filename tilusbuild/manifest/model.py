@@ -94,6 +94,8 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def objects_of(self, library: str) -> tuple[str, ...]:
         """Return the scripts whose programs are objects of a library, in the manifest's order."""
+        if library not in self.libraries:
+            return ()
         return tuple(
             name
             for name, script in self.scripts.items()

@@ -25,7 +25,7 @@ from tilusbuild.manifest.script_sections import (
     argument_of,
     expression,
 )
-from tilusbuild.manifest.sections import DeviceCompiler, IncludeDir, Standard
+from tilusbuild.manifest.sections import DeviceCompiler, IncludeDir, LinkKeys, Standard
 from tilusbuild.manifest.table import (
     NOTHING,
     VALUE_SCHEMA,
@@ -223,7 +223,7 @@ class KernelSection(Table, frozen=True):
     """How `run` and `tune` call the kernel."""
 
 
-class ScriptSection(Table, frozen=True, kw_only=True):
+class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     """A kernel template, how it is called, and what it is tuned over."""
 
     description: Annotated[str | None, Key(examples=["C = A @ B, in half precision"])] = None

@@ -70,6 +70,37 @@ class IncludeDir(Table, frozen=True):
         return shorthand("path", str)(value)
 
 
+class LinkDir(IncludeDir, frozen=True):
+    """A directory with libraries to link: of the project, or of an installed Python package.
+
+    Written like a directory of `include-dirs`."""
+
+
+class LinkKeys(Table, frozen=True, kw_only=True):
+    """How a library is linked: those of `[library.NAME]`, and of a script with `entry`."""
+
+    link_libs: Annotated[tuple[Text, ...], Key(examples=[["cublas", "dl"]])] = ()
+    """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
+    with its content; any other is the toolkit's or the system's."""
+    link_dirs: Annotated[
+        tuple[LinkDir, ...], Key(examples=[["vendor/lib", {"package": "torch", "path": "lib"}]])
+    ] = ()
+    """Directories in which `link-libs` are looked for first, in order."""
+    rpath: Annotated[tuple[Text, ...], Key(examples=[["$ORIGIN", "$ORIGIN/../lib"]])] = ()
+    """Where the library looks for those that it needs, when it is loaded. Nothing is added by
+    itself."""
+    needed: Annotated[tuple[Text, ...], Key(examples=[["libfarm.so.2"]])] = ()
+    """Libraries that the loading process has, by their sonames: the library asks for them, and what
+    they define is not looked for at the link."""
+    undefined: bool = False
+    """Allow symbols that nothing linked defines: the process that loads the library has them."""
+
+    @property
+    def links(self) -> bool:
+        """Whether anything is asked for."""
+        return bool(self.link_libs or self.rpath or self.needed or self.undefined)
+
+
 class BuildSection(Table, frozen=True):
     """What holds for every program of the project."""
 

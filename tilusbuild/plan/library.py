@@ -1,4 +1,4 @@
-"""The link of a library: what joins all its objects, and what it takes from elsewhere.
+"""A link: what joins all objects of a library, and what it, or an entry, takes from elsewhere.
 
 The link's identity names the programs whose objects it joins, so whatever changes one of them
 changes it, and what changes none is not linked again.
@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from tilusbuild.compile import Link
 from tilusbuild.errors import input_error
@@ -25,6 +27,7 @@ from tilusbuild.toolchain import DigestMemory
 if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection, LinkScript
     from tilusbuild.manifest.model import Manifest
+    from tilusbuild.manifest.sections import LinkKeys
 
 Objects = Mapping[tuple[str, str], Sequence[tuple[str, str]]]
 """What was planned of scripts of objects, by script and target: each one's name and hash."""
@@ -46,33 +49,66 @@ def section_of(spec: InstanceSpec) -> LibrarySection:
     return cast("LinkScript", spec.owner).owner
 
 
+def _keys_of(spec: InstanceSpec) -> LinkKeys:
+    return section_of(spec) if spec.is_link else spec.owner
+
+
+def _key(spec: InstanceSpec, name: str) -> tuple[str, str, str]:
+    return ("library" if spec.is_link else "script", spec.script, name)
+
+
 def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tuple[str, ...]]:
     """Return how a library is linked, the files that it links, and what was read or looked for to
     find them. Raises `InputError`."""
     owner = section_of(spec)
     own = [*_own_inputs(spec, memory)]
-    libs: list[Header] = []
     looked: list[str] = []
-    for _, place in _places_of_libs(spec, looked):
-        if place is not None:
-            libs += _with_neighbours(spec, memory, place)
+    libs = _libs(spec, memory, looked)
     needed = owner.needed
     if (torch := spec.manifest.place_of_torch(spec.script)) is not None:
         sonames, files = torch_needed(torch)
         looked += files
         needed = (*needed, *sonames)
-    link = Link(
-        soname=f"lib{spec.script}.so",
+    link = replace(
+        _link(owner, libs),
+        # What links to the output asks for it by the name of the file that it found.
+        soname=os.path.basename(owner.output or f"lib{spec.script}.so").replace(
+            "{target}", spec.target.name
+        ),
         inputs=tuple(header.name for header in own),
-        dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in libs)),
-        libs=owner.link_libs,
         needed=needed,
-        rpath=owner.rpath,
-        undefined=owner.undefined,
         cudart=owner.cudart,
         objects=tuple(program for _, program in spec.objects),
     )
     return link, closure_of([*own, *libs]), tuple(looked)
+
+
+def link_of_entry(
+    spec: InstanceSpec, memory: DigestMemory
+) -> tuple[Link | None, list[Header], tuple[str, ...]]:
+    """Return the same of the program of a script with an entry; no link where no key asks for
+    anything."""
+    if not spec.owner.links:
+        return None, [], ()
+    looked: list[str] = []
+    libs = _libs(spec, memory, looked)
+    return _link(spec.owner, libs), libs, tuple(looked)
+
+
+def _link(keys: LinkKeys, libs: Sequence[Header]) -> Link:
+    return Link(
+        dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in libs)),
+        libs=keys.link_libs,
+        needed=keys.needed,
+        rpath=keys.rpath,
+        undefined=keys.undefined,
+    )
+
+
+def _libs(spec: InstanceSpec, memory: DigestMemory, looked: list[str]) -> list[Header]:
+    """Return the files of `link-libs` that are in `link-dirs`; add what was looked for."""
+    places = (place for _, place in _places_of_libs(spec, looked) if place is not None)
+    return [file for place in places for file in _with_neighbours(spec, memory, place)]
 
 
 def _own_inputs(spec: InstanceSpec, memory: DigestMemory) -> Iterator[Header]:
@@ -113,18 +149,18 @@ def _places_of_libs(
 ) -> Iterator[tuple[str, tuple[str, str] | None]]:
     """Yield each of `link-libs` with its name and its path in a directory of `link-dirs`; None for
     one that is in none of them. Add the paths that were looked for to `looked`."""
-    owner = section_of(spec)
+    keys = _keys_of(spec)
     taken = {PROJECT: spec.manifest.root}
     roots = [
         root_of(
             spec.manifest.root,
             declared,
-            spec.manifest.place("library", spec.script, "link-dirs", number),
+            spec.manifest.place(*_key(spec, "link-dirs"), number),
             taken,
         )
-        for number, declared in enumerate(owner.link_dirs)
+        for number, declared in enumerate(keys.link_dirs)
     ]
-    for name in owner.link_libs:
+    for name in keys.link_libs:
         place = None
         for root in roots:
             looked.append(root.path)
@@ -137,7 +173,7 @@ def _places_of_libs(
 
 
 def _file(spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: str) -> Header:
-    place = spec.manifest.place("library", spec.script, key)
+    place = spec.manifest.place(*_key(spec, key))
     try:
         header = Header(name, memory.digest(path), path)
         start = _start_of(path)

@@ -179,7 +179,7 @@ class Planner(Struct):
         default: Schedule | None,
     ) -> PlannedInstance:
         numbers = tuple(schedules.indices)
-        if self.memo is not None and not spec.is_link:
+        if self.memo is not None and not (spec.is_link or spec.owner.links):
             programs, inputs = self.memo.programs(spec, sources, schedules)
         else:
             reads = Reads()
@@ -301,8 +301,7 @@ class ProgramJob(Struct, frozen=True):
 
     @property
     def kept_here(self) -> str:
-        spec = self.planned.spec
-        return library.kept_here(spec) if spec.is_link else ""
+        return library.kept_here(self.planned.spec)
 
     @property
     def unit(self) -> str:

@@ -20,7 +20,7 @@ from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources, is_source, language_of
 from tilusbuild.plan.valued import launch_lines
-from tilusbuild.render.closure import Closure
+from tilusbuild.render.closure import Closure, joined
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.space import Schedule
 from tilusbuild.state.patterns import PatternTooWideError
@@ -78,9 +78,8 @@ class Reads:
             templates.update(map(renderer.path, asked))
             paths.update(header.path for header in closure.headers if header.path)
             paths.update(closure.probed)
-            any_name = any_name or closure.external is None
-            whole = (*(closure.external or ()), *(header.name for header in closure.headers))
-            names.update(part for name in (*whole, *closure.shadowing) for part in name.split("/"))
+            any_name = any_name or closure.sought is None
+            names.update(closure.sought or ())
         return Inputs(
             frozenset(paths | templates),
             frozenset(templates),
@@ -174,9 +173,11 @@ def _program(
     flags = valued.flags(spec.shared(values))
     texts = (source, *(each.text for each in headers.values()))
     scanned = "\n".join((*texts, *definitions(spec.recipe.defines, flags)))
-    closure = closure_of_text(spec, sources, scanned, template)
+    found = closure_of_text(spec, sources, scanned, template)
+    link, libs, files = library.link_of_entry(spec, sources.memory)
+    closure = joined(found, libs)
     symbol, unit = valued.symbol(values), spec.unit(values)
-    roots = sources.headers(template).roots if closure.headers else ()
+    roots = sources.headers(template).roots if found.headers else ()
     recipe = replace(
         spec.recipe,
         source=valued.whole(source, symbol, unit),
@@ -191,6 +192,7 @@ def _program(
         unit=unit,
         headers={name: each.text for name, each in headers.items()},
         part=replace(spec.recipe.part, language=language_of(template)),
+        link=link,
     )
     program_txt = identity.program_text(
         script=spec.script,
@@ -214,6 +216,7 @@ def _program(
             *(name for each in every for name in each.missing),
         ),
         scanned,
+        files,
     )
 
 

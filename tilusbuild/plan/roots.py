@@ -10,6 +10,7 @@ changes no library. What its headers say is, as of any other headers.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sysconfig
@@ -101,11 +102,16 @@ _IMPORTED = ("libtorch_python.so", "libtorch.so")
 
 
 def _torch_roots(place: Place) -> Iterator[Root]:
-    """Yield the directories of torch's headers and of Python's, which they include. Raises
+    """Yield the directories of torch's headers and of what they include: of Python, and of NVIDIA's
+    wheels (cusparse.h) other than the CUDA runtime's, which is the toolkit's. Raises
     `InputError`."""
     directory = _torch_directory("", place)
     for path in _INCLUDES:
         yield inside(_TORCH, directory, path)
+    nvidia = os.path.join(os.path.dirname(directory), "nvidia")
+    for path in sorted(glob.glob(f"{glob.escape(nvidia)}/*/include")):
+        if not os.path.exists(os.path.join(path, "cuda_runtime.h")):
+            yield inside("nvidia", nvidia, os.path.relpath(path, nvidia))
     python = sysconfig.get_path("include")
     if os.path.isdir(python):
         yield inside(os.path.basename(python), python)

@@ -19,9 +19,11 @@ import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic
 from tilusbuild.state.directories import is_trouble
@@ -102,15 +104,38 @@ class Closure(Struct, frozen=True):
     `probed` came to have them."""
 
     @property
+    def sought(self) -> frozenset[str] | None:
+        """The names that its includes ask for, part by part; None for any."""
+        return names_sought(self.external, tuple(h.name for h in self.headers), self.shadowing)
+
+    @property
     def manifest(self) -> str:
         """One line per header, as sha256sum writes and checks them."""
         return manifest_of(self.headers)
+
+
+@lru_cache(maxsize=64)  # most sources of a plan ask for the same, some hundred names
+def names_sought(
+    external: tuple[str, ...] | None, headers: tuple[str, ...], shadowing: frozenset[str]
+) -> frozenset[str] | None:
+    """Return `Closure.sought` of these."""
+    if external is None:
+        return None
+    return frozenset(part for name in (*external, *headers, *shadowing) for part in name.split("/"))
 
 
 def closure_of(files: Iterable[Header]) -> Closure:
     """Return the closure that holds these files and no other."""
     headers = tuple(sorted(files, key=lambda header: header.name))
     return Closure(headers, sha256_text(manifest_of(headers)))
+
+
+def joined(found: Closure, files: Sequence[Header]) -> Closure:
+    """Return a closure with further files in its layout."""
+    if not files:
+        return found
+    both = closure_of([*found.headers, *files])
+    return replace(found, headers=both.headers, digest=both.digest)
 
 
 def layout(found: Closure) -> Mapping[str, bytes | str]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 
 from msgspec import Struct, field, msgpack
 from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic
-from tilusbuild.render.closure import Closure, Header
+from tilusbuild.render.closure import Closure, Header, names_sought
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
@@ -73,6 +74,9 @@ class KnownClosures:
         self._valid: dict[int, bool] = {}
         self._used: dict[str, None] = {}
         self._changed = False
+        # Of `put`, which many sources of a plan ask for the same: directories, and rows.
+        self._listed = cache(lambda path, stamp, sought: _names(path, sought))
+        self._numbers: dict[Row, int] | None = None
 
     def look_again(self) -> None:
         """Look at every file again when it is asked for."""
@@ -80,7 +84,7 @@ class KnownClosures:
 
     def forget(self) -> None:
         """Drop all that is known."""
-        self._loaded, self._changed = _Known(), True
+        self._loaded, self._changed, self._numbers = _Known(), True, None
         self._used.clear()
 
     def moment(self) -> Moment:
@@ -121,17 +125,19 @@ class KnownClosures:
         seen = {path: sighting(path) for path in paths}
         if not all(each.is_settled(since) for each in seen.values()):
             return
-        sought = _sought(found.external, (h.name for h in found.headers), found.shadowing)
-        probed = [(path, tuple(seen[path].stamp), _names(path, sought)) for path in found.probed]
-        beyond = [(path, tuple(seen[path].stamp), _names(path, None)) for path in places]
+        sought = found.sought
+        stamps = {path: tuple(each.stamp) for path, each in seen.items()}
+        probed = [(p, stamps[p], self._listed(p, stamps[p], sought)) for p in found.probed]
+        beyond = [(p, stamps[p], self._listed(p, stamps[p], None)) for p in places]
         if any(names is None for _, _, names in probed):
             return
         known = self._read()
-        numbers = {row: index for index, row in enumerate(known.rows)}
+        if self._numbers is None:
+            self._numbers = {row: index for index, row in enumerate(known.rows)}
         indices = []
         for path, name, digest in named:
-            row = Row(path, name, digest, tuple(seen[path].stamp) if path else ())
-            indices.append(numbers.setdefault(row, len(known.rows)))
+            row = Row(path, name, digest, stamps[path] if path else ())
+            indices.append(self._numbers.setdefault(row, len(known.rows)))
             if indices[-1] == len(known.rows):
                 known.rows.append(row)
         split = len(found.headers)
@@ -196,8 +202,8 @@ class KnownClosures:
             return False
         if not changed:
             return True
-        names = (self._read().rows[i].name for i in entry.headers)
-        sought = _sought(entry.external, names, entry.shadowing)
+        names = tuple(self._read().rows[i].name for i in entry.headers)
+        sought = names_sought(entry.external, names, entry.shadowing)
         return all(_names(path, sought) == names for path, names in changed)
 
 
@@ -208,16 +214,6 @@ def _changed(
     return [
         (path, names) for path, stamp, names in directories if sighting(path).stamp != Stamp(*stamp)
     ]
-
-
-def _sought(
-    external: Iterable[str] | None, headers: Iterable[str], shadowing: Iterable[str]
-) -> frozenset[str] | None:
-    """Return the names that an include asks for, part by part; None for any."""
-    if external is None:
-        return None
-    names = (*external, *headers, *shadowing)
-    return frozenset(part for name in names for part in name.split("/"))
 
 
 def _names(path: str, sought: frozenset[str] | None) -> str | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.launcher import CPU_LAUNCHER
-from tilusbuild.compile.model import HERE, SOURCE, Pipeline, Recipe, Step
+from tilusbuild.compile.model import HERE, SOURCE, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.steps import (
     EXPORT_FLAGS,
-    LIBRARY_FLAGS,
     defines,
     host_march,
     includes,
+    linked_libs,
+    linker_options,
+    stand_in_source,
+    stand_ins,
     user_flags,
 )
 
@@ -51,13 +54,18 @@ class Cpu(Pipeline):
             *includes(recipe, ("-iquote",)),
             *user_flags(recipe),
         )
-        linker = [f"-Wl,{flag}" for flag in (*LIBRARY_FLAGS, *EXPORT_FLAGS)]
+        link = recipe.link or Link()
+        linker = [f"-Wl,{flag}" for flag in linker_options(link, EXPORT_FLAGS)]
         # The flags again: -fopenmp and the like have a meaning for the link, too.
-        objects = ("source.o", "launcher.o", *user_flags(recipe), "-ldl")
+        objects = ("source.o", "launcher.o", *user_flags(recipe), *linked_libs(link), "-ldl")
         return [
             Step("source", (*_COMPILE, *options, SOURCE, "-o", "source.o"), "source.o"),
+            *stand_ins(link),
             Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),
         ]
+
+    def generated(self, recipe: Recipe) -> dict[str, str]:
+        return stand_in_source(recipe.link)
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         return toolchain.fingerprint_host

@@ -14,13 +14,23 @@ from tilusbuild.arch import gencode
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
 from tilusbuild.compile.model import HERE, OBJECT, SOURCE, Findings, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.pipelines.cpu import Cpu
-from tilusbuild.compile.pipelines.nvcc import NvccPipeline, cudart, has_line_info, linked_runtime
+from tilusbuild.compile.pipelines.nvcc import (
+    DRIVER,
+    DRIVER_STEPS,
+    NvccPipeline,
+    cudart,
+    has_line_info,
+    linked_runtime,
+)
 from tilusbuild.compile.steps import (
     DEVICE_LINKER,
-    LIBRARY_FLAGS,
     NVCC_HERE,
     host_march,
+    linked_libs,
+    linker_options,
     object_name,
+    stand_in_source,
+    stand_ins,
 )
 from tilusbuild.state.files import sha256_text
 
@@ -32,8 +42,6 @@ if TYPE_CHECKING:
 _KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
 _DEVICE_OBJECT = "device.o"
 _DIGITS = 16
-_STAND_IN = "needed.s"
-_NOTHING = '.section .note.GNU-stack,"",%progbits\n'
 
 
 class ObjectNvcc(NvccPipeline):
@@ -113,7 +121,7 @@ class LinkPipeline(Pipeline):
     fixed_files: ClassVar[Mapping[str, str]] = {}
 
     def generated(self, recipe: Recipe) -> Mapping[str, str]:
-        return {_STAND_IN: _NOTHING} if _link_of(recipe).needed else {}
+        return stand_in_source(recipe.link)
 
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return False
@@ -140,14 +148,14 @@ class LinkNvcc(LinkPipeline):
 
     def commands(self, recipe: Recipe) -> list[Step]:
         link = _link_of(recipe)
-        linker = [word for flag in _linker(link) for word in ("-Xlinker", flag)]
-        inputs = [*_inputs(recipe), *linked_runtime(link.cudart)]
+        linker = [word for flag in linker_options(link) for word in ("-Xlinker", flag)]
+        inputs = [DRIVER[0], *_inputs(recipe), DRIVER[1], *linked_runtime(link.cudart)]
         if recipe.part.rdc:
             inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
         runtime = (*cudart(link.cudart), "-cudadevrt", "none", "-nodlink")
         words = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, *linker)
         link_step = Step("link", (*words, *inputs, "-o", self.product), self.product)
-        return [*_stand_ins(link), *_device_link(recipe), link_step]
+        return [*DRIVER_STEPS, *stand_ins(link), *_device_link(recipe), link_step]
 
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         if not recipe.part.rdc:
@@ -185,9 +193,9 @@ class LinkCpu(LinkPipeline):
 
     def commands(self, recipe: Recipe) -> list[Step]:
         link = _link_of(recipe)
-        linker = [f"-Wl,{flag}" for flag in _linker(link)]
+        linker = [f"-Wl,{flag}" for flag in linker_options(link)]
         words = ("{cxx}", "-shared", *linker, *_inputs(recipe), "-o", self.product)
-        return [*_stand_ins(link), Step("link", words, self.product)]
+        return [*stand_ins(link), Step("link", words, self.product)]
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         return toolchain.fingerprint_host
@@ -213,35 +221,10 @@ def _link_of(recipe: Recipe) -> Link:
     return recipe.link
 
 
-def _linker(link: Link) -> tuple[str, ...]:
-    """Return the linker's options. C++ names stay: only symbols that nothing exports are dropped,
-    among which are the names of nvcc's temporary files."""
-    paths = [word for path in link.rpath for word in ("-rpath", path)]
-    defined = () if link.undefined or link.needed else ("-z", "defs")
-    named = ("--no-as-needed", *(file for _, file in _files_needed(link))) if link.needed else ()
-    return (*LIBRARY_FLAGS, "-soname", link.soname, *paths, *named, "--as-needed", *defined)
-
-
-def _stand_ins(link: Link) -> Iterator[Step]:
-    """Yield the steps that make an empty library for each soname that is needed: no linker writes
-    one that it was given no file of."""
-    if link.needed:
-        yield Step("nothing", ("{as}", _STAND_IN, "-o", "needed.o"), "needed.o", False)
-    for soname, file in _files_needed(link):
-        words = ("{ld}", "-shared", "--build-id=none", "-soname", soname, "needed.o", "-o", file)
-        yield Step("stand-in", words, file, False)
-
-
-def _files_needed(link: Link) -> list[tuple[str, str]]:
-    return [(soname, f"needed-{number}.so") for number, soname in enumerate(link.needed)]
-
-
 def _inputs(recipe: Recipe) -> tuple[str, ...]:
     link = _link_of(recipe)
     objects = (object_name(number) for number in range(len(link.objects)))
-    # Not by its path: a linker would write that into the library, for one that has no soname.
-    libs = (*(f"-L{HERE}/include/{name}" for name in link.dirs), *(f"-l{n}" for n in link.libs))
-    return (*objects, *(f"include/{name}" for name in link.inputs), *libs)
+    return (*objects, *(f"include/{name}" for name in link.inputs), *linked_libs(link))
 
 
 LIBRARY_PIPELINES: dict[tuple[str, str], Pipeline] = {

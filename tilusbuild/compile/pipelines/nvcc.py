@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING
 from tilusbuild.arch import gencode
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.launcher import HOST_LAUNCHER
-from tilusbuild.compile.model import HERE, SOURCE, Findings, Pipeline, Recipe, Step
+from tilusbuild.compile.model import HERE, SOURCE, Findings, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names
 from tilusbuild.compile.steps import (
     EXPORT_FLAGS,
-    LIBRARY_FLAGS,
     defines,
     host_march,
     includes,
+    linked_libs,
+    linker_options,
+    stand_in_source,
+    stand_ins,
     user_flags,
 )
 from tilusbuild.process.base import Command, CompletedCommand, Runner
@@ -253,6 +256,29 @@ def linked_runtime(kind: str) -> tuple[str, ...]:
     return ("{cudart}",) if kind == "shared" else ()
 
 
+_DRIVER_NAME = (
+    r"s/^(extern )?CUresult +(cu[A-Za-z0-9_]+)\(.*/"
+    r".globl \2,\2_ptds,\2_ptsz\n.set \2,0\n.set \2_ptds,0\n.set \2_ptsz,0/w driver.s"
+)
+_DRIVER_TEXT = ("{nvcc}", "-E", "-x", "c", "-ccbin", "{cxx}", "-include", "cuda.h", "/dev/null")
+_DRIVER_LINK = ("-shared", "--build-id=none", "-soname", "libcuda.so.1")
+DRIVER_STEPS = (
+    Step("driver", (*_DRIVER_TEXT, "-o", "driver.i"), "driver.i", False),
+    Step("driver", ("{sed}", "-nE", _DRIVER_NAME, "driver.i"), "driver.s", False),
+    Step("driver", ("{as}", "--noexecstack", "driver.s", "-o", "driver.o"), "driver.o", False),
+    Step(
+        "driver",
+        ("{ld}", *_DRIVER_LINK, "driver.o", "-o", "libcuda.so"),
+        "libcuda.so",
+        False,
+    ),
+)
+"""Make what stands for the driver's library at a link: it has the names that the toolkit's `cuda.h`
+declares, so that a misspelt one is found, and toolkits of wheels have no `stubs`. A library that
+uses one asks for `libcuda.so.1` when it is loaded."""
+DRIVER = (f"-L{HERE}", "-lcuda")
+
+
 _LINK = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}")
 
 
@@ -267,14 +293,22 @@ class HostPipeline(NvccPipeline):
     def commands(self, recipe: Recipe) -> list[Step]:
         options = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
         compiler = self.nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx))
-        linker = [word for flag in (*LIBRARY_FLAGS, *EXPORT_FLAGS) for word in ("-Xlinker", flag)]
+        link = recipe.link or Link()
+        linker = [
+            word for flag in linker_options(link, EXPORT_FLAGS) for word in ("-Xlinker", flag)
+        ]
         words = (*_LINK, *cudart(recipe.cudart), "-cudadevrt", "none", "-nodlink", *linker)
-        objects = ("source.o", "launcher.o", *_link_flags(recipe), "-ldl")
-        inputs = (*objects, *linked_runtime(recipe.cudart))
+        libs = (DRIVER[0], *_link_flags(recipe), *linked_libs(link), DRIVER[1], "-ldl")
+        inputs = ("source.o", "launcher.o", *libs, *linked_runtime(recipe.cudart))
         return [
             Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
+            *DRIVER_STEPS,
+            *stand_ins(link),
             Step("link", (*words, *inputs, "-o", "lib.so"), "lib.so"),
         ]
+
+    def generated(self, recipe: Recipe) -> dict[str, str]:
+        return stand_in_source(recipe.link)
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.fingerprint_cudart if linked_runtime(recipe.cudart) else ()
