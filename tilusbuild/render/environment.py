@@ -195,7 +195,7 @@ class Strict(StrictUndefined):
     ) -> None:
         error: Any = exc
         if exc is UndefinedError:
-            error = partial(UndefinedNameError, name=name, owner=obj)
+            error = partial(UndefinedNameError, name=None if name is None else str(name), owner=obj)
         super().__init__(hint, obj, name, error)
 
 
@@ -286,6 +286,8 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def join_path(self, template: str, parent: str) -> str:
         """Return a template's name; `./x` and `../x` are relative to the directory of `parent`."""
+        if not isinstance(template, str):
+            raise TemplateRuntimeError(f"a template is named by a text, not by {template!r:.60}")
         if not template.startswith(("./", "../")):
             return template
         parts = parent.split("/")[:-1]
@@ -304,28 +306,71 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         parser = Parser(self, source, name, filename)
+        tree: nodes.Template | None = None
         try:
             tree = parser.parse()
             _check_jumps(tree, name)
-        except RecursionError:
-            line = parser.stream.current.lineno
-            raise TemplateSyntaxError(_TOO_DEEP, line, name, filename) from None
-        for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, "_steps", [], [], None, None, lineno=loop.lineno)
+            for loop in tree.find_all(nodes.For):
+                at = loop.lineno
+                loop.iter = nodes.Filter(loop.iter, "_steps", [], [], None, None, lineno=at)
+        except TemplateError:
+            raise
+        except Exception as error:  # the lexer's, of a number that is too long
+            line = parser.stream.current.lineno if tree is None else _deepest(tree)
+            raise TemplateSyntaxError(_said(error), line, name, filename) from None
         return tree
 
     def compile(self, source: Any, name: Any = None, *rest: Any, **how: Any) -> Any:
         """Compile as Jinja2 does. What its compiler or Python's cannot do is a template's fault."""
         try:
             return super().compile(source, name, *rest, **how)
-        except (RecursionError, MemoryError, SyntaxError) as error:
-            lost = isinstance(error, MemoryError)
-            message = "the template needs too much memory to be compiled" if lost else _TOO_DEEP
-            raise BadTemplateError(str(name), message) from None
+        except TemplateSyntaxError:
+            raise
+        except Exception as error:
+            raise BadTemplateError(str(name), _said(error), self._line(error, source)) from None
+
+    def _line(self, error: Exception, source: str) -> int:
+        """Return the line of a template that did not become Python: where Python's compiler was,
+        where a constant has no value, or where most is nested."""
+        if isinstance(error, SyntaxError) and error.lineno is not None:
+            python = str(super().compile(source, raw=True))
+            pairs = re.findall(r"(\d+)=(\d+)", python.rpartition("debug_info =")[2])
+            return max((int(line) for line, at in pairs if int(at) <= error.lineno), default=1)
+        tree = super()._parse(source, None, None)
+        for node in () if isinstance(error, RecursionError) else tree.find_all(nodes.Expr):
+            try:
+                node.as_const()
+            except nodes.Impossible:
+                continue
+            except Exception:
+                return node.lineno
+        return _deepest(tree)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.charge()
         return super().call(__context, __obj, *args, **kwargs)
+
+
+def _deepest(tree: nodes.Template) -> int:
+    """Return the line of what is nested most."""
+    waiting: list[tuple[int, nodes.Node]] = [(0, tree)]
+    deepest = (0, 1)
+    while waiting:
+        depth, node = waiting.pop()
+        deepest = max(deepest, (depth, node.lineno))
+        waiting += [(depth + 1, child) for child in node.iter_child_nodes()]
+    return deepest[1]
+
+
+def _said(error: Exception) -> str:
+    """Return what is wrong with a template that Jinja2 or Python could not compile."""
+    if isinstance(error, MemoryError):
+        return "the template needs too much memory to be compiled"
+    if isinstance(error, RecursionError) or "too many" in str(error):
+        return _TOO_DEEP
+    # Python's names for a template's.
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return re.sub(r"'l_\d+_(\w+)'", r'"\1"', said)
 
 
 _TOO_DEEP = "blocks or expressions are nested too deeply, or an expression is too long"

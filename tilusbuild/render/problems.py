@@ -55,7 +55,10 @@ def explain(
         while place and callers and place.path.startswith(SHIPPED):
             place = callers.pop()
     inner = place.path if place else template
-    message, hint, word = _problem(error, inner, template, context, environment)
+    try:
+        message, hint, word = _problem(error, inner, template, context, environment)
+    except Exception:  # a value of the template's does what it likes in a message
+        message, hint, word = f"{type(error).__name__} in the template", None, None
     hints = [hint] if hint else []
     hints += [f"from {line}" for line in reversed(callers)]
     return input_error(
@@ -114,7 +117,7 @@ def _problem(
     if isinstance(error, UndefinedNameError) and error.name is not None:
         return _undefined(error, error.name, inner, outer, context, environment)
     if isinstance(error, BadTemplateError):
-        hint = "templates lie in the project's directory"
+        hint = None if error.bad_line else "templates lie in the project's directory"
         return str(error.message), hint, str(error.name)
     if isinstance(error, TemplateNotFound):
         return _not_found(error, environment)
@@ -187,6 +190,8 @@ def _members(owner: object) -> Iterable[str]:
 
 def _not_found(error: TemplateNotFound, environment: Environment) -> Problem:
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
+    if not names:
+        return "there is no template in an empty list, or in none", None, None
     quoted = " or ".join(f'"{name}"' for name in names)
     known = environment.list_templates()
     hint = did_you_mean(str(names[0]), known) or "names are relative to the project's directory"

@@ -160,14 +160,17 @@ def render_text(
         compiled = environment.get_template(template)
         parts: list[str] = []
         length = 0
-        stream = compiled.root_render_func(compiled.new_context(dict(context)))
+        stream: Any = compiled.root_render_func(compiled.new_context(dict(context)))
         for part in stream:
-            parts.append(part)
-            length += len(part)
-            if length > MAX_CHARACTERS:
-                # Thrown where the template writes, so that the error has its line.
+            message = ""
+            if not isinstance(part, str):
+                message = "what is called here writes no text"
+            elif (length := length + len(part)) > MAX_CHARACTERS:
                 message = f"the rendering is longer than {MAX_CHARACTERS:,} characters"
-                stream.throw(TemplateRuntimeError(message))  # type: ignore[attr-defined]
+            if message:
+                # Thrown where the template writes, so that the error has its line.
+                stream.throw(TemplateRuntimeError(message))
+            parts.append(part)
         text = "".join(parts)
         text.encode()
         return text
