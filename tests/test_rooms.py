@@ -2,13 +2,12 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tilusbuild
+from support.processes import run_python
 from tilusbuild.rooms import rooms
 
 PACKAGE = Path(tilusbuild.__file__).parent
@@ -66,15 +65,7 @@ def test_the_core_works_without_a_room(room: str, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(work)}
-    done = subprocess.run(
-        [sys.executable, "-c", WALK, room],
-        cwd=work,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python(WALK, room, cwd=work, env=environment, timeout=120)
 
 
 @pytest.mark.parametrize("room", rooms())

@@ -3,10 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from support.processes import run_to_end
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +17,7 @@ def cuda_root() -> Path:
     if nvcc is None or shutil.which("g++") is None:
         pytest.skip("needs nvcc and g++")
     asked = [nvcc, "--dryrun", "-x", "cu", "-E", "/dev/null"]
-    log = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
+    log = run_to_end(asked, status=None).stderr
     tops = [line[7:] for line in log.splitlines() if line.startswith("#$ TOP=")]
     if not tops:
         pytest.skip("nvcc does not say where it is installed")
@@ -27,7 +28,7 @@ def cuda_root() -> Path:
 def cuda_release(cuda_root: Path) -> tuple[int, int]:
     """(13, 0) for CUDA 13.0."""
     asked = [str(cuda_root / "bin" / "nvcc"), "--version"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    said = run_to_end(asked).stdout
     found = re.search(r"release (\d+)\.(\d+)", said)
     assert found
     return int(found[1]), int(found[2])

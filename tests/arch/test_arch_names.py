@@ -1,15 +1,21 @@
 """What names mean: the table's rows, suffixes, hints, combined limits, and nvcc's arguments."""
 
+import doctest
+import re
+from pathlib import Path
+
 import pytest
 
 from tilusbuild.arch import (
     CPU,
     ArchError,
+    can_run,
     combined,
     gencode,
     known_names,
     parse_arch,
 )
+from tilusbuild.arch.table import ATTRIBUTES
 
 
 def test_a_name_gives_its_limits() -> None:
@@ -114,3 +120,98 @@ def test_ptx_that_would_run_nowhere_later_is_refused() -> None:
 def test_gencode_is_for_gpus(names: list[str]) -> None:
     with pytest.raises(ValueError, match="GPU"):
         gencode([parse_arch(name) for name in names], ptx=False)
+
+
+# Who runs what: each of NVIDIA's rules, both ways, and refusal of the unknown.
+@pytest.mark.parametrize(
+    ("code", "device", "kind", "runs"),
+    [
+        ("sm_80", "sm_80", "sass", True),
+        ("sm_80", "sm_86", "sass", True),
+        ("sm_80", "sm_89", "sass", True),
+        ("sm_86", "sm_80", "sass", False),
+        ("sm_80", "sm_90", "sass", False),
+        ("sm_90", "sm_80", "sass", False),
+        ("sm_90a", "sm_90", "sass", True),
+        ("sm_100a", "sm_103", "sass", False),
+        ("sm_100f", "sm_103", "sass", True),
+        ("sm_103f", "sm_100", "sass", False),
+        ("sm_100f", "sm_110", "sass", False),
+        ("sm_120f", "sm_121", "sass", True),
+        ("sm_100", "sm_120", "sass", False),
+        ("sm_80", "sm_121", "ptx", True),
+        ("sm_90", "sm_80", "ptx", False),
+        ("sm_90a", "sm_90", "ptx", True),
+        ("sm_90a", "sm_100", "ptx", False),
+        ("sm_100f", "sm_103", "ptx", True),
+        ("sm_100f", "sm_120", "ptx", False),
+        ("cpu", "cpu", "sass", True),
+        ("cpu", "sm_80", "sass", False),
+        ("sm_80", "cpu", "sass", False),
+    ],
+)
+def test_rules(code: str, device: str, kind: str, runs: bool) -> None:
+    verdict = can_run(code, device, kind=kind)  # type: ignore[arg-type]
+    assert bool(verdict) is runs
+    assert verdict.reason
+
+
+def test_a_refusal_says_why() -> None:
+    assert can_run("sm_90a", "sm_100").reason == "sm_90a code runs on sm_90 only, not sm_100"
+    assert "8.x" in can_run("sm_80", "sm_90").reason
+    assert "minor version 6" in can_run("sm_86", "sm_80").reason
+
+
+def test_the_unknown_is_refused() -> None:
+    assert not can_run("sm_80", "sm_999")
+    assert not can_run("sm_120", "sm_122")
+    assert not can_run("sm_123", "sm_123")
+    assert not can_run("", "sm_80")
+    assert not can_run("sm_80", "garbage", kind="ptx")
+
+
+def test_ptx_without_a_suffix_runs_on_gpus_of_the_future() -> None:
+    assert can_run("sm_90", "sm_140", kind="ptx")
+    assert not can_run("sm_90a", "sm_140", kind="ptx")
+    assert not can_run("sm_121", "sm_118", kind="ptx")
+
+
+def test_code_runs_where_it_was_compiled_for() -> None:
+    for name in known_names():
+        arch = parse_arch(name)
+        assert can_run(arch, arch)
+        assert can_run(arch, arch, kind="ptx")
+
+
+# `docs/architectures.md` says what the code says.
+PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
+
+
+def test_examples_answer_as_shown() -> None:
+    failed, asked = doctest.testfile(str(PAGE), module_relative=False)
+    assert asked > 0
+    assert failed == 0
+
+
+def test_the_table_of_limits() -> None:
+    text = PAGE.read_text()
+    rows = re.findall(
+        r"^\| (sm_\d.*?) \| (\d+) \| (\d+) \| (\d+) KB \| (\d+) KB \|$", text, re.MULTILINE
+    )
+    shown = set()
+    for names, threads, blocks, smem_sm, smem_block in rows:
+        for name in re.findall(r"sm_\d+", names):
+            arch = parse_arch(name)
+            assert (arch.threads_per_sm, arch.blocks_per_sm) == (int(threads), int(blocks)), name
+            sizes = (arch.smem_per_sm // 1024, arch.smem_per_block // 1024)
+            assert sizes == (int(smem_sm), int(smem_block)), name
+            shown.add(name)
+    numbers = {name.rstrip("af") for name in known_names() if name != "cpu"}
+    assert {n for n in numbers if int(n[3:]) >= 70} == shown
+
+
+def test_every_attribute_is_named() -> None:
+    text = PAGE.read_text()
+    assert [
+        name for name in ATTRIBUTES if f"`{name}`" not in text and f" {name} " not in text
+    ] == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.processes import run_to_end
 from tilusbuild.arch import CPU, Arch, known_names, occupancy, parse_arch
 
 GPUS = [parse_arch(n) for n in known_names() if n != "cpu" and not parse_arch(n).suffix]
@@ -163,7 +164,7 @@ def test_it_is_nvidias_calculator(cuda_root: Path, tmp_path: Path) -> None:
     subprocess.run(["g++", "-w", f"-I{cuda_root}/include", str(source), "-o", program], check=True)
     asked = list(questions())
     lines = "\n".join(as_line(question) for question in asked)
-    said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True).stdout
+    said = run_to_end([program], input=lines).stdout
     theirs = [int(line) for line in said.split()]
     wrong = [
         (as_line(question), answer)
@@ -176,7 +177,7 @@ def test_it_is_nvidias_calculator(cuda_root: Path, tmp_path: Path) -> None:
 @pytest.mark.nvcc
 def test_ptxas_knows_the_same_names(cuda_root: Path, cuda_release: tuple[int, int]) -> None:
     command = [str(cuda_root / "bin" / "ptxas"), "--help"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = run_to_end(command).stdout
     for arch in (parse_arch(name) for name in known_names() if name != "cpu"):
         known = arch.since <= cuda_release and (arch.until is None or cuda_release < arch.until)
         assert (f"'{arch.name}'" in said) is known, arch.name

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.casd import needs_casd
+from support.processes import run_to_end
 from support.project import needs_cxx
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -31,8 +31,7 @@ def small(name: str) -> list[dict[str, Any]]:
 def said_by(name: str) -> dict[str, Any]:
     """The line of JSON that a benchmark ends with."""
     command = [sys.executable, str(DIRECTORY / name), "--small", "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    ran = run_to_end(command, timeout=300)
     said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     assert said["machine"]["cores"] == len(os.sched_getaffinity(0))
     return said

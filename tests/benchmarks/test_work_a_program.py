@@ -5,13 +5,13 @@ with nothing to do, and a new inode half a millisecond where they are searched f
 import importlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from support.processes import run_to_end
 from tilusbuild.noop import record
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -51,9 +51,7 @@ class Built:
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.root / "xdg")}
         words = [sys.executable, "-c", code]
         where = self.root / "project"
-        ran = subprocess.run(
-            words, cwd=where, env=environment, check=True, capture_output=True, text=True
-        )
+        ran = run_to_end(words, cwd=where, env=environment)
         filled, counts = ran.stdout.splitlines()
         assert int(filled.split()[0]) == programs
         self.counts: dict[str, int] = json.loads(counts)

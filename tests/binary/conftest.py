@@ -8,11 +8,12 @@ library that exports `launch` and holds `cuda12_sm_90a.cubin` in its `.rodata`.
 """
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from support.processes import run_to_end
 
 DATA = Path(__file__).with_name("data")
 
@@ -33,10 +34,7 @@ def nvcc(tmp_path: Path) -> Nvcc:
         pytest.skip("needs nvcc on PATH")
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [found, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        done = run_to_end([found, *arguments], cwd=tmp_path)
         return done.stdout + done.stderr
 
     return run

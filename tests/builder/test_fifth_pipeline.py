@@ -2,10 +2,10 @@
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 from support.fake_engine import Listener
+from support.processes import run_to_end
 from support.project import head
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
@@ -59,5 +59,5 @@ def test_a_fifth_pipeline_is_a_class_and_a_line(tmp_path, monkeypatch) -> None:
     assert " -Og " in options
     assert " -g " in options
     assert (directory / "module/ir/host.s").is_file()
-    done = subprocess.run([directory / "module/compile.sh"], capture_output=True, text=True)
+    done = run_to_end([directory / "module/compile.sh"], status=None)
     assert "unchanged" in done.stderr, "compile.sh makes other bytes than the build"

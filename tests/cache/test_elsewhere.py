@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample, sample_at
+from support.processes import run_to_end
 from support.trees import snapshot
 from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.entries import Stage, lookup
@@ -303,11 +304,10 @@ def test_a_mount_inside_is_left_alone(tmp_path: Path) -> None:
         os.makedirs(tree.path(place), exist_ok=True)
         mounts.append(f'mount --bind "$outside" "$root/{place}"')
     python = [sys.executable, "-c", MOUNTED, tree.cache.root, *places]
-    done = subprocess.run(
+    done = run_to_end(
         [*["unshare", "-m", "sh", "-euc"], "\n".join([*mounts, 'exec "$@"']), "sh", *python],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "outside": tree.outside, "root": tree.cache.root},
+        status=None,
+        environment={"outside": tree.outside, "root": tree.cache.root},
     )
     assert done.stdout == "left\n", done.stderr
     assert snapshot(tree.outside) == before

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.command_line import run
+from support.processes import run_python
 from tilusbuild.cli import schema
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.main import main
@@ -142,9 +143,7 @@ sys.exit(main())
 
 
 def test_a_ctrl_c_after_the_work_prints_no_traceback(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", _STOPPED_AT_THE_END], cwd=tmp_path, capture_output=True, text=True
-    )
+    ran = run_python(_STOPPED_AT_THE_END, status=None, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import run
+from support.processes import run_to_end
 from support.scale import manifest, script
 from tilusbuild.cli.completions import SHELLS
 from tilusbuild.cli.parser import verbs, whole_parser
@@ -81,14 +81,11 @@ def offered(directory: Path, shell: str, lines: list[str]) -> list[list[str]]:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} on this machine")
     (directory / "completions").write_text(run(directory, "completions", shell).out)
-    answer = subprocess.run(
+    answer = run_to_end(
         _ASK[shell],
         cwd=directory,
-        env={**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"},
+        environment={"PATH": f"{directory}:{os.environ['PATH']}"},
         input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        check=True,
     )
     assert answer.stderr == ""
     return [line.split() for line in answer.stdout.splitlines()]
@@ -145,7 +142,7 @@ def test_each_shell_takes_its_script(directory: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} on this machine")
     script = run(directory, "completions", shell).out
-    subprocess.run([shell, "-n"], input=script, text=True, check=True, capture_output=True)
+    run_to_end([shell, "-n"], input=script)
 
 
 def test_where_there_is_no_project_no_script_is_offered(tmp_path: Path) -> None:

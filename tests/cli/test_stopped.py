@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import wait_until
+from support.processes import run_python, wait_until
 from support.project import Project, needs_cxx
 
 _DRIVER = """\
@@ -111,8 +111,7 @@ sys.exit(main.main(["verify"]))
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_of_which_a_library_makes_an_error(number: int) -> None:
-    command = [sys.executable, "-c", _INSIDE_PYDANTIC, str(int(number))]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = run_python(_INSIDE_PYDANTIC, int(number), status=None)
     assert (ended.returncode, ended.stderr) == (128 + number, "interrupted\n")
 
 
@@ -201,8 +200,7 @@ runpy.run_module("tilusbuild", run_name="__main__")
 
 
 def test_an_interrupt_while_the_command_is_imported() -> None:
-    words = [sys.executable, "-c", _INTERRUPTED_IMPORT]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    ran = run_python(_INTERRUPTED_IMPORT, status=None)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from support.processes import run_to_end
 from support.recipes import link_without_nvcc, write_module
 from tilusbuild.compile import Recipe, StepStore
 from tilusbuild.compile.kernel_names import symbol_of
@@ -138,20 +139,16 @@ class FakeDriver:
 
     def call(self, library: Path, *calls: dict[str, Any], environment: Any = (), **asked: Any):
         self.journal.unlink(missing_ok=True)
-        answered = subprocess.run(
+        answered = run_to_end(
             [sys.executable, str(HERE / "launcher_process.py")],
             input=json.dumps({"library": str(library), "calls": calls, **asked}),
-            capture_output=True,
-            text=True,
-            env={
-                **os.environ,
+            environment={
                 "LD_LIBRARY_PATH": str(self.directory),
                 "FAKE_CUDA_JOURNAL": str(self.journal),
                 "FAKE_CUDA_PARAMETERS": "f32 ptr ptr i32",
                 **dict(environment),
             },
         )
-        assert answered.returncode == 0, answered.stderr
         return SimpleNamespace(**json.loads(answered.stdout))
 
     def lines(self, start: str = "") -> list[str]:

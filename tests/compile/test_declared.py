@@ -2,11 +2,11 @@
 
 import random
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from support.processes import run_to_end
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import declared
 from tilusbuild.status import Cause
@@ -40,9 +40,7 @@ def refused(recipe, directory: Path) -> str | None:
     argv = declared.check_command(source, shared=shared)
     argv = tuple("g++" if word == "{cxx}" else word for word in argv)
     plain = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        argv, cwd=directory, capture_output=True, text=True, check=False, env=plain
-    )
+    done = run_to_end(argv, status=None, cwd=directory, env=plain)
     return declared.problem(recipe, "\n".join(declared.findings(done.stderr)))
 
 

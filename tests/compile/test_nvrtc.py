@@ -3,12 +3,12 @@
 import hashlib
 import os
 import shutil
-import subprocess
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from support.processes import run_to_end
 from support.recipes import HEADER, make_recipe
 from support.recipes import KERNEL_SOURCE as PLAIN
 from tilusbuild.compile.model import Includes
@@ -120,8 +120,7 @@ def test_two_places_two_times_and_the_script(
     bash = shutil.which("bash")
     assert bash is not None
     words = [bash, str(module / "compile.sh")]
-    ran = subprocess.run(words, capture_output=True, text=True, cwd="/", env=environment)
-    assert ran.returncode == 0, ran.stderr
+    run_to_end(words, cwd="/", env=environment)
     assert digest(module / "lib.so") == digest(near / "lib.so")
 
 

@@ -10,13 +10,13 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from support.processes import run_to_end
 from tilusbuild.process import landlock
 from tilusbuild.toolchain.nvrtc_pch import _INCLUDES, _LEAST_BYTES
 
@@ -185,13 +185,10 @@ class Shelf:
         self, commands: list[tuple[str, list[str]]], mode: str
     ) -> list[tuple[list[str], int]]:
         """What came of each command, times taken out; and whether it used precompiled headers."""
-        ended = subprocess.run(
+        ended = run_to_end(
             [sys.executable, str(HARNESS), self.library, mode],
             input=json.dumps(commands),
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "TMPDIR": "/proc/self/cwd/tmp"},
+            environment={"TMPDIR": "/proc/self/cwd/tmp"},
         )
         times = re.compile(r".*Compile time.*\n")
         return [

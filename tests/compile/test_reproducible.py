@@ -5,12 +5,12 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 from typing import Any
 
 import pytest
 
 from support import recipes
+from support.processes import run_to_end
 from support.recipes import make_recipe, make_toolchain, write_module
 from tilusbuild.compile.model import Includes
 
@@ -82,10 +82,9 @@ def with_header(recipe, *arguments, **changes):
 
 
 def run_script(module, *arguments, **environment):
-    return subprocess.run(
+    return run_to_end(
         ["bash", str(module / "compile.sh"), *arguments],
-        capture_output=True,
-        text=True,
+        status=None,
         cwd="/",
         env={"PATH": "/usr/bin:/bin", "CPATH": "/nowhere", **environment},
     )

@@ -1,10 +1,17 @@
 """Which programs other machines may compile: all but those that say why not."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from support.recipes import make_recipe
+from support.fake_runner import FakeRunner, finished
+from support.recipes import make_recipe, make_toolchain
+from tilusbuild.builder.compdb import clang_command, compile_command
+from tilusbuild.compile.model import Includes
 from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, ObjectNvcc
+from tilusbuild.compile.pipelines.nvcc import ThreadsRunner
 from tilusbuild.errors import Diagnostic
+from tilusbuild.process.base import Command
 
 LINES = {"flags": ("-lineinfo",)}
 WRITES = {"flags": ("-O2", "-Xcompiler", "-fstack-usage")}
@@ -47,3 +54,76 @@ def test_objects_are_compiled_elsewhere_and_linked_here():
     # ptxas writes the times of headers into the line table, so they are copied with a fixed one.
     assert ObjectNvcc().copies_headers(lines)
     assert not ObjectNvcc().copies_headers(recipe)
+
+
+# Which of nvcc's commands are told where to ask for leave, and how.
+FLAGS = " -j4 --jobserver-auth=fifo:/proc/7/fd/3"
+ONE = ("/cuda/bin/nvcc", "-cubin", "-gencode", "arch=compute_80,code=sm_80", "source.cu")
+TWO = ("/cuda/bin/nvcc", "-fatbin", *("-gencode", "arch=compute_80,code=sm_80") * 2, "source.cu")
+
+
+def asked(*argv: str) -> tuple[Command, int]:
+    """The command that is run in place of one with these words, and the peak that is told."""
+    inner = FakeRunner()
+    inner.on(lambda command: True, finished(peak_rss=100))
+    runner = ThreadsRunner("/cuda/bin/nvcc", FLAGS, inner)
+    told = runner.run(Command(argv, "/work", {"PATH": "/bin"}))
+    return inner.journal[0], told.peak_rss
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        TWO,
+        (*ONE, "--threads=2"),
+        ("/usr/bin/ld", "-gencode", "-gencode", "-t"),
+    ],
+)
+def test_what_has_no_use_for_threads_is_run_as_it_is(argv: tuple[str, ...]) -> None:
+    assert asked(*argv) == (Command(argv, "/work", {"PATH": "/bin"}), 100)
+
+
+@pytest.mark.parametrize("own", [("-t", "3"), ("--threads=3",), ("--threads", "3"), ("-t=3",)])
+def test_threads_for_several_architectures_ask_for_tokens(own: tuple[str, ...]) -> None:
+    command, peak = asked(*TWO, *own)
+    assert command.argv == (*TWO, *own, "--jobserver")
+    assert command.env == {"PATH": "/bin", "MAKEFLAGS": FLAGS}
+    assert peak == 200
+
+
+# A program's compile as editors are told it: no placeholder, no copy of a directory, no output.
+ROOTS = (("project/kernels", True), ("project/include", False), ("other, one", False))
+DIRECTORIES = {name: f"/home/me/{name}" for name, _ in ROOTS}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "changes"),
+    [
+        ("cpu", {}),
+        ("host", {}),
+        ("kernel", {}),
+        ("kernel", {"archs": ("sm_80", "sm_90a"), "ptx": True}),
+        ("kernel", {"archs": ("sm_80", "sm_90a"), "flags": ("-lineinfo",)}),
+    ],
+)
+def test_every_pipeline_has_a_command(pipeline, changes):
+    tools = make_toolchain("/cuda/bin/nvcc")
+    made = make_recipe(pipeline, includes=Includes(roots=ROOTS), **changes)
+    words = compile_command(made, tools, "/cache/source.cu", DIRECTORIES)
+    assert words[0] == (tools.cxx.path if pipeline == "cpu" else "/cuda/bin/nvcc")
+    assert words[-1] == "/cache/source.cu"
+    assert "-o" not in words
+    assert [word for word in words if word.startswith("/home")] == list(DIRECTORIES.values())
+    assert not [word for word in words if "{" in word or word.startswith("/proc")]
+
+
+def test_what_nvrtc_compiles_has_clangs_words_alone():
+    tools = make_toolchain()
+    tools.nvrtc = SimpleNamespace(include_dir="/wheels/cu13/include", command=("python",))
+    made = make_recipe("kernel-nvrtc", flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
+    with pytest.raises(ValueError, match="has no command"):
+        compile_command(made, tools, "/cache/source.cu", {})
+    words = clang_command(made, tools, "/cache/source.cu", {})
+    assert "--cuda-path=/wheels/cu13" in words
+    assert words[-6:] == ("-U", "X", "-include", "a.h", "-fsyntax-only", "/cache/source.cu")
+    assert "--use_fast_math" not in words

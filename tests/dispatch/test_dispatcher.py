@@ -13,6 +13,7 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
+from support.processes import run_to_end
 from tilusbuild.dispatch import dispatcher, tables
 from tilusbuild.dispatch.csource import NoDispatcherError, sources
 from tilusbuild.runtime.choose import Chooser
@@ -45,7 +46,7 @@ def compiled(directory: Path, main: str, library: Path, *words: str) -> str:
     command += ["-o", "main", f"-Wl,-rpath,{library.parent}"]
     subprocess.run(command, cwd=directory, check=True)
     given = [word for word in words if word not in flags]
-    done = subprocess.run([directory / "main", *given], capture_output=True, text=True, check=True)
+    done = run_to_end([directory / "main", *given])
     return done.stdout
 
 

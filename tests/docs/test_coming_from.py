@@ -3,13 +3,13 @@
 import ast
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.processes import run_to_end
 from tilusbuild.manifest.loading import load
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
@@ -71,15 +71,7 @@ def run(home: Path, directory: Path, command: str) -> None:
     programs = os.path.dirname(sys.executable)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TILUSBUILD_")}
     environment |= {"HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    run_to_end(["bash", "-c", command], cwd=directory, env=environment)
 
 
 def test_there_are_rows_for_each_system() -> None:

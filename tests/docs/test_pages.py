@@ -1,7 +1,6 @@
 """The pages hold: links lead somewhere, commands parse, and the code on them does as they say."""
 
 import ast
-import os
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ import pytest
 from msgspec.structs import fields
 
 from support import command_line
+from support.processes import run_python
 from tilusbuild.cli.parser import parse, verbs
 from tilusbuild.manifest.loading import load
 from tilusbuild.manifest.names import RESERVED
@@ -141,9 +141,7 @@ def test_the_page_of_a_librarys_interface_is_true(tmp_path: Path) -> None:
     command_line.run(tmp_path, *words)
     (library,) = tmp_path.glob("cache/programs/*/module/lib.so")
     (program,) = blocks(ROOT / "docs/abi.md", "python")
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=library.parent, capture_output=True, text=True
-    )
+    ran = run_python(program, status=None, cwd=library.parent)
     assert ran.stdout.strip() == "[1. 3. 5. 7. 9.]", ran.stderr
 
 
@@ -178,14 +176,7 @@ def test_the_page_of_settings_has_each_and_its_example_runs(tmp_path: Path) -> N
 
 def test_the_example_of_kernels_inside_a_program_says_what_it_prints(tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "docs" / "kernel-cache.md", "python")
-    done = subprocess.run(
-        [sys.executable, "-c", example],
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(example, cwd=tmp_path, environment={"HOME": str(tmp_path)})
     assert done.stdout.splitlines() == [
         "[4. 4. 4.]",
         "Stats(memory_hits=1, disk_hits=0, compiles=1)",

@@ -1,7 +1,6 @@
 """The manual as a site: no link is broken, and a page loads nothing from another host."""
 
 import importlib.util
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -9,6 +8,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from support.processes import run_to_end
 
 DOCS = Path(__file__).parents[2] / "docs"
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
@@ -42,12 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.skip(f"needs {name}, of tilusbuild[site]: `make site` installs it")
     made = tmp_path_factory.mktemp("site")
     words = ("-q", "-W", "--keep-going", "-d", str(tmp_path_factory.mktemp("doctrees")))
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *words, str(DOCS), str(made)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_to_end([sys.executable, "-m", "sphinx", *words, str(DOCS), str(made)])
     return made
 
 

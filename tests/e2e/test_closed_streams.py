@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import scale
+from support.processes import run_python
 from support.project import NewProject, Project
 
 
@@ -60,7 +61,5 @@ def test_a_pipe_that_does_not_block_gets_whole_lines(new_project: NewProject) ->
 def test_a_stream_that_python_takes_for_closed_is_written_to(tmp_path: Path) -> None:
     """As when there was no descriptor left to ask about it."""
     code = "import sys; sys.stderr = None; from tilusbuild.cli.main import main; main(['plan'])"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ended = run_python(code, status=None, cwd=tmp_path)
     assert "no tilus.toml" in ended.stderr

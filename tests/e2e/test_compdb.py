@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 from support import scale
 from support.nvcc_journal import FakeCuda
+from support.processes import run_to_end
 from support.project import NewProject, Project
 
 HEADERS = 'include-dirs = ["include", "odd, name"]\ndefines = { FAST = 1 }'
@@ -36,9 +36,7 @@ def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_
     assert str(project.directory / "include") in entry["arguments"]
 
     project.write("include/factor.h", "#define FACTOR 2 * a\n")
-    printed = subprocess.run(
-        [*entry["arguments"], "-E", "-o", "-"], capture_output=True, text=True, check=True
-    )
+    printed = run_to_end([*entry["arguments"], "-E", "-o", "-"])
     assert "y[i] = 2 * a * x[i]" in printed.stdout, "the edit, which no compile has seen, is seen"
 
 

@@ -1,7 +1,5 @@
 """`verify --rebuild` with every pipeline and the flags that change its steps: the same bytes."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.project import NewProject, head

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
+from support.processes import run_python
 from support.project import NewProject, Project, head, needs_cxx
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
@@ -151,13 +152,11 @@ def test_a_kernel_reads_what_python_gives(new_project, tmp_path, compiler) -> No
     subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", fake, "-o", library], check=True)
     (made / "tests_arrays.py").write_text(ARRAYS)
     journal = tmp_path / "journal"
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVEN, str(project.cache), compiler],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
+    done = run_python(
+        DRIVEN,
+        project.cache,
+        compiler,
+        environment={
             "PYTHONPATH": os.pathsep.join([str(made), *sys.path]),
             "LD_LIBRARY_PATH": str(made),
             "FAKE_CUDA_JOURNAL": str(journal),
@@ -166,7 +165,6 @@ def test_a_kernel_reads_what_python_gives(new_project, tmp_path, compiler) -> No
             "FAKE_CUDA_VARIABLES": "d_filter:36 _ZN2nn1pE:8 bias:4",
         },
     )
-    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         'conv: argument "filter" has 40 bytes; the variable "d_filter" has 36',
         "chosen in C" if compiler == "nvcc" else "chosen in Python",

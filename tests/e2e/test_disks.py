@@ -1,12 +1,12 @@
 """Caches that cannot be written, or not for long: what is there serves, the rest is said."""
 
 import os
-import subprocess
 
 import pytest
 
 from support import scale
 from support.command_line import TILUSBUILD
+from support.processes import run_to_end
 from support.project import NewProject, Project
 from support.trees import snapshot
 
@@ -17,12 +17,11 @@ def in_mounts(mounts: None, project: Project):
 
     def run(preparation, *words):
         command = f'{preparation} && exec "$@"'
-        return subprocess.run(
+        return run_to_end(
             ["unshare", "-m", "sh", "-c", command, "sh", *TILUSBUILD, *words],
+            status=None,
             cwd=project.directory,
-            env={**os.environ, **project.environment},
-            capture_output=True,
-            text=True,
+            environment=project.environment,
         )
 
     return run

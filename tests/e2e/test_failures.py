@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
 
 import pytest
 
 from support import scale
 from support.nvcc_journal import FakeCuda
-from support.processes import Watched, kill_group, wait_until
+from support.processes import Watched, kill_group, run_to_end, wait_until
 from support.project import NewProject, Project
 
 FAILING = "  {% if unroll == UNROLL %}not_declared = 1;{% endif %}\n"
@@ -30,11 +29,8 @@ def test_one_schedule_of_ten_fails(ten):
     assert "not_declared" in first.err
     assert "10 programs: 9 compiled, 1 failed" in first.err
     (reproduce,) = [line for line in first.err.splitlines() if line.startswith("  reproduce: ")]
-    again = subprocess.run(
-        ["sh", "-c", reproduce.removeprefix("  reproduce: ")],
-        cwd=ten.directory,
-        capture_output=True,
-        text=True,
+    again = run_to_end(
+        ["sh", "-c", reproduce.removeprefix("  reproduce: ")], status=None, cwd=ten.directory
     )
     assert again.returncode != 0
     assert "not_declared" in again.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import run_to_end
 from support.project import NewProject, Project
 from support.recipes import make_recipe
 from support.scale import TEMPLATE, manifest, script
@@ -151,8 +152,7 @@ def test_compile_sh_refuses_what_the_build_refused(project: Project) -> None:
     project.build("-t", "cpu", status=1)
     for directory in project.programs.values():
         script = ["bash", str(directory / "module/compile.sh")]
-        done = subprocess.run(script, capture_output=True, text=True, check=False)
-        assert done.returncode == 1
+        done = run_to_end(script, status=1)
         assert "recorded it as failed" in done.stderr
         assert 'parameter 2 of "scale" is const double*' in done.stderr  # in words, not as JSON
         assert not (directory / "module/lib.so").exists()

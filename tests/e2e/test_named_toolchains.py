@@ -11,7 +11,7 @@ import pytest
 
 from support import one_library, scale
 from support.nvcc_journal import FakeCuda
-from support.processes import wait_until
+from support.processes import run_to_end, wait_until
 from support.project import NewProject, Project
 from tilusbuild.toolchain.cuda import compiler_roots
 
@@ -245,7 +245,7 @@ def other_toolkit(tmp_path: Path) -> Path:
 
 
 def release_of(nvcc: Path) -> str:
-    said = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
+    said = run_to_end([nvcc, "--version"]).stdout
     return said.partition("release ")[2].partition(",")[0]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import scale
+from support.processes import run_to_end
 from support.project import NewProject, Project, needs_cxx
 from support.scale import TEMPLATE, manifest, script
 
@@ -152,9 +153,7 @@ def test_a_failure_names_the_template(odd, tmp_path: Path):
     ran = project.run("build", "--cache-dir", str(tmp_path / ODD / "c"), status=1)
     assert "sc ale.cu.j2:6:" in ran.err
     command = ran.err.partition("  reproduce: ")[2].partition("\n\nerror")[0]
-    again = subprocess.run(
-        ["sh", "-c", command], cwd=project.directory, capture_output=True, text=True
-    )
+    again = run_to_end(["sh", "-c", command], status=None, cwd=project.directory)
     assert "unknown" in again.stderr
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.one_library import FILES, MANIFEST, archive
-from support.processes import wait_until
+from support.processes import run_to_end, wait_until
 from support.project import NewProject, Project, head, needs_cxx
 
 LAYOUTS = ("tilus", "hidet")
@@ -73,9 +73,7 @@ def test_an_edit_compiles_what_it_is_in_and_links_once(backend: Project):
     assert run(backend) == 2 + 30 + 200 + 4000
 
 
-def test_the_same_bytes_from_another_place_and_from_every_compile_sh(
-    backend: Project, tmp_path: Path
-):
+def test_the_same_bytes_elsewhere_and_from_every_compile_sh(backend: Project, tmp_path: Path):
     backend.build()
     elsewhere = backend.copy(tmp_path / "a" / "b c", cache=False)
     elsewhere.build()
@@ -110,9 +108,7 @@ def test_what_nothing_defines_is_said_once_and_may_be_allowed(new_project: NewPr
     assert project.build(status=1)["attempts"] == 0, "the same inputs will not link"
     project.edit("tilus.toml", "output =", "undefined = true\noutput =")
     project.build()
-    symbols = subprocess.run(
-        ["nm", "-DC", product(project)], capture_output=True, text=True, check=True
-    ).stdout
+    symbols = run_to_end(["nm", "-DC", product(project)]).stdout
     assert "U host_part(int)" in symbols
 
 
@@ -133,9 +129,7 @@ def test_an_archive_or_an_object_is_in_the_hash_by_content(new_project: NewProje
     archive(vendor, 5)
     project.build()
     assert run(project) == 2 + 30 + 100 + 5
-    dynamic = subprocess.run(
-        ["readelf", "-d", product(project)], capture_output=True, text=True, check=True
-    ).stdout
+    dynamic = run_to_end(["readelf", "-d", product(project)]).stdout
     assert "[$ORIGIN/lib]" in dynamic
     assert "[libbackend.so]" in dynamic
     assert str(project.directory) not in dynamic
@@ -308,7 +302,7 @@ def test_a_device_link_needs_no_runtime(new_project: NewProject):
     project = new_project(text, CUDA)
     project.build()
     words = ["nm", "-D", "--undefined-only", str(project.directory / "l.so")]
-    missing = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    missing = run_to_end(words).stdout
     assert "__cudaRegisterFatBinary" in missing
     assert "__cudaRegisterLinkedBinary" not in missing
     project.edit("tilus.toml", '"none"\nundefined = true', '"shared"')

@@ -2,7 +2,6 @@
 writes down what it is asked."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from support import tiles
+from support.processes import run_to_end
 from support.project import NewProject
 
 COMPILE = Path(__file__).parents[1] / "compile"
@@ -28,14 +28,10 @@ def launched(tmp_path: Path) -> Any:
 
     def call(library: Path, *arguments: Any) -> tuple[Any, list[str]]:
         asked = {"library": str(library), "calls": [{"packed": list(arguments)}]}
-        done = subprocess.run(
+        done = run_to_end(
             [sys.executable, str(COMPILE / "launcher_process.py")],
             input=json.dumps(asked),
-            capture_output=True,
-            text=True,
-            check=True,
-            env={
-                **os.environ,
+            environment={
                 "LD_LIBRARY_PATH": str(made),
                 "FAKE_CUDA_JOURNAL": str(journal),
                 "FAKE_CUDA_PARAMETERS": "bytes2 bytes2 i32 f32",

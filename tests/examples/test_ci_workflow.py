@@ -14,6 +14,8 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from support.processes import run_to_end
+
 WORKFLOW = Path(__file__).parents[2] / "examples/ci/kernels.yml"
 ELSEWHERE = {"install", "publish"}
 """Steps that need a package index, or GitHub."""
@@ -64,15 +66,11 @@ class Runner:
                 continue
             own = {**workflow()["env"], **step.get("env", {})}
             env = {key: written(text, values) for key, text in own.items()}
-            done = subprocess.run(
+            done = run_to_end(
                 ["bash", "-e", "-o", "pipefail", "-c", written(step["run"], values)],
                 cwd=self.directory,
-                env={**os.environ, "PATH": self.path, "RUNNER_TEMP": str(self.directory), **env},
-                capture_output=True,
-                text=True,
-                check=False,
+                environment={"PATH": self.path, "RUNNER_TEMP": str(self.directory), **env},
             )
-            assert done.returncode == 0, f"{step['name']}: {done.stdout}\n{done.stderr}"
             self.ran.append(done.stdout + done.stderr)
 
 

@@ -3,12 +3,12 @@
 import importlib.util
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from support.paths import ROOT
+from support.processes import run_to_end
 from support.project import Project
 
 DEFAULTS = [
@@ -29,8 +29,7 @@ def compile_program(program, directory, *flags):
     number = program.target.arch.removeprefix("sm_")
     options = ["-cubin", "-std=c++17", f"-gencode=arch=compute_{number},code=sm_{number}"]
     command = [nvcc, *options, "-Xptxas=-warn-spills", *flags, "-o", f"{source}.cubin", source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_to_end(command)
     return done.stderr
 
 

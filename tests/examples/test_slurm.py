@@ -1,12 +1,12 @@
 """`examples/slurm`: its script and prefix with doubles, and on a cluster where there is one."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.processes import run_to_end
 from support.project import Project, needs_cxx
 from support.scale import TEMPLATE, manifest, script
 from support.trees import published
@@ -45,10 +45,7 @@ def test_the_tasks_of_an_array_build_what_one_build_does(project: Project) -> No
     for task in ("1", "2", "0"):
         variables = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_MAX": "2"}
         environment = {**os.environ, **variables, "TILUSBUILD": COMMAND}
-        ran = subprocess.run(
-            ["bash", SCRIPT], cwd=project.directory, env=environment, capture_output=True, text=True
-        )
-        assert ran.returncode == 0, ran.stderr
+        ran = run_to_end(["bash", SCRIPT], cwd=project.directory, env=environment)
     assert "3 programs, nothing to do" in ran.stderr
     assert published(project.cache) == whole(project)
 

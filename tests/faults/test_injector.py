@@ -3,12 +3,12 @@
 import errno
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.faults import injector
+from support.processes import run_python
 
 CALLS = {
     "open": "open('new', 'w')",
@@ -61,14 +61,7 @@ class Place:
             (self.path / name).mkdir(parents=True, exist_ok=True)
         for name in ("full/file", "file"):
             (self.path / name).write_text("content")
-        return subprocess.run(
-            [sys.executable, "-c", HEAD + JOIN + code],
-            cwd=self.path,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_python(HEAD + JOIN + code, status=None, cwd=self.path, env=self._environment)
 
 
 @pytest.fixture

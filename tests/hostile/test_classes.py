@@ -1,11 +1,11 @@
 """A sample of every class of hostile inputs. `make hostile` tries more."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from support.hostile.trial import Trial, attempt
+from support.processes import run_to_end
 
 TRIALS = int(os.environ.get("HOSTILE_TRIALS", "6"))
 
@@ -14,8 +14,7 @@ def test_a_sample_of_each_class() -> None:
     """In a process of its own: trials are forks, and threads of the tests are no part of them."""
     command = [sys.executable, "-m", "support.hostile", "--count", str(TRIALS)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run_to_end(command, env=environment)
 
 
 def test_the_oracle_sees_what_it_is_for(tmp_path: Path) -> None:

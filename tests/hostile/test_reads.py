@@ -5,8 +5,6 @@ nothing, with an edit in between of every file that they name. A program of the 
 bytes is the finding. `READS=300` tries so many of each compiler.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -60,7 +58,7 @@ def stale(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> list[str]:
     return [name for name in first.keys() & second.keys() if first[name] != second[name]]
 
 
-def tried(directory: Path, seed: str, target: str, build: Callable[..., object]) -> Tried:
+def tried(directory: Path, seed: str, target: str, build: Callable[..., object]) -> "Tried":
     """Build, edit, build from nothing."""
     needs_cxx()
     around, project = directory / "out", directory / "project"

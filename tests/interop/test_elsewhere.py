@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.processes import run_to_end
 from support.trees import snapshot
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.interop.caches import gc, read
@@ -97,10 +98,8 @@ def test_a_mount_in_an_entry_is_left(make_at: MakeAt, tmp_path: Path) -> None:
     before = snapshot(tmp_path / "outside")
     script = 'mount --bind "$1" "$2"; shift 2; exec "$@"'
     words = [str(tmp_path / "outside"), str(root / entry / "mounted"), sys.executable, "-c"]
-    done = subprocess.run(
-        [*["unshare", "-m", "sh", "-euc"], script, "sh", *words, MOUNTED, str(root)],
-        capture_output=True,
-        text=True,
+    done = run_to_end(
+        [*["unshare", "-m", "sh", "-euc"], script, "sh", *words, MOUNTED, str(root)], status=None
     )
     assert done.stdout == f"{[entry]}\n", done.stderr
     assert snapshot(tmp_path / "outside") == before

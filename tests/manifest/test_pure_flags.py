@@ -4,10 +4,10 @@ import re
 import shlex
 import shutil
 import string
-import subprocess
 
 import pytest
 
+from support.processes import run_to_end
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.check_targets import flag_problems
@@ -103,7 +103,7 @@ def test_no_option_of_gccs_that_names_a_file_is_pure():
     said = ""
     for kind in ("common", "c", "c++", "optimizers", "target"):
         argv = ["gcc", f"--help={kind}"]
-        said += subprocess.run(argv, capture_output=True, text=True, env=environment).stdout
+        said += run_to_end(argv, status=None, env=environment).stdout
     options = dict(re.findall(r"^ +(-\S+)\s+(.*)$", said, re.MULTILINE))
     files = re.compile(
         r"<(file|dir|path|name\.so|command|prog)|\b(plugin|dump|\.gcda)\b", re.IGNORECASE

@@ -1,7 +1,6 @@
 """The example, the schema and the reference page: all keys are in each, and they agree."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.json_schema import valid
+from support.processes import run_to_end
 from tilusbuild.manifest.document import read_document
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.shape import schema, tables
@@ -64,7 +64,7 @@ def test_every_key_is_described() -> None:
 def test_the_reference_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "manifest.md").read_text(encoding="utf-8")
     command = [sys.executable, str(ROOT / "scripts" / "manifest_reference.py")]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    made = run_to_end(command).stdout
     assert page == made, "run: make docs"
 
 

@@ -4,7 +4,6 @@ that somebody may have deleted by hand: docs/cache.md says who finds that, and h
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import scale
+from support.processes import run_python, run_to_end
 from support.project import Project, head, needs_cxx
 from tilusbuild.state.stamp import COARSE_TICK
 
@@ -40,9 +40,7 @@ def project(tmp_path: Path) -> Project:
 def build_many(project: Project) -> str:
     command = [sys.executable, "-c", FEW_ARE_MANY]
     environment = {**os.environ, **project.environment}
-    ran = subprocess.run(
-        command, cwd=project.directory, env=environment, capture_output=True, text=True, check=True
-    )
+    ran = run_to_end(command, cwd=project.directory, env=environment)
     return ran.stderr
 
 
@@ -130,8 +128,7 @@ NOT_NEEDED = [
 def build(directory: Path) -> tuple[dict[str, object], set[str], list[str]]:
     """The summary of a build in a process of its own, what it imported, and what it
     started."""
-    command = [sys.executable, "-c", BUILD]
-    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
+    ran = run_python(BUILD, cwd=directory)
     *_, summary, last = ran.stdout.splitlines()
     _, modules, started = json.loads(last)
     return json.loads(summary), set(modules), started

@@ -1,7 +1,6 @@
 """The record of a build holds exactly as long as nothing changed, and no damage makes it lie."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.processes import run_to_end
 from tilusbuild.builder.resources import WATCHED, BuildStore
 from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.tree import Tree
@@ -214,7 +214,7 @@ def test_reading_it_imports_nothing_else() -> None:
         "print('\\n'.join(sorted(set(sys.modules) - before)))"
     )
     command = [sys.executable, "-I", "-c", code]
-    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    loaded = run_to_end(command).stdout.split()
     assert set(loaded).isdisjoint(HEAVY.split())
     ours = {name for name in loaded if name.startswith("tilusbuild")}
     assert ours == {

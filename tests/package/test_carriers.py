@@ -14,6 +14,7 @@ from typing import Any
 import zstandard
 
 from support.dlpack import FLOATS
+from support.processes import run_python, run_to_end
 from tilusbuild.package.listing import layers, parse
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
@@ -29,7 +30,7 @@ def unpacked(path: Path) -> bytes:
 def test_the_directory_is_loaded_from_in_place(packed: Path) -> None:
     load = f"tilusbuild.load('mark', target='host', where={str(packed / STEM)!r})"
     code = f"import tilusbuild; print({load})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python(code, status=None)
     assert done.stdout == "<Kernel mark host>\n", done.stderr
 
 
@@ -134,8 +135,7 @@ def call(site: Path, tmp_path: Path) -> str:
     (tmp_path / "floats.py").write_text(f"import ctypes\n{FLOATS}")
     (tmp_path / "call.py").write_text(CALL)
     command = [*read_only(site), sys.executable, "call.py", str(site)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_to_end(command, cwd=tmp_path)
     return done.stdout.strip()
 
 
@@ -148,8 +148,7 @@ def test_python_tvm_ffi_and_the_wheel_are_enough_and_tilusbuild_finds_it(packed,
         "found = tilusbuild.load('mark', target='spare')\n"
         "print(found, found.programs[0].status, tilusbuild.load('DoubleIt', where=marks, bias=0))\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_python(code, status=None, cwd=tmp_path)
     assert done.stdout.split("\n")[0] == (
         "<Kernel mark spare> built <Kernel DoubleIt[bias=0] host>"
     ), done.stderr

@@ -7,8 +7,6 @@ of these dies, or raises something that is no `PackageError`, and the test fails
 
 import resource
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 
 from support import packages
 from support.packages import Hand
+from support.processes import run_python
 
 MB = 1 << 20
 LOOK = """
@@ -52,9 +51,7 @@ def refusals(path: Path) -> list[str]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 * MB, 64 * MB))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 
-    command = [sys.executable, "-c", LOOK, str(path), str(path.parent / "cache")]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_python(LOOK, path, path.parent / "cache", preexec_fn=limit)
     return [line.split()[0] for line in done.stdout.splitlines()]
 
 

@@ -1,7 +1,5 @@
 """Programs compiled again: the same bytes, or which are not, and nothing of a stranger is run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -10,7 +10,6 @@ import os
 import resource
 import stat
 import struct
-import subprocess
 import sys
 import zipfile
 import zlib
@@ -22,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.processes import run_python
 from tilusbuild.cache.tree import Tree
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
@@ -287,16 +287,15 @@ def test_what_is_beside_the_package_takes_no_memory(files, tmp_path, bomb) -> No
     def bounded() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-    ran = subprocess.run(
-        [sys.executable, "-c", code, "verify", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = run_python(
+        code,
+        "verify",
+        path,
+        status=1,
         preexec_fn=bounded,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        environment={"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=120,
     )
-    assert ran.returncode == 1, ran.stderr
     assert "Traceback" not in ran.stderr
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import run_python, run_to_end
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,13 +47,11 @@ def test_it_ships_its_types_its_launcher_and_its_page(unpacked: Path) -> None:
 
 def test_a_project_is_made_and_planned_from_it(unpacked: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(unpacked)}
-    where = [sys.executable, "-c", "import tilusbuild; print(tilusbuild.__file__)"]
-    found = subprocess.run(where, env=env, cwd=tmp_path, check=True, capture_output=True, text=True)
+    found = run_python("import tilusbuild; print(tilusbuild.__file__)", env=env, cwd=tmp_path)
     assert found.stdout.startswith(str(unpacked))
     for arguments in (["init", "new"], ["plan", "-t", "cpu", "-C", "new"]):
         command = [sys.executable, "-m", "tilusbuild", *arguments]
-        ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
+        ran = run_to_end(command, env=env, cwd=tmp_path)
     assert "2 programs, 2 to compile" in ran.stdout
 
 
@@ -78,9 +78,7 @@ def test_the_page_about_dependencies_names_it():
 
 
 def test_nothing_else_in_the_repository_is_minified():
-    found = subprocess.run(
-        ["git", "ls-files", "*.js", "*.css"], cwd=ROOT, capture_output=True, text=True
-    )
+    found = run_to_end(["git", "ls-files", "*.js", "*.css"], status=None, cwd=ROOT)
     if found.returncode:
         pytest.skip("needs a git checkout")
     others = [ROOT / name for name in found.stdout.split() if "/vendor/" not in name]

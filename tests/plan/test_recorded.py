@@ -1,7 +1,5 @@
 """A recipe read back from a program's texts: the same commands, or none."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Sequence

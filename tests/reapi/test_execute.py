@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 
 from support.casd import Casd, worker
 from support.http_cache import Faults, line_to
-from support.processes import wait_until
+from support.processes import run_to_end, wait_until
 from support.project import needs_cxx
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Elsewhere
 from tilusbuild.process.local import LocalRunner
@@ -114,7 +113,7 @@ def test_an_independent_client_finds_our_action(farm: Casd, farmed: NewFarmed) -
     }
     given = [f"--{name}={value}" for name, value in options.items()]
     command = [str(TREXE), *given, "--do-not-follow-symlinks", "sh", "-c", words]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    said = run_to_end(command).stdout
     assert said == f"{there.directory}\n"
     found = json.loads(about.read_text())
     assert found["actionDigest"] == {"hash": action.digest, "sizeBytes": str(action.size)}

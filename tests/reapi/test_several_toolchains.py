@@ -1,7 +1,5 @@
 """Programs of several toolchains on other machines: what a worker has is compared for each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from tilusbuild.remote.settings import RemoteSettings
 class Opened:
     """An executor that was opened for a toolchain, and ran some commands."""
 
-    made: list[Opened]
+    made: "list[Opened]"
 
     def __init__(self, settings: Any, probe: Any, warn: Any) -> None:
         self.executed = Executed(commands=len(self.made) + 1, seconds=1.0, inputs=10, outputs=20)

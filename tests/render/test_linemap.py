@@ -1,13 +1,13 @@
 """Every rendered line knows the template's line that wrote it, and who called for it."""
 
 import re
-import subprocess
 from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.processes import run_to_end
 from tilusbuild.render.preprocessor import lines_inside
 from tilusbuild.render.renderer import Renderer
 
@@ -130,9 +130,7 @@ def test_the_compiler_agrees_with_the_directives(project, tmp_path):
     )
     _, lines = project.mapped(template)
     command = ["g++", "-x", "c++", "-E", "-P", "-"]
-    shown = subprocess.run(
-        command, input=lines.with_directives(), text=True, capture_output=True, check=True
-    ).stdout
+    shown = run_to_end(command, input=lines.with_directives()).stdout
     told = dict(re.findall(r"int (\w+) =\s+(\w+);", shown))
     # gcc counts the line at which a spliced line ends or starts; both are lines of this statement.
     assert told.pop("b") in ("10", "11", "12")

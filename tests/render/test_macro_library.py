@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.processes import run_to_end
+
 IMPORTS = "".join(
     f'{{% import "tilusbuild/{name}.cuh.j2" as {name} %}}\n'
     for name in ("portable", "reduce", "vector", "smem", "mma", "async")
@@ -333,7 +335,7 @@ def test_nvcc_takes_all_of_it_without_a_warning(project, tmp_path, number, arch)
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     code = f"arch=compute_{arch},code=sm_{arch}"
     command = [nvcc, "-std=c++17", "-gencode", code, "-cubin", "-o", "x.cubin", "source.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_to_end(command, status=None, cwd=tmp_path)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import textwrap
 
 import pytest
 
+from support.processes import run_to_end
 from tilusbuild.render.messages import map_messages
 
 TEMPLATE = """\
@@ -173,7 +173,7 @@ def test_what_nvcc_says(gpu, tmp_path):
     (tmp_path / "inc.h").write_text("\n")
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     command = [nvcc, "-gencode", "arch=compute_80,code=sm_80", "-cubin", "-o", "x", "source.cu"]
-    log = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    log = run_to_end(command, status=None, cwd=tmp_path)
     mapped = map_messages(log.stderr + log.stdout, lines)
     for message, line in MISTAKES.items():
         (head,) = [text for text in mapped.split("\n") if message in text]
@@ -187,9 +187,7 @@ def test_what_gcc_says(host, tmp_path):
     (tmp_path / "inc.h").write_text("\n")
     command = ["g++", "-Wall", "-x", "c++", "-fsyntax-only", "source.cu"]
     environment = {**os.environ, "LC_ALL": "C"}
-    log = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
-    )
+    log = run_to_end(command, status=None, cwd=tmp_path, env=environment)
     mapped = map_messages(log.stderr, lines)
     for start in (
         "k.cu.j2:14:36: error: 'absent' was not declared",

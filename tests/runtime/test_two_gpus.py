@@ -14,6 +14,7 @@ import pytest
 
 from support import command_line
 from support.dlpack import TENSOR
+from support.processes import run_python
 from support.project import head
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
@@ -136,13 +137,11 @@ def called(project: Path, tmp_path: Path) -> Callable[..., Called]:
     def call(archs: str, *calls: tuple[int, int]) -> Called:
         journal = tmp_path / "journal"
         journal.write_text("")
-        done = subprocess.run(
-            [sys.executable, "-c", CALLS, str(project / ".cache"), json.dumps(calls)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={
-                **os.environ,
+        done = run_python(
+            CALLS,
+            project / ".cache",
+            json.dumps(calls),
+            environment={
                 "LD_LIBRARY_PATH": str(project),
                 "FAKE_CUDA_ARCHS": archs,
                 "FAKE_CUDA_DEVICES": str(len(archs.split())),
@@ -150,7 +149,6 @@ def called(project: Path, tmp_path: Path) -> Callable[..., Called]:
                 "PYTHONPATH": os.pathsep.join(sys.path),
             },
         )
-        assert done.returncode == 0, done.stderr
         lines = [line.split() for line in journal.read_text().splitlines()]
         launches = [f"{line[2]} {line[4]}" for line in lines if line[0] == "launch"]
         return [line.rstrip() for line in done.stdout.splitlines()], launches

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.paths import ROOT
+from support.processes import run_to_end
 
 BEFORE = {
     "tilusbuild/builder/build.py": """\
@@ -99,7 +100,7 @@ Measure = Callable[..., "subprocess.CompletedProcess[str]"]
 def measure(repository: Path) -> Measure:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(ROOT / "scripts/measure.py"), "-C", str(repository), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return run_to_end(command, status=None)
 
     return run
 

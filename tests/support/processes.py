@@ -3,11 +3,13 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,28 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.005)
+
+
+def run_to_end(
+    command: Sequence[str | Path],
+    *,
+    status: int | None = 0,
+    environment: Mapping[str, str] | None = None,
+    **how: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command until it ends, with this exit status; None is any. Its output is kept as text.
+
+    `environment` is added to this process's; `how` is for `subprocess.run`."""
+    if environment is not None:
+        how["env"] = {**os.environ, **environment}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    assert status in (None, ran.returncode), f"{ran.returncode}:\n{ran.stdout}\n{ran.stderr}"
+    return ran
+
+
+def run_python(code: str, *words: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python code as `run_to_end` does a command."""
+    return run_to_end([sys.executable, "-c", code, *map(str, words)], **how)
 
 
 def own_threads() -> int:

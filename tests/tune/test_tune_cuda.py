@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support import command_line
+from support.processes import run_python, run_to_end
 from support.project import head
 from tilusbuild.runtime.script import read_script
 from tilusbuild.runtime.tables import read_dispatch
@@ -71,15 +72,13 @@ def on_gpu(directory: Path) -> dict[str, str]:
 
 def run(directory: Path, *words: str) -> list[dict[str, Any]]:
     """The JSON lines that a command prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *words, "--json"],
+    done = run_python(
+        COMMAND,
+        *words,
+        "--json",
         cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
         env={**on_gpu(directory), "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -116,15 +115,11 @@ def test_a_bundle_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path) 
     bundle = tmp_path / "bundle.tar.gz"
     command_line.run(directory, "tune", "fill", "--target", "h100", "--export", bundle)
     subprocess.run(["tar", "xf", "bundle.tar.gz"], cwd=tmp_path, check=True)
-    away = subprocess.run(
+    away = run_to_end(
         [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py", "--log", "log.jsonl"],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
         env=on_gpu(directory),
     )
-    assert away.returncode == 0, away.stdout + away.stderr
     assert "n=100: program 1, 0.0030 ms" in away.stdout
     for table in (directory / ".cache" / "scripts" / "fill").glob("*/dispatch_table.json"):
         table.unlink()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import tarfile
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.processes import run_to_end
 from tilusbuild.runtime import load
 
 New = Callable[..., Any]
@@ -165,19 +165,10 @@ def test_a_bundle_measures_with_the_standard_library_alone(tune_project, tmp_pat
         safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         tar.extractall(away, **safely)
     command = [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py"]
-    ran = subprocess.run(
-        [*command, "--log", "log.jsonl"],
-        cwd=away,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    ran = run_to_end([*command, "--log", "log.jsonl"], cwd=away, timeout=300)
     assert "crash: killed by SIGSEGV" in ran.stdout
     (away / "tilusbuild-bundle" / "works" / "0" / "work.json").write_text("{}")
-    spoilt = subprocess.run([*command, "--log", "other"], cwd=away, capture_output=True, text=True)
-    assert spoilt.returncode == 1
+    spoilt = run_to_end([*command, "--log", "other"], status=1, cwd=away)
     assert "work.json is malformed" in spoilt.stdout
     assert spoilt.stderr == ""
     out = project.events("tune", "--import", str(away / "log.jsonl"))

@@ -1,7 +1,5 @@
 """A session on the test's own thread: what happens between two steps is the test's to say."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal
@@ -32,7 +30,7 @@ class Hints(Observer):
     def __init__(self) -> None:
         self.unavailable = None
 
-    def __call__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> Hints:
+    def __call__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> "Hints":
         self.hint = hint
         return self
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from support.processes import run_to_end
+
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux on this machine")
 
 
@@ -20,9 +22,7 @@ class Terminal:
         self._socket = socket
 
     def tmux(self, *words: str) -> str:
-        ran = subprocess.run(
-            ["tmux", "-S", self._socket, *words], capture_output=True, text=True, check=True
-        )
+        ran = run_to_end(["tmux", "-S", self._socket, *words])
         return ran.stdout
 
     def start(self, command: str, directory: str) -> None:
