@@ -361,3 +361,17 @@ def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:
     hand.list_bytes = canonical(value)
     found = problems(hand.write("directory", tmp_path))
     assert any("constants" in str(error) for error in found)
+
+
+@pytest.mark.parametrize("name", ["module/evil.sh", ".git/config", "-rf", "module/lib.a"])
+def test_a_file_that_no_program_has(name: str, hand: Hand, tmp_path: Path) -> None:
+    """Though the list, and what is beside it, say that it is there."""
+    library = hand.path("module/lib.so")
+    program = library.removesuffix("module/lib.so")
+    data = b"#!/bin/sh\n"
+    hand.files[f"{program}{name}"] = data
+    meta = unseal(hand.files[f"{program}meta.json"])
+    meta["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    hand.files[f"{program}meta.json"] = seal({k: v for k, v in meta.items() if k != "digest"})
+    error = refusal(hand.relist().archive(tmp_path / "p.tar.zst"))
+    assert "is not a file that its pipeline makes" in str(error)

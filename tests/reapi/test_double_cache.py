@@ -1,6 +1,7 @@
 """What the servers at hand do not do with blobs: inlined content, early ends."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from support.farm_double import FarmDouble, farm_double
 from support.remote_client import fill_with
 from support.trees import published
 from tilusbuild.reapi.backend import ReapiBackend
-from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.backend import RemoteTroubleError, contents
 from tilusbuild.remote.record import blob_for
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -34,7 +35,7 @@ def test_blobs_come_and_go_in_messages_and_streams(cache: tuple[FarmDouble, Reap
     blobs = {blob_for(data): data for data in (SMALL, LARGE, b"", b"x")}
     backend.send(blobs)
     assert double.held.keys() == {blob.digest for blob in blobs}
-    assert backend.blobs(blobs) == blobs
+    assert contents(backend, blobs) == blobs
 
 
 def test_an_upload_may_end_early(cache: tuple[FarmDouble, ReapiBackend]) -> None:
@@ -55,7 +56,7 @@ def test_streams_that_break_off_are_tried_again(cache: tuple[FarmDouble, ReapiBa
         context.abort(grpc.StatusCode.INTERNAL, "in mid-stream")
 
     double.instead = {"Read": broken, "Write": grpc.StatusCode.INTERNAL}
-    for ask in (backend.blobs, backend.send):
+    for ask in (partial(contents, backend), backend.send):
         with pytest.raises(RemoteTroubleError, match="INTERNAL") as caught:
             ask({blob_for(LARGE): LARGE})
         assert caught.value.retry

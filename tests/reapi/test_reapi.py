@@ -21,7 +21,7 @@ from support.scale import include_headers
 from support.trees import published
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend, in_batches
-from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.backend import RemoteTroubleError, contents
 from tilusbuild.remote.record import Blob, blob_for
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -60,7 +60,7 @@ def test_the_services_that_a_cache_has(casd: Casd) -> None:
     server.send(every)  # again: a stream of what is there may end early
     assert list(server.missing(every)) == []
     gone = Blob("0" * 64, 5 << 20)
-    assert server.blobs([*every, gone, Blob("1" * 64, 5)]) == every
+    assert contents(server, [*every, gone, Blob("1" * 64, 5)]) == every
     assert server.results([Blob("2" * 64, 3)]) == [None]
     server.close()
 
@@ -119,7 +119,7 @@ def test_answers_that_cannot_be_read(double: tuple[FarmDouble, str]) -> None:
     handler, address = double
     handler.instead["BatchReadBlobs"] = says(b"\xff" * 9)
     with pytest.raises(RemoteTroubleError, match="cannot be read"):
-        backend(address).blobs([Blob("0" * 64, 1)])
+        contents(backend(address), [Blob("0" * 64, 1)])
 
 
 def test_blobs_that_were_not_asked_for_are_left_alone(double: tuple[FarmDouble, str]) -> None:
@@ -127,7 +127,7 @@ def test_blobs_that_were_not_asked_for_are_left_alone(double: tuple[FarmDouble, 
     answer = reapi.BatchReadBlobsResponse()
     answer.responses.add(digest=reapi.Digest(hash="1" * 64, size_bytes=1), data=b"x")
     handler.instead["BatchReadBlobs"] = says(answer)
-    assert backend(address).blobs([Blob("0" * 64, 1)]) == {}
+    assert contents(backend(address), [Blob("0" * 64, 1)]) == {}
 
 
 def test_each_request_has_headers_and_says_who_asks(double: tuple[FarmDouble, str]) -> None:

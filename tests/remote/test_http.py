@@ -14,7 +14,7 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.backend import RemoteTroubleError, contents
 from tilusbuild.remote.http import HttpBackend
 from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings
@@ -118,7 +118,7 @@ def test_all_comes_however_it_is_answered(answer: Answer) -> None:
                 # A connection that was cut in between is asked again, as by `Guard`.
                 for attempt in range(3):
                     try:
-                        assert remote.blobs([blob]).get(blob) == HELD.get(blob.digest)
+                        assert contents(remote, [blob]).get(blob) == HELD.get(blob.digest)
                         break
                     except RemoteTroubleError as error:
                         if not error.retry or attempt == 2 or answer is not cuts_after_seven:
@@ -154,7 +154,7 @@ def test_what_is_there_is_asked_for_without_its_content() -> None:
 def test_what_is_odd_ends_in_words_or_in_bytes_to_compare(reply: bytes) -> None:
     with serving(lambda number, data: (reply, True)) as port, backend(port, 5.0) as remote:
         try:
-            found = remote.blobs(BLOBS)
+            found = contents(remote, BLOBS)
         except RemoteTroubleError:
             return
         assert not any(found[blob] == HELD[blob.digest] for blob in found)
@@ -168,7 +168,7 @@ def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
         backend(port) as remote,
         pytest.raises(RemoteTroubleError, match="cut") as caught,
     ):
-        remote.blobs(BLOBS)
+        contents(remote, BLOBS)
     assert caught.value.retry
 
 
@@ -218,7 +218,7 @@ def test_no_request_takes_longer_than_it_may(name: str, scheme: str) -> None:
         with closing(HttpBackend(settings)) as remote:
             began = time.monotonic()
             with pytest.raises(RemoteTroubleError) as caught:
-                remote.blobs([Blob("0" * 64, 2000)])
+                contents(remote, [Blob("0" * 64, 2000)])
             assert time.monotonic() - began < 2
             if scheme == "http":
                 assert "no answer in time" in str(caught.value)
@@ -232,7 +232,7 @@ def test_a_flood_ends_with_what_was_asked_for(name: str) -> None:
     with dripping(first, again * 1000, 0.0) as port, backend(port, timeout=60.0) as remote:
         began = time.monotonic()
         with suppress(RemoteTroubleError):
-            found = remote.blobs([Blob("0" * 64, 2000)])
+            found = contents(remote, [Blob("0" * 64, 2000)])
             assert all(len(data) <= 2001 for data in found.values())
         assert time.monotonic() - began < 5
 
@@ -244,7 +244,7 @@ def test_a_handshake_that_drips_is_late() -> None:
         with closing(HttpBackend(settings)) as remote:
             began = time.monotonic()
             with pytest.raises(RemoteTroubleError, match="no answer in time"):
-                remote.blobs([Blob("0" * 64, 2000)])
+                contents(remote, [Blob("0" * 64, 2000)])
             assert time.monotonic() - began < 2
 
 
@@ -254,7 +254,7 @@ def test_a_name_that_nobody_answers_for_is_late(monkeypatch: pytest.MonkeyPatch)
     with closing(HttpBackend(settings)) as remote:
         began = time.monotonic()
         with pytest.raises(RemoteTroubleError, match="no answer in time"):
-            remote.blobs([Blob("0" * 64, 2000)])
+            contents(remote, [Blob("0" * 64, 2000)])
         assert time.monotonic() - began < 2
 
 
@@ -265,7 +265,7 @@ def test_what_comes_makes_a_request_longer_and_what_drips_does_not() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)
     with dripping(head, bytes(64 << 10), 0.03) as port, backend(port, timeout=0.5) as remote:
         began = time.monotonic()
-        assert remote.blobs([blob]) == {blob: data}
+        assert contents(remote, [blob]) == {blob: data}
         assert time.monotonic() - began > 1
 
 
@@ -276,7 +276,7 @@ def test_who_waits_is_woken_at_the_end() -> None:
     ):
         threading.Timer(0.3, remote.close).start()
         with pytest.raises(RemoteTroubleError):
-            remote.blobs(BLOBS)
+            contents(remote, BLOBS)
 
 
 def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
@@ -285,4 +285,4 @@ def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         remote = HttpBackend(replace(settings, address=address))
         with pytest.raises(RemoteTroubleError, match="header that cannot be sent"):
-            remote.blobs(BLOBS)
+            contents(remote, BLOBS)

@@ -31,7 +31,7 @@ WHOLE = Record(dict.fromkeys(NEEDED, Blob("0" * 64, 1)), {}, 1.5)
 
 @given(
     st.dictionaries(names, blobs),
-    st.dictionaries(hashes, blobs),
+    st.dictionaries(hashes, blobs, max_size=8),
     st.floats(0, 1e5),
     st.dictionaries(st.sampled_from(NEEDED), st.text(max_size=9)),
 )

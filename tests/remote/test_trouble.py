@@ -104,6 +104,14 @@ def test_no_more_is_read_than_a_blob_has(held: HttpCache, ask: Ask) -> None:
     assert found.summary.fetched_bytes < 8 << 20
 
 
+def test_a_blob_that_programs_share_is_asked_for_once(held: HttpCache, ask: Ask) -> None:
+    """Each has a thread of its own, and all want the launcher at the same moment."""
+    assert ask(held.address).hits == 4
+    asked = [path for method, path, _ in held.requests if method == "GET"]
+    assert any("/cas/" in path for path in asked)
+    assert len(asked) == len(set(asked))
+
+
 def test_three_refused_programs_are_enough(held: HttpCache, ask: Ask) -> None:
     for path in held.names("ac"):
         held.held[path] = b"\xff" * 100

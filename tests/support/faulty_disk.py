@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tilusbuild.cache.disk import Disk
+from tilusbuild.runtime.regular import read_bytes
 
 Fault = Callable[[str], None]
 """Told the path, it raises or does not return."""
@@ -45,9 +46,10 @@ class FaultyDisk(Disk):
         self._count("make_directory", path)
         super().make_directory(path)
 
-    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+    def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         if self._is_next() and self._halfway:
-            super().write(path, data[: len(data) // 2], mode)
+            half = data if isinstance(data, bytes) else read_bytes(data)
+            super().write(path, half[: len(half) // 2], mode)
         self._count("write", path)
         super().write(path, data, mode)
 

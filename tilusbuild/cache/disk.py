@@ -34,13 +34,15 @@ class Disk:
                 what = "a link or a file is in the way"
                 raise NotADirectoryError(errno.ENOTDIR, what, path) from None
 
-    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a new file with these permissions, and have its content begin to go to the disk."""
+    def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
+        """Write a new file with these permissions, and have its content begin to go to the disk.
+        `data` is content, or the path of a file to copy."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb", buffering=0) as file:
-            view = memoryview(data)  # one system call may write only a part
-            while view:
-                view = view[file.write(view) :]
+            for piece in [data] if isinstance(data, bytes) else _pieces(data):
+                view = memoryview(piece)  # one system call may write only a part
+                while view:
+                    view = view[file.write(view) :]
             os.fchmod(handle, mode)  # the umask does not decide who can read a cache
 
     def set_mode(self, path: str, mode: int) -> None:
@@ -82,6 +84,12 @@ class Disk:
     def remove(self, path: str) -> None:
         """Remove a file, or a directory and what is in it; nothing when there is none."""
         remove(path)
+
+
+def _pieces(path: str) -> Iterator[bytes]:
+    with os.fdopen(open_regular(path, follow=False), "rb") as file:
+        while piece := file.read(1 << 20):
+            yield piece
 
 
 def _begin_writing(handle: int) -> None:

@@ -342,8 +342,9 @@ class Arrivals:
         if self._private is not None:
             self._private.discard()
 
-    def add(self, program: str, files: Mapping[str, bytes], meta: bytes) -> None:
-        """Write a program's files, by name, and its meta.json."""
+    def add(self, program: str, files: Mapping[str, bytes | str], meta: bytes) -> None:
+        """Write a program's files, by name, and its meta.json: content, or the path of a file to
+        copy."""
         if self._private is None:
             self._private = self._tree.private()
         place = os.path.join(self._private.path, program)

@@ -11,6 +11,8 @@ from tilusbuild.runtime.regular import read_bytes
 PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
 INDEX, TAG, IGNORE = "index.json", "CACHEDIR.TAG", ".gitignore"
 META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
+TEXTS = (PROGRAM_TXT, OPTIONS_TXT)
+"""What a program is named by."""
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
 SOURCE = "module/source.cu"

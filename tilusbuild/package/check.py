@@ -19,6 +19,7 @@ from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
 from tilusbuild.cache.includes import read_manifest
+from tilusbuild.compile.module import program_files
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
@@ -193,6 +194,13 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     where = f"{layout.PROGRAMS}/{digest}"
     if sha256_bytes(data[layout.PROGRAM_TXT] + data[layout.OPTIONS_TXT]) != digest:
         raise inconsistent(f"{where}: its texts are not those that the directory is named by")
+    texts = (data[n].decode("utf-8", "surrogateescape") for n in layout.TEXTS)
+    known = program_files(*texts)
+    for name, entry in files.items():
+        if name not in known:
+            raise inconsistent(f"{where}/{name} is not a file that its pipeline makes")
+        if known[name] not in (None, entry.sha256):
+            raise inconsistent(f"{where}/{name} is not the one that its texts name")
     _check_meta(where, digest, data[layout.META], files)
     made = f"{where}/{layout.LIBRARY}"
     held = _check_code(made, listing.programs[digest], data[layout.LIBRARY], listing.needs)

@@ -9,6 +9,7 @@ go uncompressed; a server compresses what it keeps.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import uuid
@@ -26,7 +27,13 @@ import grpc
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
+from tilusbuild.remote.backend import (
+    UNKNOWN_CLIENT,
+    UNTRUSTED,
+    Keep,
+    RemoteTroubleError,
+    contents,
+)
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import MAX_BYTES, MAX_RECORD, Blob, RecordError, blob_for, decode
 from tilusbuild.remote.settings import RemoteSettings
@@ -42,9 +49,21 @@ _MARGIN = 1 << 20
 _OVERHEAD = 128
 """Bytes of a message for each blob in it, besides its content."""
 _CHUNK = 1 << 20
+_OF_RECORDS = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{"service": "build.bazel.remote.execution.v2.ActionCache"}],
+                "maxResponseMessageBytes": 2 * MAX_RECORD,
+            }
+        ]
+    }
+)
+"""Many are asked for at once, and each may come with a record."""
 _PASSING = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL")
 _OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", _MESSAGE),
+    ("grpc.service_config", _OF_RECORDS),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
@@ -53,7 +72,7 @@ _OPTIONS = (
 class ReapiBackend:
     """The server of a `grpc://` or `grpcs://` address."""
 
-    batch = 64
+    batch = 16
     width = 4
 
     def __init__(self, settings: RemoteSettings) -> None:
@@ -105,8 +124,8 @@ class ReapiBackend:
         answers = (self._end(call, absent=True) for call in calls)
         found = [None if data is None else self._record(data) for data in answers]
         apart = {each for each in found if isinstance(each, Blob)}
-        contents = self.blobs(apart) if apart else {}
-        return [contents.get(each) if isinstance(each, Blob) else each for each in found]
+        held = contents(self, apart) if apart else {}
+        return [held.get(each) if isinstance(each, Blob) else each for each in found]
 
     def _record(self, data: bytes) -> bytes | Blob:
         """Return the record in a result, or its blob where a server does not send it along."""
@@ -116,31 +135,22 @@ class ReapiBackend:
                 return each.contents if blob_for(each.contents) == blob else blob
         return b""
 
-    def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
+    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
         self._checked()
-        found: dict[Blob, bytes] = {}
         small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
-        calls = [
-            self._start(
-                f"{V2}.ContentAddressableStorage/BatchReadBlobs",
-                reapi.BatchReadBlobsRequest(
-                    instance_name=self._settings.instance,
-                    digests=map(digest, batch),
-                ),
+        name = f"{V2}.ContentAddressableStorage/BatchReadBlobs"
+        for batch in in_batches(small, self._limit):
+            request = reapi.BatchReadBlobsRequest(
+                instance_name=self._settings.instance, digests=map(digest, batch)
             )
-            for batch in in_batches(small, self._limit)
-        ]
-        for call in calls:
-            answer = parsed(reapi.BatchReadBlobsResponse, self._end(call))
+            answer = parsed(reapi.BatchReadBlobsResponse, self._end(self._start(name, request)))
             for each in answer.responses:
                 blob = Blob(each.digest.hash, each.digest.size_bytes)
-                if not each.status.code and blob in wanted:
-                    found[blob] = each.data
+                if not each.status.code and blob in batch:
+                    keep(blob, (each.data,))
         for blob in wanted:
             if blob.size > self._limit - _OVERHEAD:
-                data = self._stream(blob)
-                found |= {} if data is None else {blob: data}
-        return found
+                self._stream(blob, keep)
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
         self._checked()
@@ -266,8 +276,8 @@ class ReapiBackend:
                 return None
             raise self.trouble(error) from None
 
-    def _stream(self, blob: Blob) -> bytes | None:
-        """Return a large blob; None when it is not there."""
+    def _stream(self, blob: Blob, keep: Keep) -> None:
+        """Have a large blob kept, if it is there."""
         request = reapi.ReadRequest(
             resource_name=f"{self._instance}blobs/{blob.digest}/{blob.size}"
         )
@@ -277,16 +287,11 @@ class ReapiBackend:
             timeout=self._settings.timeout,
             metadata=self._metadata(),
         )
-        pieces = (parsed(reapi.ReadResponse, data).data for data in answers)
         try:
-            found = bytearray()
-            while len(found) <= blob.size and (piece := next(pieces, None)) is not None:
-                found += piece
-            return bytes(found)
+            keep(blob, (parsed(reapi.ReadResponse, data).data for data in answers))
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                return None
-            raise self.trouble(error) from None
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                raise self.trouble(error) from None
         finally:
             answers.cancel()  # of one that is too long
 

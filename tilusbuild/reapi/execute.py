@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -38,11 +38,12 @@ from tilusbuild.reapi.operations import (
     said,
     worker_name,
 )
+from tilusbuild.remote.arriving import written
 from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
-from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for
+from tilusbuild.remote.record import Blob, RecordError, Sources
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.files import sha256_bytes
+from tilusbuild.state.temporary import TemporaryDirectory
 
 _TIMED_OUT = 4
 _NOT_OF_A_COMPILER = range(126, 193)
@@ -51,6 +52,8 @@ _MAX_LENGTH = 1e5
 """Seconds of an action, whatever a server says."""
 _AT_ONCE = 64 << 20
 """Bytes that are read to be sent together."""
+_MAX_SAID = 16 << 20
+"""Bytes of what a command printed."""
 _LAST_WORDS = 5.0
 """Seconds that the probe has to remove what it made."""
 
@@ -246,11 +249,11 @@ class RemoteExecutor:
         if status and not output and not timed_out:
             # A compiler says why.
             raise _NoAnswerError(f"{command.argv[0]} ended with status {status} without a word")
-        contents = self._contents({each.path: each for each in made.values()})
-        for path, each in made.items():
-            target = os.path.join(command.cwd, path)
-            with open(target, "wb") as file:
-                file.write(contents[path])
+        targets = {os.path.join(command.cwd, path): each for path, each in made.items()}
+        for target, each in targets.items():
+            self._bring(each, f"{target}.coming")
+        for target, each in targets.items():
+            os.replace(f"{target}.coming", target)
             if each.is_executable:
                 os.chmod(target, 0o755)  # noqa: S103 - as the tool left it there
         about = result.execution_metadata
@@ -280,22 +283,34 @@ class RemoteExecutor:
             if raw or not named.size_bytes:
                 kept.add(raw)
             else:
-                kept.add(self._contents({"": reapi.OutputFile(digest=named)})[""])
+                if named.size_bytes > _MAX_SAID:
+                    raise RecordError(f"{named.size_bytes} bytes of output")
+                with TemporaryDirectory("output") as empty:
+                    path = os.path.join(empty.path, "output")
+                    self._bring(reapi.OutputFile(digest=named), path)
+                    kept.add(read_bytes(path))
         return kept.value()
 
-    def _contents(self, files: Mapping[str, reapi.OutputFile]) -> Mapping[str, bytes]:
-        """Return the content of files, compared with their digests. Raises `RecordError`,
-        `RemoteTroubleError`."""
-        blobs = {path: blob_of(each.digest) for path, each in files.items()}
-        here = {blob_for(each.contents): each.contents for each in files.values()}
-        wanted = {*blobs.values()} - here.keys()
-        found = {**(self._backend.blobs(wanted) if wanted else {}), **here}
-        self.executed.moved(outputs=sum(blob.size for blob in {*blobs.values()}))
-        for blob in blobs.values():
-            data = found.get(blob)
-            if data is None or len(data) != blob.size or sha256_bytes(data) != blob.digest:
-                raise RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
-        return {path: found[blob] for path, blob in blobs.items()}
+    def _bring(self, file: reapi.OutputFile, path: str) -> None:
+        """Write a file that was made there, compared with its digest. Raises `RecordError`,
+        `RemoteTroubleError`, `OSError`."""
+        blob = blob_of(file.digest)
+        right, _ = written(path, blob, (file.contents,))
+
+        def keep(_: Blob, pieces: Iterable[bytes]) -> None:
+            nonlocal right
+            right, _size = written(path, blob, pieces)
+
+        try:
+            if not right:
+                self._backend.blobs({blob}, keep)
+            self.executed.moved(outputs=blob.size)
+            if not right:
+                why = f"{self._settings.address}: an output is not what it says"
+                raise RemoteTroubleError(why)
+        finally:
+            if not right:
+                os.unlink(path)
 
 
 def _between(start: Any, end: Any) -> float:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings, not_installed
@@ -39,6 +39,26 @@ class RemoteTroubleError(Exception):
         """Whether the same request may well succeed in a moment."""
 
 
+Keep: TypeAlias = Callable[[Blob, Iterable[bytes]], None]
+"""Takes the content of a blob, in pieces, and no more of it than that has."""
+
+
+def contents(backend: Backend, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
+    """Return the content of small blobs, unchecked."""
+    found: dict[Blob, bytes] = {}
+
+    def keep(blob: Blob, pieces: Iterable[bytes]) -> None:
+        data = bytearray()
+        for piece in pieces:
+            data += piece[: blob.size + 1 - len(data)]
+            if len(data) > blob.size:
+                break
+        found[blob] = bytes(data)
+
+    backend.blobs(wanted, keep)
+    return found
+
+
 class Backend(Protocol):
     """A remote cache. Everything raises `RemoteTroubleError`."""
 
@@ -55,9 +75,9 @@ class Backend(Protocol):
         """Return the records under keys; None where there is none."""
         ...
 
-    def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
-        """Return the content of blobs, unchecked but for their sizes; those that are not there are
-        left out."""
+    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
+        """Have the content of blobs kept as it comes, unchecked; those that are not there are left
+        out."""
         ...
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:

@@ -130,6 +130,7 @@ class RemoteCache:
         until = time.monotonic() + _LAST_WORDS
         for thread in (*self._askers, *self._uploads.threads):
             thread.join(max(0.0, until - time.monotonic()))
+        self._fetcher.close()
         with self._lock:
             self._origins.fetched(self._fetched, self._settings.address)
         self._origins.save()
@@ -447,4 +448,5 @@ def differences(record: Record, entry: Entry) -> Sequence[str]:
     ours[layout.META] = blob_for(read_bytes(f"{entry.path}/{layout.META}"))
     theirs = record.files
     names = sorted({*ours, *theirs}, key=lambda name: (name == layout.META, name))
-    return [name for name in names if ours.get(name) != theirs.get(name)]
+    differing = (name for name in names if ours.get(name) != theirs.get(name))
+    return [name if name.isprintable() else repr(name) for name in differing]

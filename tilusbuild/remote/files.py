@@ -7,16 +7,21 @@ its name by a rename, so what is there is whole, and what is there is never writ
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from urllib.parse import unquote
 
-from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.backend import Keep, RemoteTroubleError
 from tilusbuild.remote.record import MAX_RECORD, Blob
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import write_atomic
 
-_ABSENT = (FileNotFoundError, NotADirectoryError)
+_PIECE = 1 << 20
+
+
+class _AbsentError(Exception):
+    """There is no such file."""
 
 
 class FileBackend:
@@ -40,11 +45,13 @@ class FileBackend:
         return f"the directory {self._root}"
 
     def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
-        return [self._read("ac", key.digest, MAX_RECORD) for key in keys]
+        return [self._read("ac", key.digest) for key in keys]
 
-    def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
-        found = {blob: self._read("cas", blob.digest, blob.size) for blob in wanted}
-        return {blob: data for blob, data in found.items() if data is not None}
+    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
+        for blob in wanted:
+            pieces = self._pieces("cas", blob.digest, blob.size)
+            with suppress(_AbsentError):
+                keep(blob, pieces)
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
         return [blob for blob in blobs if not self._has(blob)]
@@ -64,12 +71,20 @@ class FileBackend:
         except OSError:
             return False
 
-    def _read(self, kind: str, name: str, most: int) -> bytes | None:
+    def _read(self, kind: str, name: str) -> bytes | None:
+        try:
+            return b"".join(self._pieces(kind, name, MAX_RECORD))
+        except _AbsentError:
+            return None
+
+    def _pieces(self, kind: str, name: str, most: int) -> Iterator[bytes]:
         try:
             with open_file(os.path.join(self._root, kind, name)) as file:
-                return file.read(most + 1)
-        except _ABSENT:
-            return None
+                while most >= 0 and (piece := file.read(min(most + 1, _PIECE))):
+                    most -= len(piece)
+                    yield piece
+        except (FileNotFoundError, NotADirectoryError):
+            raise _AbsentError from None
         except OSError as error:
             raise RemoteTroubleError(f"{self._root}: {error.strerror or error}") from None
 

@@ -15,16 +15,18 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, IncompleteRead
 
 from tilusbuild._version import __version__
-from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
+from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, Keep, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.line import Lines, SecureLine
 from tilusbuild.remote.record import MAX_RECORD, Blob
@@ -37,6 +39,7 @@ _ABSENT = (404, 410)
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _MAX_REFUSAL = 4 << 10
 """Bytes that are read of what comes with a status other than 200."""
+_PIECE = 64 << 10
 _UNTRUSTED = (18, 19, 20, 21)
 """OpenSSL's codes of an issuer that it does not know."""
 _IDLE = 60.0
@@ -66,20 +69,30 @@ class HttpBackend:
         self._pool: HTTPConnectionPool = kind(parts.hostname or "", parts.port, **common)
 
     def check(self, *, write: bool) -> str:
-        status, _ = self._request("GET", f"ac/{'0' * 64}", most=MAX_RECORD)
-        if status not in (200, *_ABSENT):
-            raise self._refused("GET", status)
+        with self._asked("GET", f"ac/{'0' * 64}") as (status, _):
+            if status not in (200, *_ABSENT):
+                raise self._refused("GET", status)
         return "a server of /ac and /cas over HTTP"
 
     def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
-        return [self._get(f"ac/{key.digest}", MAX_RECORD) for key in keys]
+        found: list[bytes | None] = [None] * len(keys)
+        for number, key in enumerate(keys):
+            with self._got(f"ac/{key.digest}", MAX_RECORD) as pieces:
+                found[number] = None if pieces is None else b"".join(pieces)
+        return found
 
-    def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
-        found = {blob: self._get(f"cas/{blob.digest}", blob.size) for blob in wanted}
-        return {blob: data for blob, data in found.items() if data is not None}
+    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
+        for blob in wanted:
+            with self._got(f"cas/{blob.digest}", blob.size) as pieces:
+                if pieces is not None:
+                    keep(blob, pieces)
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
-        return [b for b in blobs if self._request("HEAD", f"cas/{b.digest}")[0] != 200]
+        found = []
+        for blob in blobs:
+            with self._asked("HEAD", f"cas/{blob.digest}") as (status, _):
+                found += [blob] if status != 200 else []
+        return found
 
     def send(self, blobs: Mapping[Blob, bytes]) -> None:
         for blob, data in blobs.items():
@@ -92,18 +105,18 @@ class HttpBackend:
         self._pool.close()
         self._lines.close()
 
-    def _get(self, name: str, most: int) -> bytes | None:
-        status, data = self._request("GET", name, most=most)
-        if status in _ABSENT:
-            return None
-        if status != 200:
-            raise self._refused("GET", status)
-        return data
+    @contextmanager
+    def _got(self, name: str, most: int) -> Iterator[Iterator[bytes] | None]:
+        """Give the content as it comes, a byte more than `most` at most; None for none."""
+        with self._asked("GET", name, most=most) as (status, pieces):
+            if status not in (200, *_ABSENT):
+                raise self._refused("GET", status)
+            yield pieces if status == 200 else None
 
     def _put(self, name: str, data: bytes) -> None:
-        status, _ = self._request("PUT", name, data)
-        if status not in _OK:
-            raise self._refused("PUT", status)
+        with self._asked("PUT", name, data) as (status, _):
+            if status not in _OK:
+                raise self._refused("PUT", status)
 
     def _refused(self, method: str, status: int) -> RemoteTroubleError:
         message = f"{self._settings.address} answers {method} with status {status}"
@@ -114,13 +127,14 @@ class HttpBackend:
             message += f"; {UNKNOWN_CLIENT}"
         return RemoteTroubleError(message, retry=status in _PASSING)
 
-    def _request(
+    @contextmanager
+    def _asked(
         self, method: str, name: str, body: bytes | None = None, most: int = 0
-    ) -> tuple[int, bytes]:
-        """Return the status and at most `most` + 1 bytes of the answer."""
+    ) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Give the status of an answer, and its content as it comes."""
         headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.headers()}
-        try:
-            with self._lines.request(self._settings.timeout, most):
+        with self._lines.request(self._settings.timeout, most):
+            with self._troubles():
                 response = self._pool.urlopen(
                     method,
                     f"{self._prefix}/{name}",
@@ -131,19 +145,32 @@ class HttpBackend:
                     preload_content=False,
                     decode_content=False,
                 )
-                try:
-                    limit = 1 + (most if response.status == 200 else _MAX_REFUSAL)
-                    data = response.read(limit)
-                    if len(data) < limit and response.length_remaining:
-                        raise ConnectionError("the connection was cut")
-                finally:
-                    response.close()  # what was read to its end is in the pool again
+            pieces = self._pieces(response, 1 + (most if response.status == 200 else _MAX_REFUSAL))
+            try:
+                yield response.status, pieces
+                # What was read to its end is in the pool again.
+                deque(pieces, 0)
+            finally:
+                response.close()
+
+    def _pieces(self, response: BaseHTTPResponse, left: int) -> Iterator[bytes]:
+        while left > 0:
+            with self._troubles():
+                data = response.read(min(left, _PIECE))
+            if not data:
+                return
+            left -= len(data)
+            yield data
+
+    @contextmanager
+    def _troubles(self) -> Iterator[None]:
+        try:
+            yield
         except (HTTPError, OSError) as error:
             raise self._trouble(error) from None
         except ValueError:  # without its text, which may be a secret
             why = f"{self._settings.address}: a header that cannot be sent"
             raise RemoteTroubleError(why, retry=False) from None
-        return response.status, data
 
     def _trouble(self, error: Exception) -> RemoteTroubleError:
         cause: BaseException = error
@@ -152,6 +179,8 @@ class HttpBackend:
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         if isinstance(cause, TimeoutError):
             why = "no answer in time"
+        elif isinstance(cause, IncompleteRead):
+            why = "the connection was cut"
         elif isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _UNTRUSTED:
             why = UNTRUSTED
         # The next attempt would take as long, or end alike.

@@ -25,29 +25,32 @@ from tilusbuild.state.files import sha256_bytes
 
 FORMAT = 2
 """Of records. Another one is under other keys."""
-MAX_RECORD = 4 << 20
-"""Bytes of a record that is read."""
+MAX_RECORD = 512 << 10
+"""Bytes of a record that is read: as many are held in memory as are asked for at once."""
+MAX_LISTING = 4 << 20
+"""Bytes of a directory's listing that is read."""
 MAX_BYTES = 1 << 30
 """Of all that a program consists of."""
-MAX_FILES = 10_000
-MAX_TEXT = 16 << 10
-"""Bytes of a file that comes with the record."""
+MAX_FILES, MAX_LISTED, MAX_DIRECTORIES = 1_000, 10_000, 8
+"""Of a program, of a directory; and directories of a program."""
+MAX_TEXT, MAX_TEXTS = 16 << 10, 128 << 10
+"""Bytes of a file that comes with the record, and of all of them."""
 MAX_SECONDS = 1e6
-_NEEDED = {layout.META, layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH}
+NEEDED = frozenset((layout.META, layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH))
 
 
-_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 T = TypeVar("T")
 
 
 class Blob(NamedTuple):
     """Content by its digest and its size in bytes."""
 
-    digest: _Digest
+    digest: Digest
     size: Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 
 
-Blobs: TypeAlias = Annotated[dict[str, Blob], Meta(max_length=MAX_FILES)]
+Blobs: TypeAlias = Annotated[dict[str, Blob], Meta(max_length=MAX_LISTED)]
 """Blobs by relative name."""
 
 Sources: TypeAlias = dict[Blob, "bytes | str"]
@@ -62,8 +65,8 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     """A program's blobs. `directories` has the listing of each `include/<digest>`, by that
     digest."""
 
-    files: Blobs
-    directories: Annotated[dict[_Digest, Blob], Meta(max_length=MAX_FILES)]
+    files: Annotated[dict[str, Blob], Meta(max_length=MAX_FILES)]
+    directories: Annotated[dict[Digest, Blob], Meta(max_length=MAX_DIRECTORIES)]
     seconds: Annotated[float, Meta(ge=0, lt=MAX_SECONDS)]
     """How long its compile took."""
     texts: dict[str, str] = field(default_factory=dict)
@@ -92,10 +95,9 @@ def encode(record: Record) -> bytes:
 
 def decode(data: bytes) -> Record:
     """Return the record in a text. Raises `RecordError`."""
-    record = _parsed(data, Record)
+    record = parsed(data, Record)
     _check(record.files)
-    _check(record.directories)
-    if missing := sorted(_NEEDED - record.files.keys()):
+    if missing := sorted(NEEDED - record.files.keys()):
         raise RecordError(f"its record names no {missing[0]}")
     for name, text in record.texts.items():
         if record.files.get(name) != blob_for(text.encode()):
@@ -110,16 +112,17 @@ def encode_listing(files: Mapping[str, Blob]) -> bytes:
 
 def decode_listing(data: bytes) -> dict[str, Blob]:
     """Return the files of a directory by relative name. Raises `RecordError`."""
-    files: dict[str, Blob] = _parsed(data, Blobs)
+    files: dict[str, Blob] = parsed(data, Blobs, "a listing of headers")
     _check(files)
     return files
 
 
-def _parsed(data: bytes, kind: type[T]) -> T:
+def parsed(data: bytes, kind: type[T], what: str = "its record") -> T:
+    """Return what a text says, checked by its type. Raises `RecordError`."""
     try:
         return json.decode(data, type=kind)
     except (DecodeError, RecursionError) as error:
-        raise RecordError(f"its record cannot be read: {error!s:.200}") from None
+        raise RecordError(f"{what} cannot be read: {error!s:.200}") from None
 
 
 def _check(files: Mapping[str, Blob]) -> None:
@@ -145,8 +148,11 @@ class Describer:
         meta = read_bytes(os.path.join(entry.path, layout.META))
         files[layout.META] = blob_for(meta)
         texts: dict[str, str] = {}
-        for name, blob in files.items():
-            if blob.size <= MAX_TEXT:
+        left = MAX_TEXTS
+        # Those first without which nothing else is fetched.
+        for name, blob in sorted(files.items(), key=lambda item: item[0] not in NEEDED):
+            if blob.size <= min(MAX_TEXT, left):
+                left -= blob.size
                 data = read_bytes(os.path.join(entry.path, name))
                 if blob_for(data) != blob:
                     raise RecordError(f"{name} is damaged")
