@@ -6,11 +6,12 @@ An entry there is a name, what is appended to the preamble of `conftest.py`, and
 import random
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from support.spoilt import spoilt
+from support.spoilt import EXAMPLE, spoilt
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.loading import load
 from tilusbuild.manifest.model import Manifest
@@ -102,3 +103,17 @@ def test_a_pattern_that_looks_at_everything_is_refused(tmp_path, monkeypatch) ->
     with pytest.raises(InputError, match="looks at more than 3 names in /") as caught:
         load(str(path))
     assert [str(each.place) for each in caught.value.diagnostics] == [f"{path}:4:43"]
+
+
+WRONG = ("x\\u0000.py:f", "a\\u0000b", ".", "../..", "a\\nb", "m +")
+TEXTS = list(re.finditer(r'"[^"\\\n]*"', EXAMPLE))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_each_text_of_the_example_can_be_wrong(
+    wrong: str, load_example: Callable[[str], Manifest]
+) -> None:
+    """Each text in turn is something else: it is taken, or refused, and the loader stands."""
+    for text in TEXTS:
+        with suppress(InputError):
+            load_example(f'{EXAMPLE[: text.start()]}"{wrong}"{EXAMPLE[text.end() :]}')

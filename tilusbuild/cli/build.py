@@ -12,7 +12,7 @@ from tilusbuild.noop import UP_TO_DATE
 from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
-    from tilusbuild.engine.events import Reporter
+    from tilusbuild.report.ci import JUnitReporter
 
 
 class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
@@ -44,12 +44,13 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.builder.noop_record import Invocation
     from tilusbuild.builder.shards import parse_shard
     from tilusbuild.engine.running import BuildConfig
-    from tilusbuild.report.choose import ResultReporter
+    from tilusbuild.errors import input_error
+    from tilusbuild.report.choose import ResultReporter, with_files
 
     if arguments.check:
         return _check(arguments)
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
-    display = options.reporter(arguments)
+    display, junit = options.reporter(arguments), _junit(arguments.junit)
     opened = options.project(arguments, remembered=True)
     with opened as project, options.traced(arguments.trace, project):
         result = build(
@@ -62,13 +63,17 @@ def run(arguments: BuildArgs) -> int:
                 dry_run=arguments.dry_run,
                 verbose=arguments.verbose,
             ),
-            _with_files(display, arguments.junit, project.manifest.root),
+            with_files(
+                display, stderr=sys.stderr, env=os.environ, root=project.manifest.root, junit=junit
+            ),
             dump_ir=project.settings.dump_ir.value,
             invocation=Invocation(arguments.record, arguments.started),
             shard=shard,
         )
     if isinstance(display, ResultReporter):
         display.check()
+    if junit is not None and junit.lost is not None:
+        raise input_error(f"--junit {arguments.junit}: {junit.lost.strerror}")
     return result.summary.exit_status
 
 
@@ -95,14 +100,16 @@ def _check(arguments: BuildArgs) -> int:
     return 0 if what is None else 1
 
 
-def _with_files(display: Reporter, junit: str | None, root: str) -> Reporter:
-    """Return the display, and the reporters that write for other programs."""
+def _junit(path: str | None) -> JUnitReporter | None:
+    """Return the reporter of a JUnit file, if one is wanted. Raises `InputError`."""
+    if path is None:
+        return None
     from tilusbuild.errors import input_error
-    from tilusbuild.report.choose import with_files
+    from tilusbuild.report.ci import JUnitReporter
 
-    if junit is not None and not os.path.isdir(os.path.dirname(os.path.abspath(junit))):
-        raise input_error(f"--junit {junit}: no directory {os.path.dirname(junit)}")
-    return with_files(display, stderr=sys.stderr, env=os.environ, root=root, junit=junit)
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise input_error(f"--junit {path}: no directory {os.path.dirname(path)}")
+    return JUnitReporter(path)
 
 
 VERB = Verb(BuildArgs, run, (CheckLine,))

@@ -338,7 +338,9 @@ def _argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | Non
         return argument_of(name, arg)
     except SignatureError as error:
         _signature_error(checks, path, name, error)
-        return None
+    except ExprError:
+        pass  # of a tensor map's: it is told where the expression stands
+    return None
 
 
 def _signature_error(checks: Checks, path: Path, name: str, error: SignatureError) -> None:

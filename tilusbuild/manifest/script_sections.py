@@ -195,7 +195,7 @@ class TuneSection(Table, frozen=True):
     """How `run` and `tune` call the kernel and check its results."""
 
     ref: Annotated[
-        Annotated[str, Key(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")] | None,
+        Annotated[Text, Key(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")] | None,
         Key(examples=["ref.py:matmul"]),
     ] = None
     """A Python function that takes the arguments and returns the expected outputs:

@@ -7,11 +7,14 @@ cursor gets the live display, anything else plain lines.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.report.plain import PlainReporter
 from tilusbuild.report.terminal import wanted
+
+if TYPE_CHECKING:
+    from tilusbuild.report.ci import JUnitReporter
 
 
 class ResultReporter(CompositeReporter):
@@ -59,15 +62,11 @@ def with_files(
     stderr: TextIO,
     env: Mapping[str, str],
     root: str,
-    junit: str | None = None,
+    junit: JUnitReporter | None = None,
 ) -> Reporter:
     """Return the reporter, and those that write for other programs: a JUnit file when one is
     named, annotations and a summary on GitHub Actions. `root` is the project's directory."""
-    more: list[Reporter] = []
-    if junit is not None:
-        from tilusbuild.report.ci import JUnitReporter
-
-        more.append(JUnitReporter(junit, stderr))
+    more: list[Reporter] = [] if junit is None else [junit]
     if env.get("GITHUB_ACTIONS") == "true":
         from tilusbuild.report.ci import GithubReporter
 

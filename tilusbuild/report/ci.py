@@ -63,11 +63,11 @@ _NOT_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class JUnitReporter(Reporter):
-    """Writes the file at `path` when the build has ended; a failure to is reported on `stderr`."""
+    """Writes the file at `path` when the build has ended; `lost` is why it could not."""
 
-    def __init__(self, path: str, stderr: TextIO) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._stderr = Stream(stderr)
+        self.lost: OSError | None = None
         self._finished: dict[tuple[str, ...], list[Finished]] = {}
 
     def emit(self, event: Event, /) -> None:
@@ -81,7 +81,7 @@ class JUnitReporter(Reporter):
         try:
             write_output(self._path, self.document(summary))
         except OSError as error:
-            self._stderr.write(f"error: cannot write {self._path}: {error.strerror}\n")
+            self.lost = error
 
     def document(self, summary: Summary) -> bytes:
         """Return the file's bytes."""

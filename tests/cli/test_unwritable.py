@@ -1,0 +1,51 @@
+"""What a verb was asked to write and could not: it says so, names it, and its status is not 0."""
+
+import os
+
+import pytest
+
+from support import scale
+from support.project import Project, needs_cxx
+
+FILES = (
+    *(("build", "--junit"), ("build", "--trace"), ("tune", "scale", "--unchecked", "--trace")),
+    *(
+        ("tune", "scale", "--size", "n=64", "--unchecked", "--export"),
+        ("compdb", "-o"),
+        ("report", "--html"),
+    ),
+)
+DIRECTORIES = (
+    *(("render", "-o"), ("package", "--format", "dir", "-o"), ("package", "--format", "oci", "-o")),
+    *(("cache", "export", "--layout", "tilus"), ("cache", "merge", ".cache", "--cache-dir")),
+)
+NO_FILES = (".", "pipe", "no/such/file", "/dev/full", "tilus.toml/x", "loop")
+NO_DIRECTORIES = ("tilus.toml", "pipe", "tilus.toml/x", "/dev/full", "loop")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    needs_cxx()
+    project = Project(tmp_path_factory.mktemp("unwritable"))
+    files = {"tilus.toml": scale.manifest(), "kernels/scale.cu.j2": scale.TEMPLATE}
+    project.write_all({**files, ".git/HEAD": ""}).build()
+    os.mkfifo(project.directory / "pipe")
+    (project.directory / "loop").symlink_to("loop")
+    return project
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        *((words, place) for words in FILES for place in NO_FILES),
+        *((words, place) for words in DIRECTORIES for place in NO_DIRECTORIES),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_written_is_not_a_success(
+    built: Project, words: tuple[str, ...], place: str
+) -> None:
+    ran = built.run(*words, place, status=None)
+    assert ran.status in (1, 2), ran.err
+    assert (place.split("/")[0] or place) in ran.err
+    assert "bug of tilusbuild" not in ran.err
