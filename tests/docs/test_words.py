@@ -1,4 +1,8 @@
-"""The words that docs/glossary.md forbids are in no help, message, docstring, comment or page."""
+"""The words that docs/glossary.md forbids are in no help, message, docstring, comment or page.
+
+Pages have no phrase of `PHRASES` either: each has a plainer form (`You need no …`). Only prose
+counts: no code, no headings. docs/manifest.md is made of docstrings, so it is left out.
+"""
 
 import re
 import tokenize
@@ -20,6 +24,18 @@ PAGES = sorted(
 )
 SOURCES = sorted((ROOT / "tilusbuild").rglob("*.py"))
 LITERALS = ("STRING", "FSTRING_MIDDLE", "COMMENT")
+PROSE = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md")} - {ROOT / "docs" / "manifest.md"})
+PHRASES = re.compile(
+    r"""
+    (?:^|[.:;]\ |\|\ |\*\*)(?:What|Who|Whoever|Whatever)\b(?![^.|]*\?)  # unless it is a question
+    | \b(?:is|are|was|were|be|been|being)\ (?:said|told)\b
+    | \bof\ which\b
+    | \bby\ (?:itself|themselves)\b
+    | (?<!soon\ )(?<!long\ )(?<!far\ )\bas\ (?:it\ is|they\ are)\b
+    | \b(?:do|does|did)\ without\b
+    """,
+    re.VERBOSE,
+)
 
 
 def forbidden() -> tuple[re.Pattern[str], re.Pattern[str]]:
@@ -48,6 +64,15 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string
 
 
+def prose(page: str) -> Iterator[str]:
+    """Yield the paragraphs, list items and table rows of a page, each as one line."""
+    page = re.sub(r"^ *```.*?^ *```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    page = re.sub(r"`[^`]*`", "`…`", page)
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.)(?:\s|-))", page):
+        if not re.match(r"#| {4}", part.strip("\n")):
+            yield " ".join(re.sub(r"^\s*(?:-|\*|\d+\.)\s", "", part).split())
+
+
 @pytest.mark.parametrize("text", ["Nobody is told", "x is no struct"])
 def test_found(text: str) -> None:
     assert TEXT.search(text)
@@ -67,3 +92,39 @@ def test_code() -> None:
 def test_pages(path: Path) -> None:
     text = path.read_text().partition(SECTION)[0]
     assert [found[0] for found in TEXT.finditer(text)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It ends. What remains is retried.",
+        "- Who compiles a program\n  holds its lock.",
+        "| `x` | What it is |",
+        "the files of\nwhich it is made",
+        "A problem is said once.",
+        "Each is compiled by itself.",
+        "The file is copied as it\nis.",
+        "A script does without it.",
+    ],
+)
+def test_a_phrase_is_found(text: str) -> None:
+    assert any(PHRASES.search(part) for part in prose(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## What it is\n\nA package is a list.",
+        "| [Packages](x.md) | What does a package contain, and who reads it? |",
+        "```\nWhat is told by itself\n```",
+        "As soon as it is written, `tool --what is said`.",
+    ],
+)
+def test_a_phrase_is_not_found(text: str) -> None:
+    assert not any(PHRASES.search(part) for part in prose(text))
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_is_plain(path: Path) -> None:
+    found = [part for part in prose(path.read_text()) if PHRASES.search(part)]
+    assert found == []
