@@ -102,6 +102,19 @@ def test_a_header_that_macros_could_name_changes_the_answer_when_it_comes(projec
     assert names(closure(source, roots)) == ["project/include/list.h"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'asm(".incbin \\"own.bin\\"\\n");',
+        '#define S(x) #x\n__asm__(".section x;\\n"\n".incbin \\"" S(own) ".bin\\";\\n");',
+        'asm(".include \\"own.bin\\"");',
+    ],
+)
+def test_files_that_the_assembler_reads_are_in_the_closure(project, roots, text):
+    project.write({"project/include/own.bin": "", "project/include/other.bin": ""})
+    assert names(closure(text, roots)) == ["project/include/own.bin"]
+
+
 def test_what_cannot_be_resolved_is_noted_and_can_be_declared(project, roots):
     project.write({"project/include/impl/a.h": "", "project/include/impl/deep/b.h": ""})
     source = "#include STRINGIFY(impl/NAME.h)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.render.macros import Macros, spells
+from tilusbuild.render.macros import Macros, spelled
 from tilusbuild.render.preprocessor import scan
 
 
@@ -89,12 +89,12 @@ PUT_TOGETHER = [
 ]
 
 
-def macros_of(text):
+def macros_of(text, *asked):
     macros = Macros()
     for directive in scan(text).directives:
         assert directive.startswith("define ")
         macros.define(directive.removeprefix("define "))
-    macros.settle()
+    macros.settle(asked)
     return macros
 
 
@@ -123,7 +123,7 @@ def test_what_names_consist_of_that_macros_make(definitions, call, pieces):
     ],
 )
 def test_what_conditions_ask_for(definitions, condition, names, others):
-    asked = macros_of(definitions).condition(condition)
+    asked = macros_of(definitions, condition).condition(condition)
     assert {include.name for include in asked.names} == names
     assert bool(asked.pieces) == others
 
@@ -134,8 +134,8 @@ def test_conditions_that_ask_for_nothing(condition):
 
 
 @pytest.mark.parametrize(
-    ("name", "spelled"),
-    [("a.h", True), ("a64.h", True), ("b.h", False), ("a", True), ("", True), ("aa.hh", True)],
+    ("name", "is_spelled"),
+    [("a.h", True), ("a64.h", True), ("b.h", False), ("a", True), ("aa.hh", True)],
 )
-def test_names_that_pieces_spell(name, spelled):
-    assert spells(name, ("a", ".", "h")) == spelled
+def test_names_that_pieces_spell(name, is_spelled):
+    assert list(spelled([name], ("a", ".", "h"))) == [name] * is_spelled

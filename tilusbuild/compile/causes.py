@@ -272,6 +272,8 @@ def _diagnoses(line: str, program: Program) -> bool:
     if located := _LOCATED.fullmatch(line):
         if located["file"] in program.ours:
             return False
+        if located["text"].startswith("file not found"):
+            return False  # as, which is given none of the project's files but those that were seen
         if located["how"] in _ERRORS:
             failed = _AND_SYSTEM_ERROR.search(located["text"])
             # A source may say such a thing itself, in an #error or a static_assert.

@@ -39,12 +39,14 @@ from tilusbuild.render.closure import (
     passed,
 )
 from tilusbuild.render.known import KnownClosures
-from tilusbuild.render.macros import Asked, Macros, spells
+from tilusbuild.render.macros import Asked, Macros, spelled
 from tilusbuild.render.preprocessor import Include, Scan, scan
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
+_MAX_NOTES = 3
+"""About names that macros make: a library has hundreds."""
 _EMPTY = sha256_bytes(b"")
 
 
@@ -180,13 +182,12 @@ class Headers:
         read.add(directory)
         if directory not in self._listed:
             self._listed[directory] = names_in(directory)
-        for name in self._listed[directory]:
-            if spells(name, asked.pieces):
-                path = os.path.join(directory, name)
-                if os.path.isdir(path):
-                    yield from self._spelled(path, f"{prefix}{name}/", asked, read, (*around, real))
-                else:
-                    yield prefix + name
+        for name in spelled(self._listed[directory], asked.pieces):
+            path = os.path.join(directory, name)
+            if os.path.isdir(path):
+                yield from self._spelled(path, f"{prefix}{name}/", asked, read, (*around, real))
+            else:
+                yield prefix + name
 
     def is_of_source(self, directory: str) -> bool:
         """Return whether the source is taken to lie in a directory of the copy."""
@@ -271,6 +272,7 @@ class _Search(Struct):
     """Those whose directives are not looked at yet: they are where one asks for a name that macros
     make."""
     asking: dict[tuple[str, File | None], None] = field(default_factory=dict)
+    undetermined: dict[str, File | None] = field(default_factory=dict)
     resolved: set[tuple[Include, File | None]] = field(default_factory=set)
 
     def run(self, extra: Sequence[str]) -> Closure:
@@ -283,6 +285,8 @@ class _Search(Struct):
             if self.queue:
                 file = self.queue.pop()
                 self._follow(file.scan, file)
+        for operand, includer in [*self.undetermined.items()][:_MAX_NOTES]:
+            self._undetermined(operand, includer)
         found = self._kept()
         shared = self.headers.overlap
         return Closure(
@@ -298,7 +302,7 @@ class _Search(Struct):
         for include in found.includes:
             self._find(include, includer)
 
-    def _find(self, include: Include, includer: File | None) -> None:
+    def _find(self, include: Include, includer: File | None, *, sure: bool = True) -> None:
         beyond = includer if includer is not None and not includer.tree else None
         if include.name.startswith("/"):
             if beyond is None:
@@ -313,7 +317,7 @@ class _Search(Struct):
         if beyond:
             self.sought.add(include.name)
         else:
-            if ".." in include.name.split("/"):
+            if sure and ".." in include.name.split("/"):
                 self._leads_out(include, includer, "include-dirs")
             self.external.add(include.name)
         if self.headers.overlap.shadows:
@@ -398,15 +402,16 @@ class _Search(Struct):
                 else:
                     self.asking[(directive, includer)] = None
         self.texts.clear()
-        self.macros.settle()
+        self.macros.settle(directive for directive, _ in self.asking)
         for directive, includer in list(self.asking):
             word, _, rest = directive.partition(" ")
             is_condition = word in ("if", "elif")
             asked = self.macros.condition(rest) if is_condition else self.macros.operand(rest)
             if asked is None:
                 continue
-            if asked.pieces and not is_condition and (includer is None or includer.tree):
-                self._undetermined(rest, includer)
+            named = word in ("include", "include_next", "import", "embed")
+            if asked.pieces and named and (includer is None or includer.tree):
+                self.undetermined.setdefault(rest, includer)
             self._ask(asked, includer, following="_next" in directive)
         return True
 
@@ -414,16 +419,16 @@ class _Search(Struct):
         """Find what a directive can ask for."""
         names = set(asked.names)
         if asked.pieces:
-            spelled, read = self.headers.spelled(asked, includer)
+            possible, read = self.headers.spelled(asked, includer)
             self.probed |= read
-            names.update(Include(name, quoted) for name in spelled for quoted in (True, False))
+            names.update(Include(name, quoted) for name in possible for quoted in (True, False))
             # What a toolkit asks for, it has.
             self.unknown = self.unknown or includer is None or bool(includer.tree)
         for each in names:
             include = each._replace(next=each.next or following)
             if (include, includer) not in self.resolved:
                 self.resolved.add((include, includer))
-                self._find(include, includer)
+                self._find(include, includer, sure=each in asked.names)
 
     def _undetermined(self, operand: str, includer: File | None) -> None:
         self._note(

@@ -2,7 +2,7 @@
 
 No macro is expanded. Whatever compilers make of an operand consists of words that stand in it, or
 in a definition that it can come to, of digits and of blanks: `#` and `##` put words together, and
-`__LINE__` is a number. So each file is taken whose name can be spelled with these (`spells`), in
+`__LINE__` is a number. So each file is taken whose name can be spelled with these (`spelled`), in
 any branch, with any of a macro's definitions. A name that stands in a definition as a whole, where
 nothing is put together, is taken as it is.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tilusbuild.render.preprocessor import ASKS, HAS, HEADER, Include
@@ -71,32 +71,34 @@ class Macros:
         if dollar and name in _spellings([found[1]]):  # NVRTC lets no name have one
             self._known.setdefault(name, {})[_Text(dollar + rest)] = None
 
-    def settle(self) -> None:
-        """Find the macros by which a condition may ask for a header, when all are defined."""
+    def settle(self, directives: Iterable[str]) -> None:
+        """Find the macros by which a condition may ask for a header, when all are defined;
+        `directives` are what is asked about."""
         users: defaultdict[str, set[str]] = defaultdict(set)
-        queue: list[str] = []
+        pastes: set[str] = set()
+        words = {word for each in directives for word in _Text(each).words()}
         for name, texts in self._known.items():
             for text in texts:
                 for word in text.words():
                     users[word].add(name)
-                if ASKS.search(text.body) or _PASTES.search(text.body):
-                    queue.append(name)
-        self._suspects = set(queue)
-        for name in queue:
-            queue += users[name] - self._suspects
-            self._suspects |= users[name]
+                if _PASTES.search(text.body):
+                    pastes.add(name)
+        asks = {name for name, texts in self._known.items() if any(map(_asks, texts))}
+        self._suspects = _with_users(asks, users)
+        # In a vendored library many conditions put words together, and hardly ever to one of these.
+        words |= users.keys()
+        if any(any(spelled([name], words - {name})) for name in self._suspects):
+            self._suspects = _with_users(self._suspects | pastes, users)
         # Those that ask for their own parameter: what they ask for stands where they are called.
-        asks = {"": HAS}
-        for _ in queue:
-            known = len(asks)
-            for name in self._suspects - asks.keys():
-                if any(
-                    _asks_for_parameter(text, "|".join(asks.values())) for text in self._known[name]
-                ):
-                    asks[name] = rf"(?<![\w$]){re.escape(name)}(?![\w$])"
-            if len(asks) == known:
+        patterns = {"": HAS}
+        for _ in self._suspects:
+            before, pattern = len(patterns), "|".join(patterns.values())
+            for name in self._suspects - patterns.keys():
+                if any(_asks_for_parameter(text, pattern) for text in self._known[name]):
+                    patterns[name] = rf"(?<![\w$]){re.escape(name)}(?![\w$])"
+            if len(patterns) == before:
                 break
-        self._asks = re.compile("|".join(asks.values()))
+        self._asks = re.compile("|".join(patterns.values()))
 
     def condition(self, text: str) -> Asked | None:
         """Return what an `#if` can ask for; None if it asks for nothing."""
@@ -161,7 +163,7 @@ class Macros:
                 names |= words & self._known.keys()
             names -= seen
             if pastes and not names:
-                names = {n for n in self._known if n not in seen and spells(n, pieces)}
+                names = {n for n in spelled(self._known, pieces) if n not in seen}
                 pasted |= names
             seen |= names
             queue = [each for name in names for each in self._known[name]]
@@ -175,14 +177,20 @@ class Macros:
         )
 
 
-def spells(name: str, pieces: Iterable[str]) -> bool:
-    """Return whether a name can be put together of pieces, digits and blanks."""
+def spelled(names: Iterable[str], pieces: Iterable[str]) -> Iterator[str]:
+    """Yield the names that can be put together of pieces, digits and blanks."""
+    parts = (*pieces, *_FREE)
+    # Most names are none, and this is a call for each.
+    for name in names:
+        if name.startswith(parts) and name.endswith(parts) and _spells(name, parts):
+            yield name
+
+
+def _spells(name: str, parts: tuple[str, ...]) -> bool:
     ends = {0}
-    for start, character in enumerate(name):
+    for start in range(len(name)):
         if start in ends:
-            if character in _FREE:
-                ends.add(start + 1)
-            ends.update(start + len(piece) for piece in pieces if name.startswith(piece, start))
+            ends.update(start + len(part) for part in parts if name.startswith(part, start))
     return len(name) in ends
 
 
@@ -220,3 +228,15 @@ def _include(found: re.Match[str], following: bool) -> Include:
 def _asks_for_parameter(text: _Text, asks: str) -> bool:
     found = re.finditer(rf"(?:{asks})\s*\(\s*({_WORD})\s*\)", text.body)
     return any(each[1] in text.parameters for each in found)
+
+
+def _asks(text: _Text) -> bool:
+    return ASKS.search(text.body) is not None
+
+
+def _with_users(names: set[str], users: Mapping[str, set[str]]) -> set[str]:
+    """Return macros with those that come to one of them."""
+    queue = list(names)
+    for name in queue:
+        queue += users.get(name, set()) - set(queue)
+    return set(queue)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from tilusbuild.errors import Diagnostic, did_you_mean
+from tilusbuild.render.closure import UNDETERMINED
 from tilusbuild.render.linemap import LineMap, Origin
 
 _SEVERITY = r"(?:catastrophic |fatal )?(?:error|warning|note|remark)"
@@ -221,7 +222,7 @@ def misses_header(log: str) -> bool:
 
 
 def missing_header_help(
-    log: str, notes: Iterable[Diagnostic], *, nvrtc: bool = False, directories: Sequence[str] = ()
+    log: str, notes: Sequence[Diagnostic], *, nvrtc: bool = False, directories: Sequence[str] = ()
 ) -> str:
     """Return lines to append to a compiler's log: "" if no header is missing. `directories` are
     those that the project's headers are searched in.
@@ -235,8 +236,9 @@ def missing_header_help(
     name = found["gcc"] or found["edg"]
     if nvrtc and name in _LIBRARY:
         return _of_the_library(name) + "\n"
-    lines = [note.render() for note in notes] or [_general(name, directories)]
-    return "\n".join(lines) + "\n"
+    certain = [note.render() for note in notes if UNDETERMINED not in note.message]
+    others = [note.render() for note in notes if UNDETERMINED in note.message]
+    return "\n".join([*(certain or [_general(name, directories)]), *others]) + "\n"
 
 
 def _below(directories: Sequence[str]) -> list[str]:

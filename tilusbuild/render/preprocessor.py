@@ -84,6 +84,9 @@ HAS = r"__has_(?:include(?:_next)?|embed)(?:__)?\b"
 ASKS = re.compile(HAS)
 HAS_PLAIN = re.compile(rf"{HAS}[^\S\n]*\(?[^\S\n]*{HEADER}")
 _IS_THERE = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{HAS}")
+_ASSEMBLED = re.compile(r"(?:incbin|\.include[^\S\n]*\\\")((?:[^;]|;(?=[^\n]*\"))*)")
+_UNQUOTED = re.compile(r"(?:\\[ntr]|[\\\"\s])+")
+"""What stands between the words of an assembler's directive in strings."""
 _NUMBERS = re.compile(r"\b\d[\w']*")
 _NUMBER = re.compile(r"(\w+\s+)\d+")
 _TRIGRAPHS = {f"??{a}": b for a, b in zip("=/'()!<>-", "#\\^[]|{}~", strict=True)}
@@ -131,6 +134,9 @@ def _scan(text: str) -> Scan:
     includes: dict[Include, None] = {}
     directives: dict[str, None] = {}
     computed = False
+    for assembled in _ASSEMBLED.finditer(text):
+        computed = True  # of strings, and of macros that stand between them
+        directives[f"incbin {re.sub(_UNQUOTED, ' ', assembled[1])}"] = None
     for match in _directives(text):
         word, rest = match[1], match[2].strip()
         following = "_next" in word or "_next" in rest
