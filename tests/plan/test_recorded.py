@@ -145,6 +145,24 @@ def test_no_word_of_a_stranger_becomes_one_of_a_command(seed: int) -> None:
             assert words_of(found).count(evil) <= words_of(recipe).count(evil)
 
 
+@pytest.mark.parametrize("evil", _EVIL)
+def test_a_stranger_says_no_more_than_a_manifest_may(evil: str) -> None:
+    recipe = make_recipe("cpu")
+    link = LIBRARY_PIPELINES["cpu", "shared"]
+    changes = [
+        replace(recipe, flags=(evil,)),
+        replace(recipe, host_march=evil),
+        replace(recipe, part=PartOptions(evil), pipeline=LIBRARY_PIPELINES["cpu", "object"]),
+    ]
+    if not evil.startswith("."):  # it is a path, and no option
+        changes += [replace(recipe, std=evil)]
+        changes += [replace(recipe, pipeline=link, link=Link("l.so", libs=(evil,)))]
+        changes += [replace(recipe, pipeline=link, link=Link("l.so", rpath=(evil,)))]
+    for changed in changes:
+        with pytest.raises(UnlikeOursError):
+            recorded(*texts(changed, ()))
+
+
 def words_of(recipe: Recipe) -> list[str]:
     """The words of the commands, but for macros: `for_nvcc` has the shell take any as it is."""
     argvs = (("", *step.argv) for step in steps(recipe))

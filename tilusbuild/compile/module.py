@@ -9,6 +9,7 @@ that already holds the bytes it made.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,11 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, to_builtins
+
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import (
     HERE,
     OBJECT,
     PRODUCT,
+    Link,
+    PartOptions,
     Pipeline,
     Recipe,
     Step,
@@ -77,6 +82,45 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         *external_headers,
     ]
     return "\n".join(lines) + "\n"
+
+
+class Given(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What the commands are made of besides the program's texts, as fields of a recipe: a line of
+    JSON in `compile.sh`, of which the program is compiled again without its manifest. It is in no
+    hash: the commands that come of it are."""
+
+    compiler: str
+    std: str
+    flags: tuple[str, ...] = ()
+    defines: tuple[tuple[str, str], ...] = ()
+    roots: tuple[tuple[str, bool], ...] = ()
+    host_march: str | None = None
+    cudart: str = "static"
+    unit: tuple[str, ...] = ()
+    assembled: bool = False
+    part: PartOptions | None = None
+    link: Link | None = None
+
+
+GIVEN = "# given: "
+
+
+def _given(recipe: Recipe) -> str:
+    """Return the recipe's `Given` as a comment, in ASCII."""
+    given = Given(
+        recipe.pipeline.compiler,
+        recipe.std,
+        recipe.flags,
+        recipe.defines,
+        recipe.includes.roots,
+        recipe.host_march,
+        recipe.cudart,
+        recipe.unit,
+        recipe.assembled,
+        None if recipe.part == PartOptions() else recipe.part,
+        recipe.link,
+    )
+    return f"{GIVEN}{json.dumps(to_builtins(given))}\n"
 
 
 def command_lines(recipe: Recipe) -> list[str]:
@@ -215,6 +259,7 @@ def compile_script(
         [
             _HEAD.replace("@TOOLS@", pipeline.script.tools),
             "".join(f"#   {line}\n" for line in toolchain),
+            _given(recipe),
             _START.replace("@UNSET@", _UNSET),
             pipeline.script.start.replace("@SHARED@", launcher),
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),

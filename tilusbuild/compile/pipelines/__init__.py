@@ -23,12 +23,12 @@ def pipeline_for(target: str, form: str, device_compiler: str) -> Pipeline:
     raise LookupError(f"no pipeline compiles {what} for {target} with {device_compiler}")
 
 
-def pipeline_named(name: str, *, nvrtc: bool = False) -> Pipeline | None:
-    """Return a pipeline by its name in `options.txt`. Those that share one differ only in how they
-    compile, not in what they make: by NVRTC, or not."""
+def pipeline_named(name: str, compiler: str | None = None) -> Pipeline | None:
+    """Return a pipeline by its name in `options.txt`. Those that share one differ only in their
+    compiler, not in what they make."""
     every = (*PIPELINES, *LIBRARY_PIPELINES.values())
-    named = [each for each in every if each.name == name]
-    return next((each for each in named if (each.compiler == "NVRTC") == nvrtc), None)
+    named = (each for each in every if each.name == name)
+    return next((each for each in named if compiler in (None, each.compiler)), None)
 
 
 __all__ = [

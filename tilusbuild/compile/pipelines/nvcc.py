@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -70,19 +70,12 @@ def for_nvcc(word: str) -> str:
     return re.sub(r'([\\," ])', r"\\\1", in_shell)
 
 
-def from_nvcc(word: str) -> str:
-    """Return a `-D` word as it was before `for_nvcc`."""
-    if _ARRIVES.fullmatch(word):
-        return word
-    return re.sub(r"\\([\\$`])", r"\1", re.sub(r'\\([\\," ])', r"\1", word))
-
-
-def with_macros(flags: Iterable[str], of_word: Callable[[str], str]) -> Iterator[str]:
-    """Yield flags, with those that define a macro as `of_word` has them."""
+def _defined_for_nvcc(flags: Iterable[str]) -> Iterator[str]:
+    """Yield flags with those that define a macro as `for_nvcc` has them."""
     value = False
     for flag in flags:
         joined = flag.startswith(("-D", *(f"{name}=" for name in _DEFINES)))
-        yield of_word(flag) if value or joined else flag
+        yield for_nvcc(flag) if value or joined else flag
         value = flag in _DEFINES
 
 
@@ -135,7 +128,7 @@ class NvccPipeline(Pipeline):
             self.name_of_source(recipe),
             "-Xptxas",
             "-v",
-            *with_macros(user_flags(recipe), for_nvcc),
+            *_defined_for_nvcc(user_flags(recipe)),
         ]
 
     def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
