@@ -434,7 +434,8 @@ class _Search(Struct):
         self._note(
             Include(operand, quoted=False), includer,
             f"which header {operand} names {UNDETERMINED}",
-            'declare the headers that it can name: headers = ["…/*.h"] in [build] or in the script',
+            "name a header of include-dirs in plain words, or declare those that it can name: "
+            'headers = ["…/*.h"] in [build] or in the script',
         )  # fmt: skip
 
     def _leads_out(self, include: Include, includer: File | None, tree: str) -> None:
