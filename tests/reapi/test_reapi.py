@@ -4,6 +4,7 @@ not do."""
 import hashlib
 import os
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,24 @@ def test_what_may_pass_is_tried_again(double, status, retry) -> None:
     with pytest.raises(RemoteTroubleError, match=status) as caught:
         backend(address).results([Blob("0" * 64, 1)])
     assert caught.value.retry == retry
+    assert "as told" not in str(caught.value)
+    wants = "headers or credential-helper in [remote] of ~/.config" in str(caught.value)
+    assert wants == (status == "PERMISSION_DENIED")
+
+
+def test_where_nobody_listens_grpc_is_not_quoted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(RemoteTroubleError, match="cannot be reached") as caught:
+        backend(f"grpc://127.0.0.1:{port}").results([Blob("0" * 64, 1)])
+    assert "ipv4" not in str(caught.value)
+
+
+def test_a_header_that_cannot_be_sent_is_not_shown(double: tuple[FarmDouble, str]) -> None:
+    _, address = double
+    with pytest.raises(RemoteTroubleError, match="header that cannot be sent") as caught:
+        backend(address, headers={"A": "s3cret\n"}).results([Blob("0" * 64, 1)])
+    assert "s3cret" not in str(caught.value)
 
 
 def test_answers_that_cannot_be_read(double: tuple[FarmDouble, str]) -> None:

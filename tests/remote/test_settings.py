@@ -72,8 +72,8 @@ def test_an_own_directory_for_settings(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[remote]\ncache = 3\n", "config.toml:2:9: error"),
-        ('[remote]\ncahce = "x"\n', 'unknown key "cahce"'),
-        ("[build]\n", 'unknown key "build"'),
+        ('[remote]\ncahce = "x"\n', 'did you mean "cache"'),
+        ("[build]\n", "there is only the table [remote]"),
         ("[remote\n", "config.toml:1"),
         ('[remote]\ncache = "ftp://x"\n', "must begin with one of file://"),
     ],

@@ -61,6 +61,7 @@ def test_a_server_that_refuses(status: int, held: HttpCache, ask: Ask) -> None:
     found = ask(held.address)
     assert (found.hits, len(found.warnings)) == (0, 1)
     assert str(status) in found.warnings[0]
+    assert ("TILUSBUILD_REMOTE_HEADERS" in found.warnings[0]) == (status == 401)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from tilusbuild.manifest.document import Document, read_document, shown_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import KernelSection
+from tilusbuild.manifest.settings import REMOTE_PREFIX, REMOTE_SECRETS, WHERE_SECRETS_ARE
 from tilusbuild.manifest.shape import (
     example_at,
     header,
@@ -309,6 +310,11 @@ def _missing_key(document: Document, path: Path) -> Diagnostic:
 def _unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
     *outer, last = path
     key = str(last)
+    if outer == ["remote"] and key in REMOTE_SECRETS:
+        place = document.key(*path)._replace(text=None)  # it may be one
+        variable = REMOTE_PREFIX + key.upper().replace("-", "_")
+        where = f"[remote] of {WHERE_SECRETS_ARE} has it, or {variable}"
+        return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
     table = table_at(tuple(outer))
     here = list(keys_of(table)) if table else []
     close = difflib.get_close_matches(key, here, n=1, cutoff=0.8)

@@ -348,8 +348,8 @@ def checked_address(value: str) -> str:
     try:
         parts = urlsplit(value)
         port = parts.port
-    except ValueError as error:
-        raise Fault(f"is not an address: {error}", _ADDRESSES) from None
+    except ValueError:  # without its text, which is a part of the value
+        raise Fault("is not an address", _ADDRESSES) from None
     optional = {} if parts.scheme in _SCHEMES else brought("remote backend")
     if parts.scheme not in (*_SCHEMES, *optional):
         every = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *optional))

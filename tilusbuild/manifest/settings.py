@@ -74,6 +74,9 @@ REMOTE_OFF = "off"
 """As an address in the environment: no remote cache, whatever the manifest says."""
 REMOTE_ADDRESSES = ("cache", "executor")
 """The keys of `[remote]` that are addresses."""
+REMOTE_SECRETS = ("headers", "credential-helper", "tls-ca", "tls-certificate", "tls-key")
+"""The keys of `[remote]` that only the user's settings have."""
+WHERE_SECRETS_ARE = "~/.config/tilusbuild/config.toml"
 SWITCH = {"1": True, "true": True, "yes": True, "on": True}
 SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 

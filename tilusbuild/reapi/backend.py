@@ -32,6 +32,7 @@ from tilusbuild.remote.backend import (
     UNTRUSTED,
     Keep,
     RemoteTroubleError,
+    about_credentials,
     contents,
 )
 from tilusbuild.remote.credentials import Credentials
@@ -61,6 +62,17 @@ _OF_RECORDS = json.dumps(
 )
 """Many are asked for at once, and each may come with a record."""
 _PASSING = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL")
+_WORDS = {
+    "DEADLINE_EXCEEDED": "no answer in time",
+    "UNAVAILABLE": "it cannot be reached (UNAVAILABLE)",
+    "INTERNAL": "it is in trouble, or does not speak gRPC (INTERNAL)",
+    "RESOURCE_EXHAUSTED": "it has too much to do, or says too much at once (RESOURCE_EXHAUSTED)",
+    "UNIMPLEMENTED": "it has no such service (UNIMPLEMENTED)",
+    "UNAUTHENTICATED": "it does not know who asks (UNAUTHENTICATED)",
+    "PERMISSION_DENIED": "it does not allow that (PERMISSION_DENIED)",
+    "UNKNOWN": "it is in trouble, or does not speak gRPC (UNKNOWN)",
+}
+"""What a status means, in words. Most of them gRPC gives itself."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MESSAGE),
     ("grpc.service_config", _OF_RECORDS),
@@ -178,7 +190,7 @@ class ReapiBackend:
             answer = parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
             for each in answer.responses:
                 if each.status.code:
-                    why = each.status.message[:200] or f"code {each.status.code}"
+                    why = shown(each.status.message) or f"code {each.status.code}"
                     raise RemoteTroubleError(f"{self._settings.address} takes no blob: {why}")
         for blob in blobs.keys() - set(small):
             self._write(blob, blobs[blob])
@@ -281,12 +293,7 @@ class ReapiBackend:
         request = reapi.ReadRequest(
             resource_name=f"{self._instance}blobs/{blob.digest}/{blob.size}"
         )
-        call = self._method(self._channel.unary_stream, "/google.bytestream.ByteStream/Read")
-        answers = call(
-            request.SerializeToString(),
-            timeout=self._settings.timeout,
-            metadata=self._metadata(),
-        )
+        answers = self.stream("/google.bytestream.ByteStream/Read", request)
         try:
             keep(blob, (parsed(reapi.ReadResponse, data).data for data in answers))
         except grpc.RpcError as error:
@@ -330,17 +337,23 @@ class ReapiBackend:
             raise RemoteTroubleError("closed", retry=False) from None
 
     def trouble(self, error: Any) -> RemoteTroubleError:
-        """Return what an error of gRPC means."""
+        """Return what an error of gRPC means. Its own text is for who knows gRPC: of a server's
+        words the first line is shown."""
         code = error.code().name
-        details = (error.details() or "").partition("\n")[0][:200]
-        why = "no answer in time" if code == "DEADLINE_EXCEEDED" else f"{code}: {details}"
+        details = shown(error.details() or "")
+        why = _WORDS.get(code) or f"it answers {code}{f': {details}' if details else ''}"
         if "CERTIFICATE_VERI" in details:  # …FY_FAILED; gRPC cuts it
             why = UNTRUSTED
         elif self._settings.scheme == "grpcs" and details.endswith("header with status: 400"):
             why += "" if self._settings.tls_certificate else f"; {UNKNOWN_CLIENT}"
-        if code == "UNAUTHENTICATED" and self._settings.withheld:
-            why += "; headers are only for the server that the user's own settings name"
+        if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+            why += f"; {about_credentials(self._settings)}"
         return RemoteTroubleError(f"{self._settings.address}: {why}", retry=code in _PASSING)
+
+
+def shown(text: str) -> str:
+    """Return what a server says, as it can be shown: one line of it."""
+    return "".join(each for each in text.partition("\n")[0][:200] if each.isprintable())
 
 
 def in_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
@@ -377,7 +390,7 @@ def _certificates(settings: RemoteSettings) -> Any:
         try:
             return read_bytes(os.path.expanduser(path))
         except OSError as error:
-            why = f"tls-ca, tls-certificate or tls-key: {path}: {error.strerror}"
+            why = f"tls-ca, tls-certificate or tls-key: {error.strerror}"
             raise RemoteTroubleError(why, retry=False) from None
 
     return grpc.ssl_channel_credentials(

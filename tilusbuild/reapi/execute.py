@@ -29,7 +29,7 @@ from tilusbuild.process.base import (
 from tilusbuild.process.warden import Output
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.actions import Actions
-from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches
+from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches, shown
 from tilusbuild.reapi.operations import (
     InputsAbsentError,
     Operations,
@@ -207,7 +207,7 @@ class RemoteExecutor:
                     there = self._elsewhere(answer, asked - began, ended - asked)
                     return replace(done, elsewhere=there)
                 except InputsAbsentError as error:
-                    absent = str(error).partition("\n")[0][:200]
+                    absent = shown(str(error))
             raise RemoteTroubleError(
                 f"{self._settings.address}: {absent or 'inputs are missing there'}"
             )

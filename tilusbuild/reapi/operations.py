@@ -18,7 +18,7 @@ from msgspec import Struct
 from tilusbuild.engine.events import EXECUTING, QUEUED
 from tilusbuild.process.base import CancelledError
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.backend import V2, ReapiBackend, parsed
+from tilusbuild.reapi.backend import V2, ReapiBackend, parsed, shown
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -192,7 +192,7 @@ def worker_name(name: str) -> str:
 
 def said(status: reapi.Status) -> str:
     """Return what a server says is wrong: one line of it."""
-    return status.message.partition("\n")[0][:200] or f"code {status.code}"
+    return shown(status.message) or f"code {status.code}"
 
 
 def _is(message: reapi.Any, name: str) -> bool:

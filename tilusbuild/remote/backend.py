@@ -16,12 +16,14 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
+from tilusbuild.manifest.settings import REMOTE_PREFIX, WHERE_SECRETS_ARE
 from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings, not_installed
 from tilusbuild.rooms import brought, load
 
 UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as tls-ca"
 UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
+_OF_USER = f"headers or credential-helper in [remote] of {WHERE_SECRETS_ARE}"
 _ATTEMPTS = 3
 _PAUSE = 0.1
 """Seconds before the second attempt; four times as many before the third."""
@@ -37,6 +39,15 @@ class RemoteTroubleError(Exception):
         super().__init__(message)
         self.retry = retry
         """Whether the same request may well succeed in a moment."""
+
+
+def about_credentials(settings: RemoteSettings) -> str:
+    """Return what would be right where a server wants other credentials."""
+    if settings.withheld:
+        return "headers are only for the server that the user's own settings name"
+    if settings.headers or settings.credential_helper:
+        return f"it does not take those of {_OF_USER}"
+    return f"it wants credentials: {_OF_USER}, or {REMOTE_PREFIX}HEADERS"
 
 
 Keep: TypeAlias = Callable[[Blob, Iterable[bytes]], None]

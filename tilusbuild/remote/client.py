@@ -197,7 +197,9 @@ class RemoteCache:
                 pass
             except Exception as error:
                 # Whatever is wrong with us, or with the disk: the build has compilers.
-                self._asking.open(f"{type(error).__name__}: {error}")
+                # A library's text is not shown: it may have the headers in it.
+                more = f": {error}" if isinstance(error, OSError) else ""
+                self._asking.open(f"{type(error).__name__}{more}")
             for program in unanswered:
                 self._listen(RemoteAnswered(program, None))
 

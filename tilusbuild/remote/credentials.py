@@ -34,14 +34,20 @@ class Credentials:
         """By `time.time`; None: for ever."""
 
     def headers(self) -> dict[str, str]:
-        """Return the headers. Raises `RemoteTroubleError` without the helper's answer."""
-        helper = self._settings.credential_helper
-        if helper is None:
-            return dict(self._settings.headers)
-        with self._guard:
-            if self._until is not None and time.time() >= self._until - _EARLY:
-                self._of_helper, self._until = _ask(helper, self._settings.address)
-            return {**self._settings.headers, **self._of_helper}
+        """Return the headers. Raises `RemoteTroubleError` without the helper's answer, and for what
+        cannot be sent."""
+        found = dict(self._settings.headers)
+        if (helper := self._settings.credential_helper) is not None:
+            with self._guard:
+                if self._until is not None and time.time() >= self._until - _EARLY:
+                    self._of_helper, self._until = _ask(helper, self._settings.address)
+                found |= self._of_helper
+        if not all(
+            text.isascii() and text.isprintable() for each in found.items() for text in each
+        ):
+            why = f"{self._settings.address}: a header that cannot be sent"
+            raise RemoteTroubleError(why, retry=False)
+        return found
 
 
 def _ask(helper: str, address: str) -> tuple[dict[str, str], float | None]:
@@ -56,24 +62,22 @@ def _ask(helper: str, address: str) -> tuple[dict[str, str], float | None]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         why = getattr(error, "strerror", None) or f"no answer in {_PATIENCE:g} s"
-        raise _trouble(helper, why) from None
+        raise _trouble(why) from None
     if ended.returncode:
-        raise _trouble(helper, f"it ended with status {ended.returncode}")
+        raise _trouble(f"it ended with status {ended.returncode}")
     try:
         return _parsed(json.loads(ended.stdout))
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise _trouble(helper, "its answer is not of the protocol") from None
+        raise _trouble("its answer is not of the protocol") from None
 
 
 def _parsed(answer: Any) -> tuple[dict[str, str], float | None]:
     headers = {name: ", ".join(values) for name, values in answer.get("headers", {}).items()}
-    if any("\n" in text or "\r" in text for each in headers.items() for text in each):
-        raise ValueError("a header of several lines")
     expires = answer.get("expires")
     if expires is None:
         return headers, None
     return headers, datetime.fromisoformat(expires.replace("Z", "+00:00")).timestamp()
 
 
-def _trouble(helper: str, why: str) -> RemoteTroubleError:
-    return RemoteTroubleError(f"credential helper {helper}: {why}", retry=False)
+def _trouble(why: str) -> RemoteTroubleError:
+    return RemoteTroubleError(f"the credential helper: {why}", retry=False)

@@ -26,7 +26,13 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, IncompleteRead
 
 from tilusbuild._version import __version__
-from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, Keep, RemoteTroubleError
+from tilusbuild.remote.backend import (
+    UNKNOWN_CLIENT,
+    UNTRUSTED,
+    Keep,
+    RemoteTroubleError,
+    about_credentials,
+)
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.line import Lines, SecureLine
 from tilusbuild.remote.record import MAX_RECORD, Blob
@@ -120,8 +126,8 @@ class HttpBackend:
 
     def _refused(self, method: str, status: int) -> RemoteTroubleError:
         message = f"{self._settings.address} answers {method} with status {status}"
-        if status in (401, 403) and self._settings.withheld:
-            message += "; headers are only for the server that the user's own settings name"
+        if status in (401, 403):
+            message += f"; {about_credentials(self._settings)}"
         is_secure = isinstance(self._pool, _SecurePool)
         if status == 400 and is_secure and self._settings.tls_certificate is None:
             message += f"; {UNKNOWN_CLIENT}"

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tilusbuild.errors import Diagnostic, InputError, input_error
-from tilusbuild.manifest.document import read_document
+from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
+from tilusbuild.manifest.document import read_document, shown_path
 from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
-from tilusbuild.manifest.table import NOTHING, Entries, Text, checked
+from tilusbuild.manifest.table import NOTHING, Entries, Fault, Text, checked
 
 
 class UserRemote(RemoteSection, frozen=True):
@@ -30,34 +30,54 @@ class UserRemote(RemoteSection, frozen=True):
 
 
 def of_user(path: str) -> dict[str, Any]:
-    """Return what the user's settings have. Raises `InputError`."""
-    document = read_document(path)
-    others = [
-        Diagnostic(f'unknown key "{key}"', document.key(key), "there is only the table [remote]")
-        for key in document.data
-        if key != "remote"
-    ]
-    if others:
-        raise InputError(*others)
+    """Return what the user's settings have. Raises `InputError`, which names places and keys that
+    are known, and says nothing else of what is in the file: a mistake is where a secret may be."""
     try:
-        table = checked(UserRemote, document.data.get("remote", {}))
+        document = read_document(path)
+        given = document.data
+    except InputError as error:
+        raise InputError(*map(_unseen, error.diagnostics)) from None
+    except RecursionError:
+        raise input_error("is nested too deeply", place=Place(shown_path(path))) from None
+    remote = given.pop("remote", {})
+    if given:
+        hint = "there is only the table [remote]"
+        places = [_bare(document.key(key)) for key in given]
+        raise InputError(*(Diagnostic("an unknown key", place, hint) for place in places))
+    try:
+        return dict(checked(UserRemote, remote).given)
     except ValidationError as error:
         raise InputError(
             *(
-                Diagnostic(_said(each), document.value("remote", *each["loc"]))
+                Diagnostic(said, _bare(document.value("remote", *each["loc"])), hint)
                 for each in error.errors(include_url=False)
+                for said, hint in [_said(each)]
             )
         ) from None
-    return dict(table.given)
 
 
-def _said(detail: Any) -> str:
-    name = ".".join(map(str, detail["loc"])) or "remote"
+def _unseen(found: Diagnostic) -> Diagnostic:
+    """Return what is wrong with a text that cannot be read, without a word of it."""
+    place = found.place or Place("")
+    if place.line is None:
+        return Diagnostic(found.message, place)
+    hint = "a string that is not closed or has no quotes, perhaps; the line is not shown"
+    return Diagnostic("not TOML, or not UTF-8", _bare(place), hint)
+
+
+def _bare(place: Place) -> Place:
+    return Place(place.path, place.line, place.column)
+
+
+def _said(detail: Any) -> tuple[str, str | None]:
+    """Return what is wrong, with the names of our own keys only, and a hint."""
+    key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
-        return f'unknown key "{name}" in [remote]'
+        return "an unknown key in [remote]", did_you_mean(key, UserRemote.fields_by_key())
     if detail["type"] == "value_error":
-        return f'"{name}" {detail["ctx"]["error"].message}'
-    return f'"{name}" is wrong: {detail["msg"]}'
+        error: Fault = detail["ctx"]["error"]
+        return f'"{key}" {error.message}', error.hint
+    return f'"{key}" is wrong: {detail["msg"]}', None
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -72,13 +92,16 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     except ValidationError as error:
         raise InputError(
             *(
-                Diagnostic(
-                    f"{REMOTE_PREFIX}{str(each['loc'][0]).upper().replace('-', '_')}: {_said(each)}"
-                )
+                Diagnostic(f"{_variable(each)}: {said}", hint=hint)
                 for each in error.errors(include_url=False)
+                for said, hint in [_said(each)]
             )
         ) from None
     return dict(table.given) | off
+
+
+def _variable(detail: Any) -> str:
+    return REMOTE_PREFIX + str(detail["loc"][0]).upper().replace("-", "_")
 
 
 def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -92,7 +115,7 @@ def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
         value: Any = text
         if name == "write":
             if (value := SWITCH.get(text.lower())) is None:
-                raise input_error(f'{variable} must be 1 or 0, not "{text}"')
+                raise input_error(f"{variable} must be 1 or 0")
         elif name == "headers":
             value = dict(_header(variable, line) for line in text.splitlines() if line.strip())
         elif name == "properties":

@@ -1,0 +1,208 @@
+"""No mistake in the user's settings shows what is in them: broken in every way, with a canary in
+the place of each secret, and held against all that is written anywhere.
+
+`SECRET_SEEDS=5000` tries so many files; each tenth is given to a verb.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from support.project import NewProject
+from tilusbuild.cli.main import main
+from tilusbuild.errors import InputError
+from tilusbuild.remote.settings import decide
+
+CANARY = "c4n4ry"
+TEXT = (
+    f"""\
+[remote]
+cache = "http://127.0.0.1:9/kernels"
+timeout = "1s"
+headers = {{ Authorization = "Bearer {CANARY}A==", "X-Key" = '{CANARY}B' }}
+credential-helper = "/{CANARY}C"
+tls-key = """
+    f"""'''
+-----BEGIN {CANARY}D
+{CANARY}E
+'''
+tls-certificate = "{CANARY}F"
+instance = "ours"
+jobs = 8
+"""
+)
+WORDS = ("headers", "cache", "timeout", "credential-helper", "[remote]", "remote", "Bearer")
+
+
+def cut(text: str, random: Random) -> str:
+    return text[: random.randrange(len(text))]
+
+
+def without_a_character(text: str, random: Random) -> str:
+    at = random.choice([n for n, each in enumerate(text) if each in "\"'{}[]=,\n:/-"])
+    return text[:at] + text[at + 1 :]
+
+
+def without_a_letter(text: str, random: Random) -> str:
+    word = random.choice(WORDS)
+    at = text.find(word) + random.randrange(len(word))
+    return text[:at] + text[at + 1 :]
+
+
+def with_a_character(text: str, random: Random) -> str:
+    at = random.randrange(len(text))
+    return text[:at] + random.choice("\"'{}[]=,\n\\#\0\x1b\u00e9x7") + text[at:]
+
+
+def with_a_line_twice(text: str, random: Random) -> str:
+    lines = text.splitlines(keepends=True)
+    lines.insert(random.randrange(len(lines)), random.choice(lines))
+    return "".join(lines)
+
+
+def with_values_exchanged(text: str, random: Random) -> str:
+    first, second = random.sample([f"{CANARY}{each}" for each in "ABCDEF"] + ["ours", "8", "1s"], 2)
+    return text.replace(first, "\n").replace(second, first).replace("\n", second, 1)
+
+
+def with_keys_of_secrets(text: str, random: Random) -> str:
+    """Where the equals sign is on the wrong side of the word."""
+    return text.replace(random.choice(WORDS), f"{CANARY}{random.choice('XYZ')}", 1)
+
+
+def nested(text: str, random: Random) -> str:
+    depth = random.choice((5, 2000))
+    return text + f"{CANARY}k = " + "[" * depth + f'"{CANARY}"' + "]" * depth + "\n"
+
+
+def of_another_kind(text: str, random: Random) -> str:
+    value = random.choice(
+        ("3", "true", "[1]", f'["{CANARY}"]', f'{{ a = "{CANARY}" }}', "2020-01-01")
+    )
+    lines = text.splitlines(keepends=True)
+    at = random.choice(
+        [n for n, line in enumerate(lines) if " = " in line and "tls-key" not in line]
+    )
+    return "".join([*lines[:at], f"{lines[at].split(' = ')[0]} = {value}\n", *lines[at + 1 :]])
+
+
+WAYS: tuple[Callable[[str, Random], str], ...] = (
+    cut,
+    without_a_character,
+    without_a_letter,
+    with_a_character,
+    with_a_line_twice,
+    with_values_exchanged,
+    with_keys_of_secrets,
+    nested,
+    of_another_kind,
+)
+
+
+def broken(seed: int) -> bytes:
+    random = Random(seed)
+    text = TEXT
+    for _ in range(random.choice((1, 1, 2, 3))):
+        with suppress(IndexError, ValueError):  # there is not enough left to break
+            text = random.choice(WAYS)(text, random)
+    encoding = random.choice(("utf-8",) * 6 + ("utf-16", "latin-1"))
+    return text.encode(encoding, "replace")
+
+
+def home_with(root: Path, content: bytes) -> str:
+    path = root / ".config" / "tilusbuild" / "config.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return str(root)
+
+
+def test_what_is_said_of_a_mistake(tmp_path: Path) -> None:
+    mistakes = 0
+    for seed in range(int(os.environ.get("SECRET_SEEDS", "600"))):
+        content = broken(seed)
+        try:
+            decide(None, {"HOME": home_with(tmp_path, content)})
+        except InputError as error:
+            mistakes += 1
+            said = f"{error} {error.args!r} {error.diagnostics!r} {error.__cause__!r}"
+            assert CANARY not in said, (seed, said)
+            assert "config.toml" in said
+    assert mistakes > 300
+
+
+def test_each_key_in_the_environment(tmp_path: Path) -> None:
+    for name in (
+        "WRITE",
+        "TIMEOUT",
+        "JOBS",
+        "VERIFY",
+        "HEADERS",
+        "PROPERTIES",
+        "CACHE",
+        "EXECUTOR",
+    ):
+        for value in (CANARY, f"http://h:{CANARY}", f"https://u:{CANARY}@h", f"https://[{CANARY}"):
+            if name == "HEADERS" and value != CANARY:
+                continue  # these are some
+            with pytest.raises(InputError) as caught:
+                decide(None, {f"TILUSBUILD_REMOTE_{name}": value, "HOME": str(tmp_path)})
+            assert CANARY not in f"{caught.value} {caught.value.diagnostics!r}", (name, value)
+            assert f"TILUSBUILD_REMOTE_{name}" in str(caught.value)
+
+
+VERBS = (
+    ("plan",),
+    ("build", "-v"),
+    ("build", "--json"),
+    ("doctor", "-v"),
+    ("doctor", "--json"),
+    ("cache", "pull"),
+    ("explain", "--json"),
+)
+
+
+def test_what_verbs_write(
+    new_user: NewProject,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    user = new_user("off")
+    home = tmp_path / "home"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(home))
+    for name in [name for name in os.environ if name.startswith("TILUSBUILD_REMOTE")]:
+        monkeypatch.delenv(name)
+    failed = 0
+    for number, seed in enumerate(range(0, int(os.environ.get("SECRET_SEEDS", "210")), 10)):
+        home_with(home, broken(seed) if number else TEXT.encode())
+        verb = VERBS[(number + 1) % len(VERBS)]
+        failed += main(["-C", str(user.directory), *verb]) != 0
+        said = capfd.readouterr()
+        assert CANARY not in said.out + said.err, (seed, verb, said)
+        assert "bug of tilusbuild" not in said.err, (seed, verb, said)
+        if "--json" in verb:
+            assert all(isinstance(json.loads(line), dict) for line in said.out.splitlines())
+    assert failed
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents]
+    assert any(user.cache in path.parents for path in written)
+    for path in written:
+        assert CANARY.encode() not in path.read_bytes(), path
+
+
+def test_a_manifest_with_a_secret_names_the_users_settings(new_user: NewProject) -> None:
+    user = new_user("off")
+    path = user.directory / "tilus.toml"
+    for key, value in (("headers", f'{{ A = "{CANARY}" }}'), ("tls-key", f'"{CANARY}"')):
+        path.write_text(f"{path.read_text().partition('[remote]')[0]}[remote]\n{key} = {value}\n")
+        said = user.run("plan", status=2).err
+        assert f'a manifest cannot hold "{key}"' in said
+        assert "~/.config/tilusbuild/config.toml" in said
+        assert CANARY not in said
