@@ -52,3 +52,34 @@ def load(named: str) -> Any:
     module, _, attribute = named.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
+
+
+_DISTRIBUTIONS = {
+    "cyclonedx": "cyclonedx-python-lib",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "tvm_ffi": "apache-tvm-ffi",
+}
+"""Packages whose modules have another name."""
+
+
+def missing_package(module: str | None) -> tuple[str, str]:
+    """Return which package has a module that is not installed, and the command that brings it: with
+    all of tilusbuild's requirements, or those of the extra that it is of."""
+    import re
+    from importlib import metadata
+
+    top = (module or "").partition(".")[0]
+    wanted = _DISTRIBUTIONS.get(top, top).lower().replace("_", "-")
+    try:
+        declared = metadata.requires("tilusbuild") or []
+    except metadata.PackageNotFoundError:
+        declared = []
+    extra = ""
+    for line in (each for each in declared if "'dev'" not in each.replace('"', "'")):
+        name = re.split(r"[^\w.-]", line)[0].lower().replace("_", "-")
+        if name == wanted:
+            marked = re.search(r"extra == ['\"](\w+)", line)
+            extra = f"[{marked[1]}]" if marked else ""
+            break
+    return wanted, f"python -m pip install 'tilusbuild{extra}'"

@@ -295,3 +295,11 @@ def test_integers_are_compared_as_whole_numbers() -> None:
     got, want = struct.pack("<q", 2**62 + 1), struct.pack("<q", 2**62)
     _, mismatch = elements.compare("y", (1,), got, "i64", want, "i64", 0.5, 0.5)
     assert mismatch is not None
+
+
+@pytest.mark.parametrize("want", [np.float32(1), np.ones(1), np.ones((1, 4)), np.ones((3, 1))])
+def test_a_reference_has_the_shape_of_its_output(want: Any) -> None:
+    """One number, or one row, is not taken for all elements."""
+    with pytest.raises(InputError, match="the output has"):
+        prepare.expected("f32", (3, 4), want)
+    assert prepare.expected("f32", (1,), np.float32(2)).tolist() == [2]

@@ -13,12 +13,10 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import re
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from importlib import metadata
 from typing import ClassVar
 
 from msgspec import Struct
@@ -26,6 +24,7 @@ from msgspec import Struct
 from tilusbuild._version import __version__
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.rooms import missing_package
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.shortage import PROCESSES, Shortage, shortage_of
@@ -106,11 +105,9 @@ def answer(error: Exception, words: list[str]) -> int:
     if isinstance(error, ModuleNotFoundError) and _comes_with_python(error.name):
         # Without descriptors, importlib takes a directory that it cannot list for an empty one.
         return _machine(f"{error}, which comes with Python: its files cannot be read")
-    if isinstance(error, ModuleNotFoundError) and (missing := _dependency(error.name)):
-        return _machine(
-            f"{missing} is not installed, without which tilusbuild does not run",
-            f"python -m pip install '{missing}'",
-        )
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tilusbuild"):
+        package, command = missing_package(error.name)
+        return _machine(f"{package} is not installed, without which this does not run", command)
     if isinstance(error, (CorruptFileError, LoadError)):
         return _machine(str(error))
     return _internal(error, words)
@@ -118,22 +115,6 @@ def answer(error: Exception, words: list[str]) -> int:
 
 def _comes_with_python(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] in sys.stdlib_module_names
-
-
-def _dependency(module: str | None) -> str | None:
-    """Return the requirement, as tilusbuild declares it, that has a module; None for any other."""
-    name = (module or "").partition(".")[0]
-    try:
-        declared = metadata.requires("tilusbuild") or []
-    except metadata.PackageNotFoundError:
-        return None
-    required = (each.partition(";")[0].strip() for each in declared if "extra ==" not in each)
-    return next((r for r in required if name in _modules(re.split(r"[^\w.-]", r)[0])), None)
-
-
-def _modules(distribution: str) -> tuple[str, str]:
-    name = distribution.lower().replace("-", "_")
-    return name, name.removeprefix("apache_")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

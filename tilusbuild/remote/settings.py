@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX
+from tilusbuild.rooms import missing_package
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from tilusbuild.manifest.sections import RemoteSection
-
-INSTALL = "pip install 'tilusbuild[remote]'"
-"""What brings the libraries of the protocols."""
 
 
 _SECRETS = ("headers", "tls_certificate", "tls_key")
@@ -65,7 +63,7 @@ class RemoteSettings(Struct, frozen=True):
 
 def not_installed(error: ImportError) -> str:
     """Return in words which library of a protocol is missing, and what brings it."""
-    return f"{error.name} is not installed: {INSTALL}"
+    return "{} is not installed: {}".format(*missing_package(error.name))
 
 
 def user_file(environment: Mapping[str, str]) -> str | None:

@@ -1,0 +1,69 @@
+"""Each package taken away in turn: `--help` is no bug, and what is missing has a remedy."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tilusbuild.cli.parser import VERBS
+from tilusbuild.rooms import missing_package
+
+OPTIONAL = ("grpc", "google", "cryptography", "cyclonedx", "sigstore", "rfc8785", "rich", "urllib3")
+REQUIRED = ("jinja2", "numpy", "zstandard", "watchdog")
+
+
+_DRIVER = """
+import os, sys
+package, *verbs = sys.argv[1:]
+
+class Without:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+for verb in verbs:
+    child = os.fork()
+    if child == 0:
+        os.dup2(1, 2)
+        from tilusbuild.cli.main import main
+        sys.exit(main([verb, "--help"]))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(1, f"\\0{verb} {status}\\0".encode())
+"""
+
+
+@pytest.mark.parametrize("package", [*OPTIONAL, *REQUIRED])
+def test_help_needs_no_optional_package(package: str) -> None:
+    command = [sys.executable, "-c", _DRIVER, package, *VERBS]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    parts = said.split("\0")
+    ended = {part.rpartition(" ")[0]: (part.rpartition(" ")[2], out) for out, part in pairs(parts)}
+    assert ended.keys() == VERBS.keys()
+    for verb, (status, out) in ended.items():
+        assert "this is a bug of" not in out, (verb, out)
+        if package in OPTIONAL:
+            assert status == "0", (verb, out)
+        elif status != "0":
+            assert f"{package} is not installed" in out
+            assert "python -m pip install 'tilusbuild" in out
+
+
+def pairs(parts: list[str]) -> list[tuple[str, str]]:
+    """What was printed, with the verb and the status that follow it."""
+    return list(zip(parts[::2], parts[1::2], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("google.protobuf", "protobuf", "[remote]"),
+        ("grpc", "grpcio", "[remote]"),
+        ("cryptography", "cryptography", "[sign]"),
+        ("cyclonedx.model", "cyclonedx-python-lib", "[sign]"),
+        ("tvm_ffi", "apache-tvm-ffi", ""),
+        ("somebodys", "somebodys", ""),
+    ],
+)
+def test_the_extra_is_named(module: str, package: str, extra: str) -> None:
+    assert missing_package(module) == (package, f"python -m pip install 'tilusbuild{extra}'")
