@@ -1,0 +1,115 @@
+"""A server that lies, under every verb that talks to a remote: none takes longer than it takes
+without one, the time-out and a second, nor much memory. The slow test prints all of it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.lying_server import KINDS, lying
+from support.project import NewProject, Project
+from tilusbuild.cli.main import main
+
+TIMEOUT = 1.0
+MAX_MEMORY = 150 << 10
+"""KiB that a verb may add to this process, which is a server, too."""
+VERBS = {
+    "plan": ("plan",),
+    "build": ("build",),
+    "pull": ("cache", "pull"),
+    "push": ("cache", "push"),
+    "doctor": ("doctor",),
+    "explain": ("explain",),
+}
+SAMPLE = ("drips: trailers", "floods: interim answers", "a record of 4 GiB")
+Run = Callable[[Project, str, str, Path], tuple[float, int, int]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """run(user, verb, address, cache) returns seconds, the exit status and KiB of memory. It is run
+    in this process: on a busy machine the start of another takes longer than all else."""
+
+    def ran(user: Project, verb: str, address: str, cache: Path) -> tuple[float, int, int]:
+        given = {
+            **user.environment,
+            "TILUSBUILD_REMOTE_CACHE": address,
+            "TILUSBUILD_REMOTE_TIMEOUT": f"{TIMEOUT}s",
+            "TILUSBUILD_REMOTE_CONNECT_TIMEOUT": f"{TIMEOUT}s",
+            "TILUSBUILD_REMOTE_PATIENCE": "100s",
+            "TILUSBUILD_CACHE_DIR": str(cache),
+        }
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began = time.monotonic()
+        status = main(["-C", str(user.directory), *VERBS[verb]])
+        seconds = time.monotonic() - began
+        return seconds, status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    return ran
+
+
+def tried(run: Run, user: Project, verb: str, kind: str, root: Path, alone: float) -> str:
+    """Run a verb against a kind of server; return a row of the table."""
+    cache = root / f"{verb}-{kind.replace(' ', '-')}"
+    if verb in ("push", "explain"):
+        shutil.copytree(user.cache, cache, symlinks=True)
+    with lying(kind) as address:
+        seconds, status, memory = run(user, verb, address, cache)
+    shutil.rmtree(cache, ignore_errors=True)
+    over = seconds - alone - TIMEOUT
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    row = (
+        f"{verb:8} {kind:28} {seconds:6.2f} s ({over:+.2f}) {memory >> 10:+4} MiB  status {status}"
+    )
+    # A busy machine takes longer for all.
+    assert over <= 1.0 + alone * load, row
+    assert memory < MAX_MEMORY, row
+    assert status in ((0, 1) if verb in ("pull", "push") else (0,)), row
+    return row
+
+
+def alone(run: Run, user: Project, verb: str, root: Path) -> float:
+    """Return the seconds of a verb without a remote; pull and push do not work, and take as
+    plan."""
+    same = "plan" if verb in ("pull", "push") else verb
+    return min(run(user, same, "off", root / f"alone-{verb}-{n}")[0] for n in range(2))
+
+
+@pytest.mark.parametrize("verb", ["plan", "pull"])
+def test_a_sample_of_lies(verb: str, run: Run, new_user: NewProject, tmp_path: Path) -> None:
+    user = new_user("off")
+    usual = alone(run, user, verb, tmp_path)
+    for kind in SAMPLE:
+        tried(run, user, verb, kind, tmp_path, usual)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_lie(
+    verb: str,
+    run: Run,
+    new_user: NewProject,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    user = new_user("off")
+    user.build()
+    usual = alone(run, user, verb, tmp_path)
+    rows = [f"{verb} without a remote: {usual:.2f} s"]
+    wrong = []
+    for kind in KINDS:
+        try:
+            rows.append(tried(run, user, verb, kind, tmp_path, usual))
+        except AssertionError as error:
+            wrong.append(str(error))
+    with capsys.disabled():
+        print("\n", *rows, *wrong, sep="\n", flush=True)
+    assert not wrong
