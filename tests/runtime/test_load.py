@@ -60,6 +60,8 @@ def test_mistakes_in_a_call_are_named(built: Marks) -> None:
         kernel(x, kk=5)
     with pytest.raises(TypeError, match="4 were given"):
         kernel(x, x, 1, 2)
+    with pytest.raises(TypeError, match="5 were given"):
+        kernel(x, x, 1, 2, k=5)
     with pytest.raises(TypeError, match="expected f64"):
         kernel(x, np.ones((2, 6), "float32"), 5)
     with pytest.raises(ValueError, match="shape"):

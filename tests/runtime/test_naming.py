@@ -10,6 +10,7 @@ from tilusbuild.runtime.naming import (
     Name,
     instance_name,
     joined,
+    listed,
     means,
     parse_name,
     program_name,
@@ -80,3 +81,9 @@ def test_a_target_of_its_own_word_belongs_to_the_name_before() -> None:
     targets = {"cpu", "h100"}
     assert joined(["a/1", "h100", "b", "c", "cpu"], targets) == ["a/1 h100", "b", "c cpu"]
     assert joined(["cpu", "cpu"], targets) == ["cpu", "cpu"]
+
+
+def test_a_hint_lists_a_dozen_and_counts_the_rest() -> None:
+    lines = [f"script{number}" for number in range(14)]
+    assert listed([*lines, *lines]).splitlines() == [*lines[:12], "and 2 more"]
+    assert listed(lines[:12]).splitlines() == lines[:12]

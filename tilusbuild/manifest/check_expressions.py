@@ -339,7 +339,7 @@ def _argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | Non
     except SignatureError as error:
         _signature_error(checks, path, name, error)
     except ExprError:
-        pass  # of a tensor map's: it is told where the expression stands
+        pass  # of a tensor map's: its own place says so
     return None
 
 
