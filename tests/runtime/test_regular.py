@@ -52,7 +52,9 @@ IN_OURS = {
     "compile/declared.py",
     "compile/program.py",
     "dispatch/dispatcher.py",
+    "package/rebuild.py",
     "reapi/execute.py",
+    "remote/arriving.py",
     "tune/bench/work.py",
     "tune/prepare.py",
 }

@@ -39,7 +39,7 @@ from tilusbuild.remote.record import (
     decode_listing,
     key,
 )
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.status import RECORDED, Compiled, Status
 
 _MAX_LOG = 16 << 20
@@ -262,7 +262,7 @@ def _check_sizes(arrival: _Arrival) -> None:
 
 
 def _mapped(path: str) -> bytes:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         if not os.fstat(file.fileno()).st_size:
             return b""
         mapped: Any = _Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
