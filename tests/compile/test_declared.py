@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from support.processes import run_to_end
 from support.recipes import make_recipe, make_toolchain
@@ -59,6 +60,18 @@ def recipe_of(kinds: list[str], parameters: list[str], *, hidden: bool):
         f'#include <cstddef>\n#include <cstdint>\n{head}extern "C" void saxpy({written}) {{}}\n'
     )
     return make_recipe("cpu", arguments=arguments, out=(), source=source)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_an_output_can_be_written(hidden: bool, tmp_path) -> None:
+    for kind, spellings in SPELLINGS.items():
+        for spelling in spellings if "*" in kind else ():
+            recipe = recipe_of([kind], [spelling], hidden=hidden)
+            signature = replace(recipe.signature.arguments[0], out=True)
+            arguments = (signature, *recipe.signature.arguments[1:])
+            recipe = replace(recipe, signature=replace(recipe.signature, arguments=arguments))
+            said = refused(recipe, tmp_path)
+            assert (said is not None) == spelling.startswith("const"), (spelling, said)
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -4,7 +4,7 @@ The launcher calls the function by the declared types, and C linkage has no type
 few, or two in another order, would link and then compute nonsense. So the function's type is
 compared with the declaration by a unit of its own, which is never linked and in no identity.
 Compared is what a call passes: sizes, integer or not, what pointers point to as far as C has a name
-for it. `const`, signs and names of equal types are the author's.
+for it, and that an output can be written. Signs and names of equal types are the author's.
 
 Where the parameters are written in C's own types the unit holds the declaration alone: schedules
 share it, and it is compiled once. Otherwise it includes the source. A unit that does not compile
@@ -73,8 +73,16 @@ template <class G, class W> struct tl_fits<G *, W *> {{
       !named ||
       (tl_size<T, named>::value == sizeof(W) && tl_traits<T>::kind == tl_traits<W>::kind);
 }};
+template <class G, class W> struct tl_fits<G *, const W *> : tl_fits<G *, W *> {{}};
+template <class G, class W> struct tl_takes_output {{ static constexpr bool value = true; }};
+template <class G, class W> struct tl_takes_output<const G *, W *> {{
+  static constexpr bool value = false;
+}};
+template <class G, class W> struct tl_takes_output<const G *, const W *> {{
+  static constexpr bool value = true;
+}};
 template <int N, class Got, class Want> struct tl_parameter {{
-  static_assert(tl_fits<Got, Want>::value, "parameter");
+  static_assert(tl_fits<Got, Want>::value && tl_takes_output<Got, Want>::value, "parameter");
   static constexpr bool value = true;
 }};
 template <int N, int Got, int Want> struct tl_count {{
@@ -199,7 +207,10 @@ def _line(recipe: Recipe) -> int | None:
 
 
 def _wanted(recipe: Recipe) -> list[str]:
-    types = [_c_type(argument) for argument in recipe.signature.valued]
+    types = [
+        _c_type(argument) if argument.out or argument.dims is None else f"const {_c_type(argument)}"
+        for argument in recipe.signature.valued
+    ]
     return [*types, "void *"] if recipe.pipeline.launcher.passes_stream else types
 
 
