@@ -11,9 +11,10 @@ elsewhere is a list of claims; reading one checks only that they are possible, b
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Annotated, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import DecodeError, Meta, Struct, field, json
 
@@ -117,10 +118,19 @@ def decode_listing(data: bytes) -> dict[str, Blob]:
     return files
 
 
+# msgspec ends the process where two threads meet a type for the first time.
+_meeting = threading.Lock()
+_decoders: dict[object, json.Decoder[Any]] = {}
+
+
 def parsed(data: bytes, kind: type[T], what: str = "its record") -> T:
     """Return what a text says, checked by its type. Raises `RecordError`."""
+    with _meeting:
+        if kind not in _decoders:
+            _decoders[kind] = json.Decoder(kind)
     try:
-        return json.decode(data, type=kind)
+        found: T = _decoders[kind].decode(data)
+        return found
     except (DecodeError, RecursionError) as error:
         raise RecordError(f"{what} cannot be read: {error!s:.200}") from None
 
