@@ -133,7 +133,7 @@ class Product(NamedTuple):
 def product_of(meta: Mapping[str, Any]) -> Product:
     """Return what a program was made into; only that of no library is written down."""
     name = str(meta.get("product", layout.LIBRARY))
-    facts = meta["files"].get(name, {})
+    facts = meta.get("files", {}).get(name, {})
     return Product(name, facts.get("size"), facts.get("sha256"))
 
 
@@ -253,9 +253,8 @@ class Stage:
             if stat.S_IMODE(found.st_mode) != mode:
                 disk.set_mode(path, mode)
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
-        product = str(meta.get("product", layout.LIBRARY))
-        if meta["status"] == Status.BUILT and product not in files:
-            raise ValueError(f"what was built has a {product}")
+        if meta["status"] == Status.BUILT and product_of(meta).name not in files:
+            raise ValueError(f"what was built has a {product_of(meta).name}")
         # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write(os.path.join(self.path, layout.META), seal(whole))

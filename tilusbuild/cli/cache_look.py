@@ -281,7 +281,7 @@ def _text(cache: Tree, program: str, directory: str, part: str) -> str:
         from tilusbuild.cache.entries import product_of
 
         entry = lookup(cache, program)
-        made = product_of(entry.meta if entry else {"files": {}}).name
+        made = product_of(entry.meta if entry else {}).name
         return _disassembled(os.path.join(directory, made))
     raise input_error(
         f"{program[:12]}: its PTX was not dumped",

@@ -38,6 +38,10 @@ SOURCE = f"{HERE}/source.cu"
 PRODUCT, OBJECT = "lib.so", "object.o"
 """What a program is made into: a library, or one of a library's objects."""
 
+STAND_IN = "needed.s"
+"""What an empty library for each soname of `Link.needed` is made of."""
+_NOTHING = '.section .note.GNU-stack,"",%progbits\n'
+
 EXPORTS_MAP = "exports.map"
 EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
 
@@ -359,7 +363,8 @@ class Pipeline(ABC):
 
     def generated(self, recipe: Recipe) -> Mapping[str, str]:
         """Return the files beside the source that follow from the recipe. Raises `ValueError`."""
-        return {}
+        link = recipe.link
+        return {STAND_IN: _NOTHING} if link is not None and link.needed else {}
 
     def written(self, recipe: Recipe) -> Mapping[str, str]:
         """Return all files beside the source that are the program's own: `generated`, and rendered

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.compile.model import (
     EXPORTS_MAP,
     HERE,
+    STAND_IN,
     Link,
     Recipe,
     Step,
@@ -103,20 +104,11 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
     return (*before, LAUNCHER_STEP, link)
 
 
-_STAND_IN = "needed.s"
-_NOTHING = '.section .note.GNU-stack,"",%progbits\n'
-
-
-def stand_in_source(link: Link | None) -> dict[str, str]:
-    """Return the file that `stand_ins` makes its libraries of, by name."""
-    return {_STAND_IN: _NOTHING} if link is not None and link.needed else {}
-
-
 def stand_ins(link: Link) -> Iterator[Step]:
     """Yield the steps that make an empty library for each soname that is needed: no linker writes
     one that it was given no file of."""
     if link.needed:
-        yield Step("nothing", ("{as}", _STAND_IN, "-o", "needed.o"), "needed.o", False)
+        yield Step("nothing", ("{as}", STAND_IN, "-o", "needed.o"), "needed.o", False)
     for soname, file in _files_needed(link):
         words = ("{ld}", "-shared", "--build-id=none", "-soname", soname, "needed.o", "-o", file)
         yield Step("stand-in", words, file, False)
@@ -155,6 +147,10 @@ def default_march(machine: str | None = None) -> str:
 def host_march(recipe: Recipe) -> str:
     """Return the `-march` of a recipe's host code."""
     return recipe.host_march or default_march()
+
+
+DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")
+"""Flags that define a macro; it is the next argument, or joined: `-DM`, `--define-macro=M`."""
 
 
 def user_flags(recipe: Recipe) -> tuple[str, ...]:

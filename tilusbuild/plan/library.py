@@ -53,10 +53,6 @@ def _keys_of(spec: InstanceSpec) -> LinkKeys:
     return section_of(spec) if spec.is_link else spec.owner
 
 
-def _key(spec: InstanceSpec, name: str) -> tuple[str, str, str]:
-    return ("library" if spec.is_link else "script", spec.script, name)
-
-
 def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tuple[str, ...]]:
     """Return how a library is linked, the files that it links, and what was read or looked for to
     find them. Raises `InputError`."""
@@ -119,8 +115,9 @@ def _own_inputs(spec: InstanceSpec, memory: DigestMemory) -> Iterator[Header]:
 
 
 def kept_here(spec: InstanceSpec) -> str:
-    """Return why a library's program is not shared with other machines, in words; "" where it
-    is."""
+    """Return why a program is not shared with other machines, in words; "" where it is."""
+    if not _keys_of(spec).link_libs:
+        return ""  # asked of every program of a plan
     from tilusbuild.manifest.pure_flags import impure
 
     cpu = spec.target.kind == "cpu"
@@ -155,7 +152,7 @@ def _places_of_libs(
         root_of(
             spec.manifest.root,
             declared,
-            spec.manifest.place(*_key(spec, "link-dirs"), number),
+            spec.manifest.place("script", spec.script, "link-dirs", number),
             taken,
         )
         for number, declared in enumerate(keys.link_dirs)
@@ -173,7 +170,7 @@ def _places_of_libs(
 
 
 def _file(spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: str) -> Header:
-    place = spec.manifest.place(*_key(spec, key))
+    place = spec.manifest.place("script", spec.script, key)
     try:
         header = Header(name, memory.digest(path), path)
         start = _start_of(path)

@@ -18,7 +18,7 @@ import msgspec
 
 from tilusbuild.arch import parse_arch
 from tilusbuild.compile import Link, Recipe
-from tilusbuild.compile.model import Includes, PartOptions, Pipeline
+from tilusbuild.compile.model import STAND_IN, Includes, PartOptions, Pipeline
 from tilusbuild.compile.module import GIVEN, Given, command_lines
 from tilusbuild.compile.pipelines import pipeline_named
 from tilusbuild.compile.steps import LAUNCHER
@@ -29,7 +29,7 @@ from tilusbuild.render.closure import Header, manifest_of
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
-_OURS = ("program.s", "needed.s", LAUNCHER)
+_OURS = ("program.s", STAND_IN, LAUNCHER)
 _PLAIN = re.compile(r"[\w$/.~][\w.+$/{}~=:-]*")
 """Words of a link that no shell, linker or compiler takes for more than a name."""
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tilusbuild.compile import Recipe, options_text
 from tilusbuild.compile.model import Includes
+from tilusbuild.compile.steps import DEFINE_FLAGS
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
@@ -226,13 +227,12 @@ def definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str]) -> Ite
         yield f"#define {name} {value}"
     before = ""
     for flag in flags:
-        if found := _DEFINED.match(flag if before not in _DEFINES else f"-D{flag}"):
+        if found := _DEFINED.match(flag if before not in DEFINE_FLAGS else f"-D{flag}"):
             name, _, value = found[1].partition("=")
             yield f"#define {name} {value}"
         before = flag
 
 
-_DEFINES = ("-D", "--define-macro", "-define-macro")
 _DEFINED = re.compile(r"(?:-D|--?define-macro=)(.+)", re.DOTALL)
 
 

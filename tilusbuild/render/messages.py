@@ -202,9 +202,9 @@ _LIBRARY = frozenset(_LIBRARY_NAMES.split())
 """Headers of the C and C++ libraries that device code includes with nvcc."""
 
 
+_NVIDIA = ("cublas", "cufft", "curand", "cusolver", "cusparse", "nvjitlink")
 _PACKAGES = {
-    **{f"nvidia-{name}": rf"{name}\w*\.h" for name in ("cublas", "cufft", "curand", "cusolver")},
-    **{f"nvidia-{name}": rf"{name}\w*\.h" for name in ("cusparse", "nvjitlink")},
+    **{f"nvidia-{name}": rf"{name}\w*\.h" for name in _NVIDIA},
     "nvidia-cudnn-cu13": r"cudnn\w*\.h",
     "nvidia-nccl-cu13": r"nccl\w*\.h",
     "nvidia-cuda-nvrtc": r"nvrtc\.h",

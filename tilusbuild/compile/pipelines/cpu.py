@@ -13,7 +13,6 @@ from tilusbuild.compile.steps import (
     includes,
     linked_libs,
     linker_options,
-    stand_in_source,
     stand_ins,
     user_flags,
 )
@@ -63,9 +62,6 @@ class Cpu(Pipeline):
             *stand_ins(link),
             Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),
         ]
-
-    def generated(self, recipe: Recipe) -> dict[str, str]:
-        return stand_in_source(recipe.link)
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         return toolchain.fingerprint_host

@@ -29,7 +29,6 @@ from tilusbuild.compile.steps import (
     linked_libs,
     linker_options,
     object_name,
-    stand_in_source,
     stand_ins,
 )
 from tilusbuild.state.files import sha256_text
@@ -119,9 +118,6 @@ class LinkPipeline(Pipeline):
 
     has_source = False
     fixed_files: ClassVar[Mapping[str, str]] = {}
-
-    def generated(self, recipe: Recipe) -> Mapping[str, str]:
-        return stand_in_source(recipe.link)
 
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return False

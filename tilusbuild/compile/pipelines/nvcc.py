@@ -20,13 +20,13 @@ from tilusbuild.compile.launcher import HOST_LAUNCHER
 from tilusbuild.compile.model import HERE, SOURCE, Findings, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names
 from tilusbuild.compile.steps import (
+    DEFINE_FLAGS,
     EXPORT_FLAGS,
     defines,
     host_march,
     includes,
     linked_libs,
     linker_options,
-    stand_in_source,
     stand_ins,
     user_flags,
 )
@@ -54,7 +54,6 @@ def has_line_info(recipe: Recipe) -> bool:
     return not _LINE_INFO.isdisjoint(recipe.flags)
 
 
-_DEFINES = ("-D", "--define-macro", "-define-macro")
 _ARRIVES = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
 """Words that nvcc and its shell leave as they are: a comma only in quotes, no odd quote."""
 
@@ -74,9 +73,9 @@ def _defined_for_nvcc(flags: Iterable[str]) -> Iterator[str]:
     """Yield flags with those that define a macro as `for_nvcc` has them."""
     value = False
     for flag in flags:
-        joined = flag.startswith(("-D", *(f"{name}=" for name in _DEFINES)))
+        joined = flag.startswith(("-D", *(f"{name}=" for name in DEFINE_FLAGS)))
         yield for_nvcc(flag) if value or joined else flag
-        value = flag in _DEFINES
+        value = flag in DEFINE_FLAGS
 
 
 class NvccPipeline(Pipeline):
@@ -299,9 +298,6 @@ class HostPipeline(NvccPipeline):
             *stand_ins(link),
             Step("link", (*words, *inputs, "-o", "lib.so"), "lib.so"),
         ]
-
-    def generated(self, recipe: Recipe) -> dict[str, str]:
-        return stand_in_source(recipe.link)
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.fingerprint_cudart if linked_runtime(recipe.cudart) else ()
