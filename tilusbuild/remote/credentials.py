@@ -7,13 +7,14 @@ what is in a header.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import threading
 import time
 from datetime import datetime
-from typing import Any
+
+from msgspec import DecodeError, Struct, json
 
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
@@ -21,6 +22,15 @@ from tilusbuild.remote.settings import RemoteSettings
 _PATIENCE = 30.0
 """Seconds that a helper may take: some ask a server of their own."""
 _EARLY = 60.0
+_NAME, _VALUE = re.compile(r"[A-Za-z0-9_.-]+"), re.compile("[ -~]*")
+"""Of a header: what a library would refuse it would show."""
+
+
+class _Answer(Struct):
+    """Of a helper."""
+
+    headers: dict[str, list[str]] = {}
+    expires: datetime | None = None
 
 
 class Credentials:
@@ -42,9 +52,7 @@ class Credentials:
                 if self._until is not None and time.time() >= self._until - _EARLY:
                     self._of_helper, self._until = _ask(helper, self._settings.address)
                 found |= self._of_helper
-        if not all(
-            text.isascii() and text.isprintable() for each in found.items() for text in each
-        ):
+        if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(found[name]) for name in found):
             why = f"{self._settings.address}: a header that cannot be sent"
             raise RemoteTroubleError(why, retry=False)
         return found
@@ -54,7 +62,7 @@ def _ask(helper: str, address: str) -> tuple[dict[str, str], float | None]:
     try:
         ended = subprocess.run(
             [os.path.expanduser(helper), "get"],
-            input=json.dumps({"uri": address}).encode(),
+            input=b'{"uri": %s}' % json.encode(address),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=_PATIENCE,
@@ -66,17 +74,11 @@ def _ask(helper: str, address: str) -> tuple[dict[str, str], float | None]:
     if ended.returncode:
         raise _trouble(f"it ended with status {ended.returncode}")
     try:
-        return _parsed(json.loads(ended.stdout))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        answer = json.decode(ended.stdout, type=_Answer)
+    except (DecodeError, RecursionError):
         raise _trouble("its answer is not of the protocol") from None
-
-
-def _parsed(answer: Any) -> tuple[dict[str, str], float | None]:
-    headers = {name: ", ".join(values) for name, values in answer.get("headers", {}).items()}
-    expires = answer.get("expires")
-    if expires is None:
-        return headers, None
-    return headers, datetime.fromisoformat(expires.replace("Z", "+00:00")).timestamp()
+    headers = {name: ", ".join(values) for name, values in answer.headers.items()}
+    return headers, answer.expires.timestamp() if answer.expires else None
 
 
 def _trouble(why: str) -> RemoteTroubleError:

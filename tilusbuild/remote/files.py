@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from urllib.parse import unquote
 
 from tilusbuild.remote.backend import Keep, RemoteTroubleError
@@ -18,10 +18,6 @@ from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import write_atomic
 
 _PIECE = 1 << 20
-
-
-class _AbsentError(Exception):
-    """There is no such file."""
 
 
 class FileBackend:
@@ -45,53 +41,51 @@ class FileBackend:
         return f"the directory {self._root}"
 
     def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
-        return [self._read("ac", key.digest) for key in keys]
+        names = [f"ac/{key.digest}" for key in keys]
+        return [
+            b"".join(self._pieces(name, MAX_RECORD)) if self._size(name) is not None else None
+            for name in names
+        ]
 
     def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
         for blob in wanted:
-            pieces = self._pieces("cas", blob.digest, blob.size)
-            with suppress(_AbsentError):
-                keep(blob, pieces)
+            if self._size(name := f"cas/{blob.digest}") is not None:
+                keep(blob, self._pieces(name, blob.size))
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
-        return [blob for blob in blobs if not self._has(blob)]
+        return [blob for blob in blobs if self._size(f"cas/{blob.digest}") != blob.size]
 
     def send(self, blobs: Mapping[Blob, bytes]) -> None:
         for blob, data in blobs.items():
-            self._write("cas", blob.digest, data)
+            self._write(f"cas/{blob.digest}", data)
 
     def send_result(self, key: Blob, record: bytes) -> None:
-        self._write("ac", key.digest, record)
+        self._write(f"ac/{key.digest}", record)
 
     def close(self) -> None: ...
 
-    def _has(self, blob: Blob) -> bool:
-        try:
-            return os.stat(os.path.join(self._root, "cas", blob.digest)).st_size == blob.size
-        except OSError:
-            return False
+    def _size(self, name: str) -> int | None:
+        """Return the bytes of a file; None where there is none. What goes after that is trouble
+        that passes."""
+        with self._troubles(), suppress(FileNotFoundError, NotADirectoryError):
+            return os.stat(os.path.join(self._root, name)).st_size
+        return None
 
-    def _read(self, kind: str, name: str) -> bytes | None:
-        try:
-            return b"".join(self._pieces(kind, name, MAX_RECORD))
-        except _AbsentError:
-            return None
+    def _pieces(self, name: str, most: int) -> Iterator[bytes]:
+        with self._troubles(), open_file(os.path.join(self._root, name)) as file:
+            while most >= 0 and (piece := file.read(min(most + 1, _PIECE))):
+                most -= len(piece)
+                yield piece
 
-    def _pieces(self, kind: str, name: str, most: int) -> Iterator[bytes]:
-        try:
-            with open_file(os.path.join(self._root, kind, name)) as file:
-                while most >= 0 and (piece := file.read(min(most + 1, _PIECE))):
-                    most -= len(piece)
-                    yield piece
-        except (FileNotFoundError, NotADirectoryError):
-            raise _AbsentError from None
-        except OSError as error:
-            raise RemoteTroubleError(f"{self._root}: {error.strerror or error}") from None
-
-    def _write(self, kind: str, name: str, data: bytes) -> None:
-        path = os.path.join(self._root, kind, name)
-        try:
+    def _write(self, name: str, data: bytes) -> None:
+        path = os.path.join(self._root, name)
+        with self._troubles():
             os.makedirs(os.path.dirname(path), exist_ok=True)
             write_atomic(path, data)
+
+    @contextmanager
+    def _troubles(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RemoteTroubleError(f"{self._root}: {error.strerror or error}") from None

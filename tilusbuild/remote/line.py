@@ -15,10 +15,11 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 from tilusbuild.process.base import start_thread
 
@@ -27,23 +28,40 @@ _RATE = 1 << 20
 _BESIDES = 256 << 10
 """Bytes that may come besides the content: headers, the frames of chunks, a refusal."""
 _PIECE = 64 << 10
+_LOOK = 0.1
+"""Seconds after which a call that waits looks whether the back end was closed."""
+_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # What is not used is not forgotten on the way, or known to be; seconds.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+)
+
+_thread = threading.local()
 
 
 class Request:
-    """What one request may still take; of one thread."""
+    """What one request may still take, of the thread that is in its `with`."""
 
-    def __init__(self, seconds: float, most: int, ended: threading.Event) -> None:
+    def __init__(
+        self, seconds: float, connecting: float, most: int, closed: threading.Event
+    ) -> None:
+        """`connecting`: seconds of these for a connection and its handshake; `most`: bytes."""
         self._until = time.monotonic() + seconds
+        self.connecting = connecting
         self._bytes = most + _BESIDES
-        self._ended = ended
+        self._closed = closed
 
-    @property
-    def late(self) -> bool:
-        return time.monotonic() >= self._until
+    def __enter__(self) -> None:
+        _thread.request = self
+
+    def __exit__(self, *raised: object) -> None:
+        del _thread.request
 
     def left(self) -> float:
         """Return the seconds that are left. Raises `TimeoutError`, `ConnectionError`."""
-        if self._ended.is_set():
+        if self._closed.is_set():
             raise ConnectionAbortedError("closed")
         if (seconds := self._until - time.monotonic()) <= 0:
             raise TimeoutError
@@ -57,107 +75,65 @@ class Request:
             raise ConnectionAbortedError("more comes than was asked for")
 
 
-class Lines:
-    """The connections of one server. May be used from several threads."""
-
-    def __init__(self, connect_timeout: float) -> None:
-        self._connect_timeout = connect_timeout
-        self._ended = threading.Event()
-        self._sockets: WeakSet[socket.socket] = WeakSet()
-
-    @contextmanager
-    def request(self, seconds: float, most: int) -> Iterator[Request]:
-        """What this thread does with a connection in here is of this request."""
-        _thread.request = request = Request(seconds, most, self._ended)
-        try:
-            yield request
-        finally:
-            del _thread.request
-
-    def connect(self, host: str, port: int) -> socket.socket:
-        """Return a connection, on which a handshake has what is left of the time to connect. Raises
-        `OSError`."""
-        seconds = min(self._connect_timeout, _thread.request.left())
-        until = time.monotonic() + seconds
-        error: OSError = TimeoutError()
-        for family, kind, protocol, _, place in _addresses(host, port, seconds):
-            line = _Line(family, kind, protocol)
-            try:
-                line.settimeout(max(until - time.monotonic(), 1e-3))
-                line.connect(place)
-                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                line.settimeout(max(until - time.monotonic(), 1e-3))
-            except OSError as trouble:
-                line.close()
-                error = trouble
-                continue
-            self.watch(line)
-            return line
-        raise error
-
-    def watch(self, line: socket.socket) -> None:
-        """End this one, too, when all are ended."""
-        self._sockets.add(line)
-
-    def close(self) -> None:
-        """End all: what waits fails at once."""
-        self._ended.set()
-        for line in list(self._sockets):
-            # Not `close`: that would wait for the thread that reads from it. Not the method of an
-            # SSLSocket, which makes it a plain one.
-            with suppress(OSError):
-                socket.socket.shutdown(line, socket.SHUT_RDWR)
-
-
-class _Bounded(socket.socket):
-    """What the library calls; each with the time of this thread's request."""
+class Line(socket.socket):
+    """A connection, as the library calls it."""
 
     def recv_into(self, *arguments: Any) -> int:
-        request: Request = _thread.request
-        self.settimeout(request.left())
-        size = super().recv_into(*arguments)
-        request.moved(size, came=True)
+        size = self._in_time(partial(super().recv_into, *arguments))
+        _thread.request.moved(size, came=True)
         return size
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        request: Request = _thread.request
-        whole = memoryview(data).cast("B")
-        for at in range(0, len(whole), _PIECE):
-            self.settimeout(request.left())
-            super().sendall(whole[at : at + _PIECE], flags)
-            request.moved(len(whole[at : at + _PIECE]), came=False)
+        left = memoryview(data).cast("B")
+        while left:
+            size = self._in_time(partial(super().send, left[:_PIECE], flags))
+            _thread.request.moved(size, came=False)
+            left = left[size:]
+
+    def _in_time(self, call: Callable[[], int]) -> int:
+        while True:
+            self.settimeout(min(_thread.request.left(), _LOOK))
+            with suppress(TimeoutError):  # then nothing was moved
+                return call()
 
 
-class _Line(_Bounded):
-    pass
-
-
-class SecureLine(_Bounded, ssl.SSLSocket):
+class SecureLine(Line, ssl.SSLSocket):
     """The `sslsocket_class` of a context. Its handshake has the time that the socket has then."""
 
-    def send(self, data: Any, flags: int = 0) -> int:
-        self.settimeout(_thread.request.left())
-        return super().send(data, flags)
 
-
-_thread = threading.local()
+def connect(host: str, port: int) -> Line:
+    """Return a connection, on which a handshake has what is left of the time to connect. Raises
+    `OSError`."""
+    request: Request = _thread.request
+    seconds = min(request.connecting, request.left())
+    until = time.monotonic() + seconds
+    error: OSError = TimeoutError()
+    for family, kind, protocol, _, place in _addresses(host, port, seconds):
+        line = Line(family, kind, protocol)
+        try:
+            line.settimeout(max(until - time.monotonic(), 1e-3))
+            line.connect(place)
+            for level, option, value in _OPTIONS:
+                line.setsockopt(level, option, value)
+            line.settimeout(max(until - time.monotonic(), 1e-3))
+            return line
+        except OSError as trouble:
+            line.close()
+            error = trouble
+    raise error
 
 
 def _addresses(host: str, port: int, seconds: float) -> list[Any]:
-    """Return what a name stands for. Raises `OSError`."""
-    found: list[Any] = []
+    """Return what a name stands for. Raises `OSError`, `ValueError`."""
+    found: Future[list[Any]] = Future()
 
     def look() -> None:
         try:
-            found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except OSError as error:
-            found.append(error)
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, ValueError) as error:
+            found.set_exception(error)
 
-    thread = start_thread(look)
-    thread.join(seconds)
-    if not found:
+    start_thread(look)
+    if not wait([found], seconds).done:
         raise TimeoutError
-    if isinstance(found[0], OSError):
-        raise found[0]
-    addresses: list[Any] = found[0]
-    return addresses
+    return found.result()
