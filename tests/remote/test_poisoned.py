@@ -198,3 +198,14 @@ def test_a_product_without_end_takes_no_memory(
     assert (found.hits, found.summary.refused) == (3, 1)
     assert "is not a library" in found.warnings[0]
     assert after - before < 100 << 10
+
+
+def test_a_product_that_is_a_fatbin(held: HttpCache, ask: Ask, origin: Any) -> None:
+    """Its first bytes are those of the other kind of file with code."""
+    program = min(each.name for each in (origin[0] / "programs").iterdir())
+    poison = Poison(held, f"/ac/{key(program).digest}")
+    poison.record["texts"].pop("module/lib.so", None)
+    poison.add("module/lib.so", poison.blob(bytes.fromhex("50ed55ba01001000") + bytes(8)))
+    poison.put()
+    found = ask(held.address)
+    assert (found.hits, found.summary.refused) == (3, 1), found.warnings

@@ -80,7 +80,7 @@ def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
 
 
 def _find(data: bytes) -> list[_Found]:
-    if data.startswith(_FATBIN_MAGIC):
+    if data[: len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:  # it may be a mapped file
         return _containers(data)
     elf = Elf(data)
     if elf.machine == MACHINE_CUDA:
@@ -94,7 +94,7 @@ def _containers(data: bytes) -> list[_Found]:
     """Return a file that is nothing but containers, one after the other."""
     found: list[_Found] = []
     at = 0
-    while data.startswith(_FATBIN_MAGIC, at):
+    while data[at : at + len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:
         entries, at = _container(data, at)
         found += entries
         while at < len(data) and data[at] == 0:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from itertools import count
+from weakref import WeakValueDictionary, finalize
 
 from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.remote.backend import Backend, BrokenError, Guard
@@ -22,9 +23,10 @@ from tilusbuild.remote.record import Blob, RecordError
 
 _KEPT = 1 << 20
 """Bytes of a blob that stays."""
-_COMING, _HERE, _GONE, _WRONG = range(4)
 
-Bring: TypeAlias = Callable[[Collection[Blob]], None]
+
+class GoneError(Exception):
+    """A blob is not there any more."""
 
 
 class Arriving:
@@ -35,84 +37,71 @@ class Arriving:
         self._guard = guard
         self._cache = cache
         self._private: Private | None = None
-        self._states: dict[Blob, int] = {}
-        self._users: Counter[Blob] = Counter()
-        self._changed = threading.Condition()
+        self._numbers = count()
+        self._known: WeakValueDictionary[Blob, Future[str]] = WeakValueDictionary()
+        self._small: list[Future[str]] = []
+        self._lock = threading.Lock()
         self.bytes = 0
         """That came."""
 
-    @contextmanager
-    def together(self) -> Iterator[Bring]:
-        """Give a function that returns when blobs are here, or known to be gone or wrong; they stay
-        until the end. It raises `BrokenError`, `OSError`."""
-        used: set[Blob] = set()
-
-        def bring(wanted: Collection[Blob]) -> None:
-            new = set(wanted) - used
-            used.update(new)
-            with self._changed:
-                self._users.update(new)
-                mine = [blob for blob in new if blob not in self._states]
-                self._states.update(dict.fromkeys(mine, _COMING))
-            self._fetch(mine)
-            with self._changed:
-                self._changed.wait_for(lambda: all(self._states.get(b) != _COMING for b in new))
-                if not self._states.keys() >= new:
-                    raise BrokenError  # who has asked for it could not
-
+    def bring(self, wanted: Collection[Blob]) -> dict[Blob, Future[str]]:
+        """Return where blobs are, all of them done: a file that stays while its future is held,
+        or `GoneError`, or `RecordError` for one that is wrong. Raises `BrokenError`, `OSError`."""
+        found: dict[Blob, Future[str]] = {}
+        mine: dict[Blob, Future[str]] = {}
+        with self._lock:
+            for blob in wanted:
+                if (known := self._known.get(blob)) is None:
+                    mine[blob] = self._known[blob] = known = Future()
+                    self._small += [known] if blob.size <= _KEPT else []
+                found[blob] = known
+            self._private = self._private or self._cache.private()
         try:
-            yield bring
+            self._fetch(mine, self._private.path)
         finally:
-            with self._changed:
-                self._users.subtract(used)
-                ended = [blob for blob in used if not self._users[blob] and blob.size > _KEPT]
-                for blob in ended:
-                    if self._states.pop(blob, _GONE) != _GONE:
-                        with suppress(OSError):
-                            os.unlink(self._path(blob))
-
-    def path(self, blob: Blob, name: str) -> str | None:
-        """Return where a blob is that was brought, as the content of `name`; None when it is gone.
-        Raises `RecordError` when it is wrong."""
-        state = self._states[blob]
-        if state == _WRONG:
-            raise RecordError(f"{name} has other bytes than its digest says")
-        return self._path(blob) if state == _HERE else None
+            for each in mine.values():
+                if not each.done():
+                    each.set_exception(BrokenError())  # for who waits for it
+        wait(found.values())
+        return found
 
     def close(self) -> None:
         """Remove all."""
         if self._private is not None:
             self._private.discard()
 
-    def _fetch(self, mine: Collection[Blob]) -> None:
+    def _fetch(self, mine: dict[Blob, Future[str]], place: str) -> None:
         """Fetch blobs; once more what is wrong, which may be the line's fault."""
-        kept: dict[Blob, bool] = {}
+        wrong: set[Blob] = set()
 
         def keep(blob: Blob, pieces: Iterable[bytes]) -> None:
-            kept[blob], size = written(self._path(blob), blob, pieces)
-            with self._changed:
+            if mine[blob].done():  # a server may say it twice
+                return
+            path = os.path.join(place, str(next(self._numbers)))
+            finalize(mine[blob], _remove, path)
+            right, size = written(path, blob, pieces)
+            with self._lock:
                 self.bytes += size
+            if right:
+                mine[blob].set_result(path)
+            else:
+                wrong.add(blob)
 
-        try:
-            left = mine
-            for _ in range(2):
-                if left:
-                    self._guard.call(partial(self._backend.blobs, left, keep))
-                left = [blob for blob, is_right in kept.items() if not is_right]
-            for blob in mine:
-                self._states[blob] = {True: _HERE, False: _WRONG}.get(kept.get(blob), _GONE)  # type: ignore[arg-type]
-        finally:
-            with self._changed:
-                for blob in mine:
-                    if self._states[blob] == _COMING:
-                        del self._states[blob]
-                self._changed.notify_all()
+        def ask(some: Collection[Blob]) -> None:
+            self._backend.blobs([blob for blob in some if not mine[blob].done()], keep)
 
-    def _path(self, blob: Blob) -> str:
-        with self._changed:
-            if self._private is None:
-                self._private = self._cache.private()
-        return os.path.join(self._private.path, f"{blob.digest}-{blob.size}")
+        for some in (mine, wrong):
+            if some:
+                self._guard.call(partial(ask, some))
+        for blob, each in mine.items():
+            if not each.done():
+                why = f"{blob.digest} has other bytes than its digest says"
+                each.set_exception(RecordError(why) if blob in wrong else GoneError())
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def written(path: str, blob: Blob, pieces: Iterable[bytes]) -> tuple[bool, int]:

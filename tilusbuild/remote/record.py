@@ -38,7 +38,8 @@ MAX_TEXT, MAX_TEXTS = 16 << 10, 128 << 10
 """Bytes of a file that comes with the record, and of all of them."""
 MAX_SECONDS = 1e6
 NEEDED = frozenset((layout.META, layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH))
-
+_MOST = {layout.LOG: 16 << 20, **dict.fromkeys(NEEDED, MAX_LISTING)}
+"""Bytes of files that are read."""
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 T = TypeVar("T")
@@ -54,8 +55,9 @@ class Blob(NamedTuple):
 Blobs: TypeAlias = Annotated[dict[str, Blob], Meta(max_length=MAX_LISTED)]
 """Blobs by relative name."""
 
-Sources: TypeAlias = dict[Blob, "bytes | str"]
-"""Where blobs are: content, or the path of a file."""
+Source: TypeAlias = bytes | str
+"""Content, or the path of the file that it is in."""
+Sources: TypeAlias = dict[Blob, Source]
 
 
 class RecordError(ValueError):
@@ -84,14 +86,19 @@ def blob_for(data: bytes) -> Blob:
     return Blob(sha256_bytes(data), len(data))
 
 
+def content(source: Source) -> bytes:
+    """Raises `OSError`."""
+    return source if isinstance(source, bytes) else read_bytes(source)
+
+
 def key(program: str) -> Blob:
     """Return what names a program's record."""
     return blob_for(f"tilusbuild program {FORMAT} {program}".encode())
 
 
-def encode(record: Record) -> bytes:
-    """Return the text of a record."""
-    return json.encode(record, order="deterministic")
+def encode(value: Record | Mapping[str, Blob]) -> bytes:
+    """Return the text of a record, or of a directory's files by relative name."""
+    return json.encode(value, order="deterministic")
 
 
 def decode(data: bytes) -> Record:
@@ -100,15 +107,14 @@ def decode(data: bytes) -> Record:
     _check(record.files)
     if missing := sorted(NEEDED - record.files.keys()):
         raise RecordError(f"its record names no {missing[0]}")
+    listings = {f"{layout.INCLUDE}/{name}": blob for name, blob in record.directories.items()}
+    for name, blob in {**record.files, **listings}.items():
+        if blob.size > (MAX_LISTING if name in listings else _MOST.get(name, MAX_BYTES)):
+            raise RecordError(f"{name[:80]!r} has {blob.size} bytes")
     for name, text in record.texts.items():
         if record.files.get(name) != blob_for(text.encode()):
             raise RecordError(f"{name[:80]!r} has other bytes than its digest says")
     return record
-
-
-def encode_listing(files: Mapping[str, Blob]) -> bytes:
-    """Return the text that names the files of a directory."""
-    return json.encode(files, order="deterministic")
 
 
 def decode_listing(data: bytes) -> dict[str, Blob]:
@@ -191,6 +197,6 @@ def _listing(directory: str) -> tuple[Blob, Sources]:
         path = os.path.join(directory, name)
         files[name] = blob_for(read_bytes(path))
         sources[files[name]] = path
-    data = encode_listing(files)
+    data = encode(files)
     sources[blob_for(data)] = data
     return blob_for(data), sources
