@@ -1,5 +1,6 @@
 """Hits that are compiled here as well: what is wrong is named, and nothing of that remote stays."""
 
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,8 +17,7 @@ from tilusbuild.cache.merging import take
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Warned
 from tilusbuild.engine.inbox import RemoteWithdrawn
-from tilusbuild.remote.client import RemoteCache, Sample
-from tilusbuild.remote.record import Record
+from tilusbuild.remote.client import RemoteCache, sampled
 from tilusbuild.remote.settings import RemoteSettings
 
 
@@ -75,8 +75,9 @@ def test_hits_of_the_same_build_are_taken_back(server, writer, tmp_path) -> None
     cache = Tree(str(tmp_path / "cache"))
     told: SimpleQueue[Any] = SimpleQueue()
     with BuildStore(cache) as store:
-        client = RemoteCache(RemoteSettings(server.address, "test"), store, cache, told.put)
-        client._sample = only(poisoned, others)
+        settings = RemoteSettings(server.address, "test", verify=0.5)
+        client = RemoteCache(settings, store, cache, told.put)
+        client._salt = only(poisoned, others)
         client.ask(dict.fromkeys((poisoned, *others), "scale/0 cpu"))
         wait_until(lambda: told.qsize() == 3)
         answers = {each.program: each.answer for each in (told.get() for _ in range(3))}
@@ -89,26 +90,26 @@ def test_hits_of_the_same_build_are_taken_back(server, writer, tmp_path) -> None
     assert find_programs(cache, "") == [poisoned]
 
 
-def only(wanted: str, others: list[str]) -> Sample:
-    """A sample that has one program and none of the others."""
-    record = Record({}, {}, 0.0)
+def only(wanted: str, others: list[str]) -> str:
+    """The salt of a sample that has one program and none of the others."""
     for salt in map(str, range(1000)):
-        sample = Sample(0.5, salt)
-        if [sample.takes(each, record) for each in (wanted, *others)] == [True, False, False]:
-            return Sample(0.5, salt)
+        if [sampled(each, 0.5, salt) for each in (wanted, *others)] == [True, False, False]:
+            return salt
     raise AssertionError
 
 
-def test_a_sample_is_of_the_hash_and_the_salt() -> None:
-    record = Record({}, {}, 0.0)
+def test_a_sample_is_of_the_hash_and_the_salt(tmp_path: Path) -> None:
     programs = [f"{number:064x}" for number in range(5000)]
 
     def chosen(share: float, salt: str) -> set[str]:
-        sample = Sample(share, salt)
-        return {program for program in programs if sample.takes(program, record)}
+        return {program for program in programs if sampled(program, share, salt)}
 
     assert chosen(0.02, "a") == chosen(0.02, "a") != chosen(0.02, "b")
     assert chosen(0.02, "a") < chosen(0.2, "a") < chosen(1, "a") == set(programs)
     assert 50 < len(chosen(0.02, "a")) < 150
     assert chosen(0, "a") == set()
-    assert Sample(0.5)._salt != Sample(0.5)._salt
+    cache = Tree(str(tmp_path / "cache"))
+    with BuildStore(cache) as store:
+        settings = RemoteSettings(f"file://{tmp_path}", "test")
+        builds = [RemoteCache(settings, store, cache, lambda told: None) for _ in range(2)]
+        assert builds[0]._salt != builds[1]._salt

@@ -31,8 +31,8 @@ from tilusbuild.remote.record import (
     Describer,
     Record,
     RecordError,
-    Sources,
     blob_for,
+    content,
     encode,
     key,
 )
@@ -69,16 +69,22 @@ class RemoteCache:
         self._lock = threading.Lock()
         self._asking = Guard(self._broke)
         self._backend = open_backend(settings)
-        self._uploads = Uploads(settings, self._backend, cache, listen, self._broke_sending)
+        self._uploads = Uploads(
+            settings,
+            self._backend,
+            cache,
+            listen,
+            lambda why: self._trouble(f"{why}; nothing more is sent to it"),
+        )
         self._fetcher = Fetcher(self._backend, self._asking, store, cache)
         self._to_ask: SimpleQueue[list[tuple[str, str]] | None] = SimpleQueue()
         self._stopped = False
         self._troubled = False
-        self._counts = dict.fromkeys(_COUNTED, 0)
+        self._counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self._saved = 0.0
-        self._labels: dict[str, str] = {}
-        """Of the programs of the sample."""
-        self._sample = Sample(settings.verify)
+        self._salt = secrets.token_hex(8)
+        self._sample: dict[str, tuple[str, Record]] = {}
+        """Labels and records of the programs to be compared."""
         self._origins = origins or Origins(cache)
         self._fetched: set[str] = set()
         self._withdrawn = False
@@ -106,7 +112,7 @@ class RemoteCache:
 
     def measures(self, program: str) -> bool:
         """Return whether a program is compiled to be compared with the remote's."""
-        return self._sample.holds(program)
+        return program in self._sample
 
     def built(self, program: str, seconds: float, /) -> None:
         self._compare(program)
@@ -136,41 +142,35 @@ class RemoteCache:
         self._origins.save()
 
     def summary(self) -> events.RemoteSummary:
-        counts = self._counts
         return events.RemoteSummary(
             address=self._settings.address,
-            hits=counts["hits"],
-            misses=counts["misses"],
-            refused=counts["refused"],
             sent=self._uploads.sent,
             unsent=self._uploads.unsent,
             fetched_bytes=self._fetcher.fetched_bytes,
             sent_bytes=self._uploads.sent_bytes,
             saved_seconds=self._saved,
-            verified=counts["verified"],
-            wrong=counts["wrong"],
+            **self._counts,
         )
 
     def _compare(self, program: str) -> None:
         """Compare a program that was compiled here with the remote's, if it is of the sample."""
-        record, entry = self._sample.record(program), lookup(self._cache, program)
-        if record is None or entry is None:
+        if program not in self._sample or (entry := lookup(self._cache, program)) is None:
             return
+        label, record = self._sample.pop(program)
         try:
             differing = differences(record, entry)
         except OSError:
             return
         self._counts["wrong" if differing else "verified"] += 1
         if differing:
-            self._withdraw(program, differing)
+            self._withdraw(f"{label} ({program[:12]})", differing)
 
     def _withdraw(self, program: str, differing: Sequence[str]) -> None:
         """Use nothing of this remote any more, and take back what came from it."""
         address = self._settings.address
-        label = self._labels.get(program, "")
         self._listen(
             events.Warned(
-                f"remote cache: {label} ({program[:12]}) of {address} is not what this machine"
+                f"remote cache: {program} of {address} is not what this machine"
                 f" compiles: {', '.join(differing[:_NAMED])}; nothing of it is used, and what came"
                 " from it is compiled here"
             )
@@ -206,8 +206,8 @@ class RemoteCache:
     def _ask_batch(self, unanswered: dict[str, str]) -> None:
         known = []
         for each in self._fetcher.records(list(unanswered)):
-            if isinstance(each, tuple) and self._sample.takes(*each):
-                self._labels[each[0]] = unanswered.pop(each[0])
+            if isinstance(each, tuple) and sampled(each[0], self._settings.verify, self._salt):
+                self._sample[each[0]] = unanswered.pop(each[0]), each[1]
                 self._listen(RemoteAnswered(each[0], None))
             elif isinstance(each, tuple):
                 known.append(each)
@@ -255,9 +255,6 @@ class RemoteCache:
         self._uploads.guard.open(None)
         self._trouble(f"{why}; the rest of this build does without it")
 
-    def _broke_sending(self, why: str) -> None:
-        self._trouble(f"{why}; nothing more is sent to it")
-
     def _trouble(self, message: str) -> None:
         """Warn, unless its other use has failed before: once is enough of one server."""
         with self._lock:
@@ -271,7 +268,9 @@ class RemoteCache:
 
 
 class Uploads:
-    """What is on its way to a remote, and the threads that bring it there."""
+    """What is on its way to a remote, and the threads that bring it there: of each program the
+    blobs, and only then the record that names them. What is read is compared with its digest; what
+    is there already is not sent."""
 
     def __init__(
         self,
@@ -284,7 +283,7 @@ class Uploads:
         """`broke` is called once, when nothing more is sent, with the reason."""
         self.guard = Guard(broke)
         self.threads: list[threading.Thread] = []
-        self.sent = 0
+        self.sent = self.sent_bytes = 0
         self._patience = settings.send_timeout
         self._backend = backend
         self._cache = cache
@@ -296,15 +295,12 @@ class Uploads:
         self._idle_since: float | None = None
         self._stopped = False
         self._again: set[str] = set()
-        self._senders: list[Sender] = []
+        self._describer = Describer(cache.include_path)
+        self._there: set[Blob] = set()
 
     @property
     def unsent(self) -> int:
         return self._lost + self._waiting
-
-    @property
-    def sent_bytes(self) -> int:
-        return sum(sender.sent_bytes for sender in self._senders)
 
     def add(self, program: str, seconds: float) -> None:
         """Begin to send a program, whose compile took so long."""
@@ -317,12 +313,10 @@ class Uploads:
             self._waiting += 1
             self._idle_since = None
         try:
-            while len(self._senders) < min(_SENDERS, self._waiting):
-                sender = Sender(self._backend, self.guard, self._cache)
-                self.threads.append(start_thread(self._send_all, sender))
-                self._senders.append(sender)
+            while len(self.threads) < min(_SENDERS, self._waiting):
+                self.threads.append(start_thread(self._send_all))
         except OSError:
-            if not self._senders:
+            if not self.threads:
                 self.guard.open("no thread can be started")
         self._queue.put((program, seconds))
 
@@ -347,100 +341,53 @@ class Uploads:
         """Send nothing more; does not wait."""
         self._stopped = True
         self.guard.open(None)
-        for _ in self._senders:
+        for _ in self.threads:
             self._queue.put(None)
 
-    def _send_all(self, sender: Sender) -> None:
+    def _send_all(self) -> None:
         while (next_one := self._queue.get()) is not None:
-            program, seconds = next_one
-            sent = False
-            with suppress(BrokenError):
-                sent = sender.send(program, seconds, again=program in self._again)
+            size = 0
+            with suppress(BrokenError, OSError, RecordError):  # the last two: it is not whole
+                size = self._send(*next_one)
             with self._lock:
-                self.sent += sent
-                self._lost += not sent
+                self.sent += bool(size)
+                self.sent_bytes += size
+                self._lost += not size
                 self._waiting -= 1
                 done = not self._waiting
             if done:
                 self._listen(None)
 
-
-class Sender:
-    """Sends programs that were compiled here: their blobs, and only then the record that names
-    them. What is read is compared with its digest; what is there already is not sent. For one
-    thread."""
-
-    def __init__(self, backend: Backend, guard: Guard, cache: Tree) -> None:
-        self._backend = backend
-        self._guard = guard
-        self._cache = cache
-        self._describer = Describer(cache.include_path)
-        self._there: set[Blob] = set()
-        self.sent_bytes = 0
-
-    def send(self, program: str, seconds: float, *, again: bool = False) -> bool:
-        """Send one program; return False when it is not there, or not whole. `again`: also what the
-        remote says it has. Raises `BrokenError`."""
-        entry = lookup(self._cache, program)
-        if entry is None:
-            return False
-        try:
-            record, sources = self._describer.describe(entry, seconds)
-            unknown = sources.keys() - self._there
-            if again:
-                wanted: Collection[Blob] = sources.keys()
-            else:
-                wanted = self._guard.call(lambda: self._backend.missing(unknown)) if unknown else ()
-            contents = {blob: _content(blob, sources) for blob in wanted}
-        except (OSError, RecordError):
-            return False
+    def _send(self, program: str, seconds: float) -> int:
+        """Send one program; return how many bytes, 0 when it is not there. Raises `BrokenError`,
+        and `OSError` and `RecordError` for one that is not whole."""
+        if (entry := lookup(self._cache, program)) is None:
+            return 0
+        record, sources = self._describer.describe(entry, seconds)
+        wanted: Collection[Blob] = sources.keys()
+        if program not in self._again and (wanted := sources.keys() - self._there):
+            unknown = wanted
+            wanted = self.guard.call(lambda: self._backend.missing(unknown))
+        contents = {blob: content(sources[blob]) for blob in wanted}
+        if any(blob_for(data) != blob for blob, data in contents.items()):
+            raise RecordError("a file is damaged")
         if contents:
-            self._guard.call(lambda: self._backend.send(contents))
+            self.guard.call(lambda: self._backend.send(contents))
         data = encode(record)
-        self._guard.call(lambda: self._backend.send_result(key(program), data))
+        self.guard.call(lambda: self._backend.send_result(key(program), data))
         self._there.update(sources)
-        self.sent_bytes += sum(map(len, contents.values())) + len(data)
-        return True
+        return sum(map(len, contents.values())) + len(data)
 
 
-def _content(blob: Blob, sources: Sources) -> bytes:
-    """Raises `OSError`, and `RecordError` for content that is not what it was."""
-    source = sources[blob]
-    data = source if isinstance(source, bytes) else read_bytes(source)
-    if blob_for(data) != blob:
-        raise RecordError("a file is damaged")
-    return data
+def sampled(program: str, share: float, salt: str) -> bool:
+    """Return whether a program is of the share, 0 to 1, of the hits that are compiled here as well.
 
-
-class Sample:
-    """The hits that are compiled here as well. May be used from several threads.
-
-    Which ones follows from the program's hash and a salt that each build draws: whoever changes an
-    entry of the remote cannot know who will compile it. A program of the sample is not fetched. It
-    is compiled as if it were missing, by this machine's own tools; then its record's digests are
-    compared with the entry: a program's bytes follow from its inputs, so there is nothing to judge.
+    That follows from its hash and a salt that each build draws: whoever changes an entry of the
+    remote cannot know who will compile it. Such a program is not fetched. It is compiled as if it
+    were missing, by this machine's own tools; then its record's digests are compared with the
+    entry: a program's bytes follow from its inputs, so there is nothing to judge.
     """
-
-    def __init__(self, share: float, salt: str | None = None) -> None:
-        """`share` is the part of the hits, 0 to 1."""
-        self._below = int(share * (1 << 64))
-        self._salt = secrets.token_hex(8) if salt is None else salt
-        self._records: dict[str, Record] = {}
-
-    def takes(self, program: str, record: Record) -> bool:
-        """Return whether a hit is compiled here as well; its record is kept then."""
-        if int(sha256_text(self._salt + program)[:16], 16) >= self._below:
-            return False
-        self._records[program] = record
-        return True
-
-    def holds(self, program: str) -> bool:
-        """Return whether a program is of the sample, and was not compared yet."""
-        return program in self._records
-
-    def record(self, program: str) -> Record | None:
-        """Take out the record of a program; None for one that is not of the sample."""
-        return self._records.pop(program, None)
+    return int(sha256_text(salt + program)[:16], 16) < int(share * (1 << 64))
 
 
 def differences(record: Record, entry: Entry) -> Sequence[str]:
