@@ -44,6 +44,7 @@ _SHA256 = 1
 _RECORD = "record.json"
 """The output that is a program's record. The others are for the server, which keeps them."""
 V2 = "/build.bazel.remote.execution.v2"
+_CAS = f"{V2}.ContentAddressableStorage"
 _MESSAGE = 4 << 20
 """Bytes of a message that every gRPC server takes, unless it says something else."""
 _MARGIN = 1 << 20
@@ -67,12 +68,9 @@ _WORDS = {
     "UNAVAILABLE": "it cannot be reached (UNAVAILABLE)",
     "INTERNAL": "it is in trouble, or does not speak gRPC (INTERNAL)",
     "RESOURCE_EXHAUSTED": "it has too much to do, or says too much at once (RESOURCE_EXHAUSTED)",
-    "UNIMPLEMENTED": "it has no such service (UNIMPLEMENTED)",
-    "UNAUTHENTICATED": "it does not know who asks (UNAUTHENTICATED)",
-    "PERMISSION_DENIED": "it does not allow that (PERMISSION_DENIED)",
     "UNKNOWN": "it is in trouble, or does not speak gRPC (UNKNOWN)",
 }
-"""What a status means, in words. Most of them gRPC gives itself."""
+"""What a status means, in words, of those that gRPC gives itself."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MESSAGE),
     ("grpc.service_config", _OF_RECORDS),
@@ -92,8 +90,7 @@ class ReapiBackend:
         self._settings = settings
         self._credentials = Credentials(settings)
         self._lock = threading.Lock()
-        self._capabilities: reapi.ServerCapabilities | None = None
-        self._trouble: str | None = None
+        self._capabilities: reapi.ServerCapabilities | RemoteTroubleError | None = None
         self._limit = _MESSAGE - _MARGIN
         tool = reapi.ToolDetails(tool_name="tilusbuild", tool_version=__version__)
         about = reapi.RequestMetadata(tool_details=tool, tool_invocation_id=str(uuid.uuid4()))
@@ -122,26 +119,23 @@ class ReapiBackend:
 
     def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
         self._checked()
-        calls = [
-            self._start(
-                f"{V2}.ActionCache/GetActionResult",
-                reapi.GetActionResultRequest(
-                    instance_name=self._settings.instance,
-                    action_digest=digest(key),
-                    inline_output_files=(_RECORD,),
-                ),
+        calls = []
+        for key in keys:
+            request = reapi.GetActionResultRequest(
+                instance_name=self._settings.instance,
+                action_digest=digest(key),
+                inline_output_files=(_RECORD,),
             )
-            for key in keys
-        ]
-        answers = (self._end(call, absent=True) for call in calls)
-        found = [None if data is None else self._record(data) for data in answers]
+            calls.append(self._start(f"{V2}.ActionCache/GetActionResult", request))
+        answers = (self._end(call, reapi.ActionResult, absent=True) for call in calls)
+        found = [None if each is None else self._record(each) for each in answers]
         apart = {each for each in found if isinstance(each, Blob)}
         held = contents(self, apart) if apart else {}
         return [held.get(each) if isinstance(each, Blob) else each for each in found]
 
-    def _record(self, data: bytes) -> bytes | Blob:
+    def _record(self, result: reapi.ActionResult) -> bytes | Blob:
         """Return the record in a result, or its blob where a server does not send it along."""
-        for each in parsed(reapi.ActionResult, data).output_files:
+        for each in result.output_files:
             if each.path == _RECORD and 0 < each.digest.size_bytes <= MAX_RECORD:
                 blob = Blob(each.digest.hash, each.digest.size_bytes)
                 return each.contents if blob_for(each.contents) == blob else blob
@@ -150,12 +144,11 @@ class ReapiBackend:
     def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
         self._checked()
         small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
-        name = f"{V2}.ContentAddressableStorage/BatchReadBlobs"
         for batch in in_batches(small, self._limit):
             request = reapi.BatchReadBlobsRequest(
                 instance_name=self._settings.instance, digests=map(digest, batch)
             )
-            answer = parsed(reapi.BatchReadBlobsResponse, self._end(self._start(name, request)))
+            answer = self._ask(f"{_CAS}/BatchReadBlobs", request, reapi.BatchReadBlobsResponse)
             for each in answer.responses:
                 blob = Blob(each.digest.hash, each.digest.size_bytes)
                 if not each.status.code and blob in batch:
@@ -174,8 +167,7 @@ class ReapiBackend:
                 instance_name=self._settings.instance,
                 blob_digests=map(digest, every[at : at + most]),
             )
-            name = f"{V2}.ContentAddressableStorage/FindMissingBlobs"
-            answer = parsed(reapi.FindMissingBlobsResponse, self._end(self._start(name, request)))
+            answer = self._ask(f"{_CAS}/FindMissingBlobs", request, reapi.FindMissingBlobsResponse)
             found += [Blob(each.hash, each.size_bytes) for each in answer.missing_blob_digests]
         return set(found).intersection(every)
 
@@ -186,12 +178,11 @@ class ReapiBackend:
             request = reapi.BatchUpdateBlobsRequest(instance_name=self._settings.instance)
             for blob in batch:
                 request.requests.add(digest=digest(blob), data=blobs[blob])
-            name = f"{V2}.ContentAddressableStorage/BatchUpdateBlobs"
-            answer = parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
+            answer = self._ask(f"{_CAS}/BatchUpdateBlobs", request, reapi.BatchUpdateBlobsResponse)
             for each in answer.responses:
                 if each.status.code:
-                    why = shown(each.status.message) or f"code {each.status.code}"
-                    raise RemoteTroubleError(f"{self._settings.address} takes no blob: {why}")
+                    why = f"{self._settings.address} takes no blob: {said(each.status)}"
+                    raise RemoteTroubleError(why)
         for blob in blobs.keys() - set(small):
             self._write(blob, blobs[blob])
 
@@ -211,14 +202,12 @@ class ReapiBackend:
             action_digest=digest(key),
             action_result=result,
         )
-        self._end(self._start(f"{V2}.ActionCache/UpdateActionResult", request))
+        self._ask(f"{V2}.ActionCache/UpdateActionResult", request, reapi.ActionResult)
 
     def stream(self, name: str, request: Any) -> Any:
         """Begin a call that answers with messages, as bytes. Raises `RemoteTroubleError`."""
         self._checked()
-        call = self._method(self._channel.unary_stream, name)
-        data, timeout = request.SerializeToString(), self._settings.timeout
-        return self._guarded(lambda: call(data, timeout=timeout, metadata=self._metadata()))
+        return self._begin(self._channel.unary_stream(name), request.SerializeToString())
 
     def try_to(self, name: str, request: Any, seconds: float) -> None:
         """Ask for something that the server need not be able to do, and wait for so long."""
@@ -227,13 +216,10 @@ class ReapiBackend:
 
     def is_alive(self) -> bool:
         """Return whether the server answers at all."""
-        request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
-        name = f"{V2}.Capabilities/GetCapabilities"
-        try:
-            self._end(self._start(name, request, self._settings.connect_timeout))
-        except RemoteTroubleError:
-            return False
-        return True
+        with suppress(RemoteTroubleError):
+            self._asked()
+            return True
+        return False
 
     def close(self) -> None:
         self._channel.close()
@@ -242,25 +228,24 @@ class ReapiBackend:
         """Return what the server can do, asked once: the first connection has its own time. What
         came of it instead is the answer to all: threads that wait here would each wait as long."""
         with self._lock:
-            if self._trouble is not None:
-                raise RemoteTroubleError(self._trouble, retry=False)
             if self._capabilities is None:
-                self._capabilities = self._asked()
+                try:
+                    self._capabilities = self._asked()
+                except RemoteTroubleError as error:
+                    # No answer now would be no answer again, and as late.
+                    self._capabilities = RemoteTroubleError(str(error), retry=False)
+            if isinstance(self._capabilities, RemoteTroubleError):
+                raise self._capabilities
             return self._capabilities
 
     def _asked(self) -> reapi.ServerCapabilities:
         request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
-        name = f"{V2}.Capabilities/GetCapabilities"
-        try:
-            data = self._end(self._start(name, request, self._settings.connect_timeout))
-            found: reapi.ServerCapabilities = parsed(reapi.ServerCapabilities, data)
-            if _SHA256 not in found.cache_capabilities.digest_functions:
-                why = f"{self._settings.address} does not name content by SHA256"
-                raise RemoteTroubleError(why)
-        except RemoteTroubleError as error:
-            # No answer now would be no answer again, and as late.
-            self._trouble = str(error)
-            raise RemoteTroubleError(self._trouble, retry=False) from None
+        name, seconds = f"{V2}.Capabilities/GetCapabilities", self._settings.connect_timeout
+        found: reapi.ServerCapabilities = self._end(
+            self._start(name, request, seconds), reapi.ServerCapabilities
+        )
+        if _SHA256 not in found.cache_capabilities.digest_functions:
+            raise RemoteTroubleError(f"{self._settings.address} does not name content by SHA256")
         most = found.cache_capabilities.max_batch_total_size_bytes
         if 0 < most < _MESSAGE:
             self._limit = max(most - min(_MARGIN, most // 4), _OVERHEAD * 2)
@@ -271,28 +256,37 @@ class ReapiBackend:
         key = "build.bazel.remote.execution.v2.requestmetadata-bin"
         return [*headers, (key, self._about)]
 
-    def _start(self, name: str, request: Any, seconds: float | None = None) -> Any:
-        call = self._method(self._channel.unary_unary, name)
+    def _begin(self, call: Callable[..., Any], data: Any, seconds: float | None = None) -> Any:
         timeout = self._settings.timeout if seconds is None else seconds
-        data = request.SerializeToString()
-        return self._guarded(lambda: call.future(data, timeout=timeout, metadata=self._metadata()))
-
-    def _end(self, call: Any, *, absent: bool = False) -> Any:
-        """Return the bytes of an answer; None for "not found", where that is one."""
+        metadata = self._metadata()
         try:
-            return call.result()
+            return call(data, timeout=timeout, metadata=metadata)
+        except ValueError:  # grpc's word for a channel that was closed
+            raise RemoteTroubleError("closed", retry=False) from None
+
+    def _start(self, name: str, request: Any, seconds: float | None = None) -> Any:
+        call = self._channel.unary_unary(name).future
+        return self._begin(call, request.SerializeToString(), seconds)
+
+    def _end(self, call: Any, kind: Any = None, *, absent: bool = False) -> Any:
+        """Return the answer, of a kind; None for "not found", where that is one."""
+        try:
+            data = call.result()
         except grpc.FutureCancelledError:
             raise RemoteTroubleError("closed", retry=False) from None
         except grpc.RpcError as error:
             if absent and error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
             raise self.trouble(error) from None
+        return None if kind is None else parsed(kind, data)
+
+    def _ask(self, name: str, request: Any, kind: Any) -> Any:
+        return self._end(self._start(name, request), kind)
 
     def _stream(self, blob: Blob, keep: Keep) -> None:
         """Have a large blob kept, if it is there."""
-        request = reapi.ReadRequest(
-            resource_name=f"{self._instance}blobs/{blob.digest}/{blob.size}"
-        )
+        name = f"{self._instance}blobs/{blob.digest}/{blob.size}"
+        request = reapi.ReadRequest(resource_name=name)
         answers = self.stream("/google.bytestream.ByteStream/Read", request)
         try:
             keep(blob, (parsed(reapi.ReadResponse, data).data for data in answers))
@@ -314,27 +308,15 @@ class ReapiBackend:
                     finish_write=at + _CHUNK >= len(data),
                 ).SerializeToString()
 
-        call = self._method(self._channel.stream_unary, "/google.bytestream.ByteStream/Write")
-        try:
-            answer = call(pieces(), timeout=self._settings.timeout, metadata=self._metadata())
-        except grpc.RpcError as error:
-            raise self.trouble(error) from None
+        call = self._channel.stream_unary("/google.bytestream.ByteStream/Write").future
+        answer = self._end(self._begin(call, pieces()), reapi.WriteResponse)
         # A server that has it already ends early, with the whole size.
-        if parsed(reapi.WriteResponse, answer).committed_size != blob.size:
+        if answer.committed_size != blob.size:
             raise RemoteTroubleError(f"{self._settings.address} keeps a blob in part")
 
     @property
     def _instance(self) -> str:
         return f"{self._settings.instance}/" if self._settings.instance else ""
-
-    def _method(self, kind: Callable[..., Any], name: str) -> Any:
-        return kind(name, request_serializer=None, response_deserializer=None)
-
-    def _guarded(self, start: Callable[[], Any]) -> Any:
-        try:
-            return start()
-        except ValueError:  # grpc's word for a channel that was closed
-            raise RemoteTroubleError("closed", retry=False) from None
 
     def trouble(self, error: Any) -> RemoteTroubleError:
         """Return what an error of gRPC means. Its own text is for who knows gRPC: of a server's
@@ -342,18 +324,23 @@ class ReapiBackend:
         code = error.code().name
         details = shown(error.details() or "")
         why = _WORDS.get(code) or f"it answers {code}{f': {details}' if details else ''}"
-        if "CERTIFICATE_VERI" in details:  # …FY_FAILED; gRPC cuts it
+        if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+            why = f"it answers {code}; {about_credentials(self._settings)}"
+        elif "CERTIFICATE_VERI" in details:  # …FY_FAILED; gRPC cuts it
             why = UNTRUSTED
         elif self._settings.scheme == "grpcs" and details.endswith("header with status: 400"):
             why += "" if self._settings.tls_certificate else f"; {UNKNOWN_CLIENT}"
-        if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-            why += f"; {about_credentials(self._settings)}"
         return RemoteTroubleError(f"{self._settings.address}: {why}", retry=code in _PASSING)
 
 
 def shown(text: str) -> str:
     """Return what a server says, as it can be shown: one line of it."""
     return "".join(each for each in text.partition("\n")[0][:200] if each.isprintable())
+
+
+def said(status: reapi.Status) -> str:
+    """Return what a server says is wrong: one line of it."""
+    return shown(status.message) or f"code {status.code}"
 
 
 def in_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
@@ -384,18 +371,13 @@ def parsed(kind: Any, data: bytes) -> Any:
 
 
 def _certificates(settings: RemoteSettings) -> Any:
-    def content(path: str | None) -> bytes | None:
-        if path is None:
-            return None
-        try:
-            return read_bytes(os.path.expanduser(path))
-        except OSError as error:
-            why = f"tls-ca, tls-certificate or tls-key: {error.strerror}"
-            raise RemoteTroubleError(why, retry=False) from None
-
-    return grpc.ssl_channel_credentials(
-        content(settings.tls_ca), content(settings.tls_key), content(settings.tls_certificate)
-    )
+    paths = (settings.tls_ca, settings.tls_key, settings.tls_certificate)
+    try:
+        texts = [read_bytes(os.path.expanduser(path)) if path else None for path in paths]
+    except OSError as error:
+        why = f"tls-ca, tls-certificate or tls-key: {error.strerror}"
+        raise RemoteTroubleError(why, retry=False) from None
+    return grpc.ssl_channel_credentials(*texts)
 
 
 def blob_of(digest: reapi.Digest) -> Blob:

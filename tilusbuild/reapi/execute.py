@@ -29,21 +29,18 @@ from tilusbuild.process.base import (
 from tilusbuild.process.warden import Output
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.actions import Actions
-from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches, shown
+from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches, said, shown
 from tilusbuild.reapi.operations import (
     InputsAbsentError,
     Operations,
     Running,
     Tell,
-    said,
     worker_name,
 )
 from tilusbuild.remote.arriving import written
-from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
-from tilusbuild.remote.record import Blob, RecordError, Sources
+from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError, contents
+from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for, content
 from tilusbuild.remote.settings import RemoteSettings
-from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.temporary import TemporaryDirectory
 
 _TIMED_OUT = 4
 _NOT_OF_A_COMPILER = range(126, 193)
@@ -75,18 +72,11 @@ class Executed(Struct):
     """Bytes that came."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, done: CompletedCommand) -> None:
-        """Count a command."""
+    def add(self, **more: float) -> None:
+        """Count, by the names of these fields."""
         with self.lock:
-            self.commands += 1
-            self.remembered += done.elsewhere is not None and done.elsewhere.remembered
-            self.seconds += done.seconds
-
-    def moved(self, *, inputs: int = 0, outputs: int = 0) -> None:
-        """Count bytes."""
-        with self.lock:
-            self.inputs += inputs
-            self.outputs += outputs
+            for name, count in more.items():
+                setattr(self, name, getattr(self, name) + count)
 
 
 class RemoteExecutor:
@@ -112,19 +102,15 @@ class RemoteExecutor:
         self._running: dict[threading.Event, Running] = {}
         self._slots = threading.BoundedSemaphore(settings.jobs)
         self._proved: bool | None = None
-        """None while the probe runs."""
-        self._probing = False
+        """None until the probe has ended."""
         self._prover: threading.Thread | None = None
         self.executed = Executed()
 
     def ready(self) -> bool:
         """Return whether it takes a command now; it may need to be asked to become so."""
-        with self._lock:
-            begins, self._probing = not self._probing, True
-            free = len(self._running) < self._settings.jobs
-        if begins:
-            with suppress(OSError):
-                self._prover = start_thread(self._prove)
+        with self._lock, suppress(OSError):
+            self._prover = self._prover or start_thread(self._prove)
+        free = len(self._running) < self._settings.jobs
         return bool(self._proved) and free and not self._guard.broken
 
     def run(
@@ -136,7 +122,8 @@ class RemoteExecutor:
             return None
         try:
             done = self._guard.call(lambda: self._try(command, Running(cancelled, tell)))
-            self.executed.add(done)
+            there = done.elsewhere is not None and done.elsewhere.remembered
+            self.executed.add(commands=1, remembered=there, seconds=done.seconds)
             return done
         except (BrokenError, _NoAnswerError, OSError, RecordError):
             return None
@@ -222,8 +209,8 @@ class RemoteExecutor:
             unknown = sources.keys() - self._known
         missing = self._backend.missing(unknown) if unknown else ()
         for some in in_batches(missing, _AT_ONCE):
-            self._backend.send({blob: _content(sources[blob]) for blob in some})
-            self.executed.moved(inputs=sum(blob.size for blob in some))
+            self._backend.send({blob: content(sources[blob]) for blob in some})
+            self.executed.add(inputs=sum(blob.size for blob in some))
         with self._lock:
             self._known |= unknown
 
@@ -282,14 +269,18 @@ class RemoteExecutor:
         ):
             if raw or not named.size_bytes:
                 kept.add(raw)
-            else:
-                if named.size_bytes > _MAX_SAID:
-                    raise RecordError(f"{named.size_bytes} bytes of output")
-                with TemporaryDirectory("output") as empty:
-                    path = os.path.join(empty.path, "output")
-                    self._bring(reapi.OutputFile(digest=named), path)
-                    kept.add(read_bytes(path))
+                continue
+            if (blob := blob_of(named)).size > _MAX_SAID:
+                raise RecordError(f"{blob.size} bytes of output")
+            printed = contents(self._backend, [blob]).get(blob, b"")
+            if blob_for(printed) != blob:
+                raise self._lie()
+            self.executed.add(outputs=blob.size)
+            kept.add(printed)
         return kept.value()
+
+    def _lie(self) -> RemoteTroubleError:
+        return RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
 
     def _bring(self, file: reapi.OutputFile, path: str) -> None:
         """Write a file that was made there, compared with its digest. Raises `RecordError`,
@@ -304,10 +295,9 @@ class RemoteExecutor:
         try:
             if not right:
                 self._backend.blobs({blob}, keep)
-            self.executed.moved(outputs=blob.size)
+            self.executed.add(outputs=blob.size)
             if not right:
-                why = f"{self._settings.address}: an output is not what it says"
-                raise RemoteTroubleError(why)
+                raise self._lie()
         finally:
             if not right:
                 os.unlink(path)
@@ -319,7 +309,3 @@ def _between(start: Any, end: Any) -> float:
         return 0.0
     seconds: float = end.seconds - start.seconds + (end.nanos - start.nanos) / 1e9
     return max(0.0, seconds)
-
-
-def _content(source: bytes | str) -> bytes:
-    return source if isinstance(source, bytes) else read_bytes(source)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from tilusbuild.engine.events import EXECUTING, QUEUED
 from tilusbuild.process.base import CancelledError
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.backend import V2, ReapiBackend, parsed, shown
+from tilusbuild.reapi.backend import V2, ReapiBackend, parsed, said
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -188,11 +188,6 @@ class Operations:
 def worker_name(name: str) -> str:
     """Return what a server calls a worker, as it can be shown."""
     return "".join(each for each in name[:_MAX_NAME] if each.isprintable())
-
-
-def said(status: reapi.Status) -> str:
-    """Return what a server says is wrong: one line of it."""
-    return shown(status.message) or f"code {status.code}"
 
 
 def _is(message: reapi.Any, name: str) -> bool:

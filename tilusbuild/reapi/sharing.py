@@ -91,26 +91,22 @@ class Sharing:
             for known, executor in self._executors:
                 if known is toolchain or known == toolchain:
                     return executor
-            made = self._opened(toolchain)
+            made = None
+            try:
+                from tilusbuild.reapi.execute import RemoteExecutor
+                from tilusbuild.reapi.probe import probe
+
+                compare = partial(probe, toolchain, self._runner)
+                made = RemoteExecutor(self._settings, compare, self._warn)
+            except ImportError as error:
+                self._warn(not_installed(error))
+            except RemoteTroubleError as error:
+                self._warn(str(error))
             self._executors.append((toolchain, made))
             return made
 
-    def _opened(self, toolchain: Toolchain) -> RemoteExecutor | None:
-        def warn(why: str) -> None:
-            self._listen(Warned(f"remote execution: {why}"))
-
-        try:
-            from tilusbuild.reapi.execute import RemoteExecutor
-            from tilusbuild.reapi.probe import probe
-
-            return RemoteExecutor(
-                self._settings, lambda there: probe(toolchain, self._runner, there), warn
-            )
-        except ImportError as error:
-            warn(not_installed(error))
-        except RemoteTroubleError as error:
-            warn(str(error))
-        return None
+    def _warn(self, why: str) -> None:
+        self._listen(Warned(f"remote execution: {why}"))
 
 
 class Places:
@@ -162,11 +158,11 @@ class SharingRunner:
         if not command.outputs and not command.stays:
             return self._inner.run(command)
         began = time.monotonic()
-        tried = told = False
+        tried, told = command.stays, False
         while not self._places.try_take():
-            if not (tried or command.stays):
+            if not tried:
                 self._executor = self._executor or self._find()
-            if not (tried or command.stays) and self._executor and self._executor.ready():
+            if not tried and self._executor and self._executor.ready():
                 tried, waited = True, time.monotonic() - began
                 done = self._executor.run(command, self._cancelled, self._tell)
                 if done is not None:
@@ -181,7 +177,7 @@ class SharingRunner:
                 raise CancelledError
         waited = time.monotonic() - began
         try:
-            if tried or told or command.stays:
+            if tried or told:
                 self._tell(HERE, "")
             return replace(self._inner.run(command), waited=waited)
         finally:
