@@ -56,7 +56,6 @@ class LazyRemote(Remote):
         self._cache = cache
         self._client: RemoteCache | None = None
         self._opened = False
-        self._origins: Origins | None = None
         self._listen: Callable[[Any], None] = _unheard
         self._executors: Executors | None = None
 
@@ -68,7 +67,7 @@ class LazyRemote(Remote):
             self._executors.close()
         if self._client is not None:
             self._client.close()
-        if self._origins is not None:
+        if "_origins" in vars(self):
             self._origins.save()
 
     @property
@@ -90,7 +89,7 @@ class LazyRemote(Remote):
 
     def built(self, job: Job, compiled: Compiled, /) -> None:
         if self._client or self._executors or self._others_made_some:
-            self._known_origins().made(job.hash, compiled.elsewhere)
+            self._origins.made(job.hash, compiled.elsewhere)
         # What was compiled was asked for before, so the client is there if there can be one.
         if self._client is not None and not job.kept_here:
             self._client.built(job.hash, compiled.seconds)
@@ -133,20 +132,18 @@ class LazyRemote(Remote):
         """Whether other machines made something of this cache, also in earlier builds."""
         return os.path.exists(os.path.join(self._cache.state_path, layout.ORIGINS))
 
-    def _known_origins(self) -> Origins:
-        if self._origins is None:
-            from tilusbuild.remote.origins import Origins
+    @cached_property
+    def _origins(self) -> Origins:
+        from tilusbuild.remote.origins import Origins
 
-            self._origins = Origins(self._cache)
-        return self._origins
+        return Origins(self._cache)
 
     def _open(self, settings: RemoteSettings, listen: Callable[[Any], None]) -> None:
         from tilusbuild.remote.backend import RemoteTroubleError
         from tilusbuild.remote.client import RemoteCache
 
         try:
-            origins = self._known_origins()
-            self._client = RemoteCache(settings, self._store, self._cache, listen, origins)
+            self._client = RemoteCache(settings, self._store, self._cache, listen, self._origins)
         except RemoteTroubleError as error:
             listen(events.Warned(f"remote cache: {error}; this build does without it"))
 

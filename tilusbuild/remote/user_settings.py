@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,16 +44,20 @@ def of_user(path: str) -> dict[str, Any]:
         hint = "there is only the table [remote]"
         places = [_bare(document.key(key)) for key in given]
         raise InputError(*(Diagnostic("an unknown key", place, hint) for place in places))
+    return _checked(
+        remote,
+        lambda loc, said, hint: Diagnostic(said, _bare(document.value("remote", *loc)), hint),
+    )
+
+
+def _checked(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) -> dict[str, Any]:
+    """Return what a table gives. Raises `InputError` of what `wrong` returns for a mistake: of its
+    path in the table, what is wrong, and a hint."""
     try:
-        return dict(checked(UserRemote, remote).given)
+        return dict(checked(UserRemote, table).given)
     except ValidationError as error:
-        raise InputError(
-            *(
-                Diagnostic(said, _bare(document.value("remote", *each["loc"])), hint)
-                for each in error.errors(include_url=False)
-                for said, hint in [_said(each)]
-            )
-        ) from None
+        details = error.errors(include_url=False)
+        raise InputError(*(wrong(each["loc"], *_said(each)) for each in details)) from None
 
 
 def _unseen(found: Diagnostic) -> Diagnostic:
@@ -87,21 +91,12 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         for key in REMOTE_ADDRESSES
         if environment.get(REMOTE_PREFIX + key.upper()) == REMOTE_OFF
     }
-    try:
-        table = checked(UserRemote, dict(_read(environment)))
-    except ValidationError as error:
-        raise InputError(
-            *(
-                Diagnostic(f"{_variable(each)}: {said}", hint=hint)
-                for each in error.errors(include_url=False)
-                for said, hint in [_said(each)]
-            )
-        ) from None
-    return dict(table.given) | off
 
+    def wrong(loc: Any, said: str, hint: str | None) -> Diagnostic:
+        variable = REMOTE_PREFIX + str(loc[0]).upper().replace("-", "_")
+        return Diagnostic(f"{variable}: {said}", hint=hint)
 
-def _variable(detail: Any) -> str:
-    return REMOTE_PREFIX + str(detail["loc"][0]).upper().replace("-", "_")
+    return _checked(dict(_read(environment)), wrong) | off
 
 
 def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -117,24 +112,20 @@ def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
             if (value := SWITCH.get(text.lower())) is None:
                 raise input_error(f"{variable} must be 1 or 0")
         elif name == "headers":
-            value = dict(_header(variable, line) for line in text.splitlines() if line.strip())
+            lines = [line for line in text.splitlines() if line.strip()]
+            value = _pairs(lines, ":", f"{variable} must hold lines of the form NAME: VALUE")
         elif name == "properties":
-            value = dict(_property(variable, word) for word in text.split(","))
+            words = text.split(",")
+            value = _pairs(words, "=", f'{variable} must be as "NAME=VALUE,NAME=VALUE"')
         elif name == "jobs" and text.isdecimal():
             value = int(text)
         yield name.replace("_", "-"), value
 
 
-def _property(variable: str, word: str) -> tuple[str, str]:
-    name, equals, value = word.partition("=")
-    if not equals or not name.strip():
-        raise input_error(f'{variable} must be as "NAME=VALUE,NAME=VALUE"')
-    return name.strip(), value.strip()
-
-
-def _header(variable: str, line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not colon or not name.strip():
-        # Without the line, which may be a secret.
-        raise input_error(f"{variable} must hold lines of the form NAME: VALUE")
-    return name.strip(), value.strip()
+def _pairs(texts: Sequence[str], between: str, form: str) -> dict[str, str]:
+    """Return names and values. Raises `InputError` that says the form, without what may be a
+    secret."""
+    parts = [text.partition(between) for text in texts]
+    if not all(sign and name.strip() for name, sign, _ in parts):
+        raise input_error(form)
+    return {name.strip(): value.strip() for name, _, value in parts}
