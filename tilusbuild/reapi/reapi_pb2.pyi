@@ -27,7 +27,7 @@ class Platform(_message.Message):
     def __init__(self, properties: _Optional[_Iterable[_Union[Platform.Property, _Mapping]]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("arguments", "environment_variables", "output_files", "platform", "working_directory", "output_paths")
+    __slots__ = ("arguments", "environment_variables", "platform", "working_directory", "output_paths")
     class EnvironmentVariable(_message.Message):
         __slots__ = ("name", "value")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -37,17 +37,15 @@ class Command(_message.Message):
         def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_VARIABLES_FIELD_NUMBER: _ClassVar[int]
-    OUTPUT_FILES_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     WORKING_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_PATHS_FIELD_NUMBER: _ClassVar[int]
     arguments: _containers.RepeatedScalarFieldContainer[str]
     environment_variables: _containers.RepeatedCompositeFieldContainer[Command.EnvironmentVariable]
-    output_files: _containers.RepeatedScalarFieldContainer[str]
     platform: Platform
     working_directory: str
     output_paths: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, arguments: _Optional[_Iterable[str]] = ..., environment_variables: _Optional[_Iterable[_Union[Command.EnvironmentVariable, _Mapping]]] = ..., output_files: _Optional[_Iterable[str]] = ..., platform: _Optional[_Union[Platform, _Mapping]] = ..., working_directory: _Optional[str] = ..., output_paths: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, arguments: _Optional[_Iterable[str]] = ..., environment_variables: _Optional[_Iterable[_Union[Command.EnvironmentVariable, _Mapping]]] = ..., platform: _Optional[_Union[Platform, _Mapping]] = ..., working_directory: _Optional[str] = ..., output_paths: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Duration(_message.Message):
     __slots__ = ("seconds", "nanos")
@@ -107,14 +105,6 @@ class Directory(_message.Message):
     symlinks: _containers.RepeatedCompositeFieldContainer[SymlinkNode]
     def __init__(self, files: _Optional[_Iterable[_Union[FileNode, _Mapping]]] = ..., directories: _Optional[_Iterable[_Union[DirectoryNode, _Mapping]]] = ..., symlinks: _Optional[_Iterable[_Union[SymlinkNode, _Mapping]]] = ...) -> None: ...
 
-class Tree(_message.Message):
-    __slots__ = ("root", "children")
-    ROOT_FIELD_NUMBER: _ClassVar[int]
-    CHILDREN_FIELD_NUMBER: _ClassVar[int]
-    root: Directory
-    children: _containers.RepeatedCompositeFieldContainer[Directory]
-    def __init__(self, root: _Optional[_Union[Directory, _Mapping]] = ..., children: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ...) -> None: ...
-
 class OutputFile(_message.Message):
     __slots__ = ("path", "digest", "is_executable", "contents")
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -126,14 +116,6 @@ class OutputFile(_message.Message):
     is_executable: bool
     contents: bytes
     def __init__(self, path: _Optional[str] = ..., digest: _Optional[_Union[Digest, _Mapping]] = ..., is_executable: bool = ..., contents: _Optional[bytes] = ...) -> None: ...
-
-class OutputDirectory(_message.Message):
-    __slots__ = ("path", "tree_digest")
-    PATH_FIELD_NUMBER: _ClassVar[int]
-    TREE_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    path: str
-    tree_digest: Digest
-    def __init__(self, path: _Optional[str] = ..., tree_digest: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
 
 class Timestamp(_message.Message):
     __slots__ = ("seconds", "nanos")
@@ -158,9 +140,8 @@ class ExecutedActionMetadata(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., queued_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., worker_start_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., execution_start_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., execution_completed_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...) -> None: ...
 
 class ActionResult(_message.Message):
-    __slots__ = ("output_files", "output_directories", "exit_code", "stdout_raw", "stdout_digest", "stderr_raw", "stderr_digest", "execution_metadata")
+    __slots__ = ("output_files", "exit_code", "stdout_raw", "stdout_digest", "stderr_raw", "stderr_digest", "execution_metadata")
     OUTPUT_FILES_FIELD_NUMBER: _ClassVar[int]
-    OUTPUT_DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     STDOUT_RAW_FIELD_NUMBER: _ClassVar[int]
     STDOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -168,14 +149,13 @@ class ActionResult(_message.Message):
     STDERR_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_METADATA_FIELD_NUMBER: _ClassVar[int]
     output_files: _containers.RepeatedCompositeFieldContainer[OutputFile]
-    output_directories: _containers.RepeatedCompositeFieldContainer[OutputDirectory]
     exit_code: int
     stdout_raw: bytes
     stdout_digest: Digest
     stderr_raw: bytes
     stderr_digest: Digest
     execution_metadata: ExecutedActionMetadata
-    def __init__(self, output_files: _Optional[_Iterable[_Union[OutputFile, _Mapping]]] = ..., output_directories: _Optional[_Iterable[_Union[OutputDirectory, _Mapping]]] = ..., exit_code: _Optional[int] = ..., stdout_raw: _Optional[bytes] = ..., stdout_digest: _Optional[_Union[Digest, _Mapping]] = ..., stderr_raw: _Optional[bytes] = ..., stderr_digest: _Optional[_Union[Digest, _Mapping]] = ..., execution_metadata: _Optional[_Union[ExecutedActionMetadata, _Mapping]] = ...) -> None: ...
+    def __init__(self, output_files: _Optional[_Iterable[_Union[OutputFile, _Mapping]]] = ..., exit_code: _Optional[int] = ..., stdout_raw: _Optional[bytes] = ..., stdout_digest: _Optional[_Union[Digest, _Mapping]] = ..., stderr_raw: _Optional[bytes] = ..., stderr_digest: _Optional[_Union[Digest, _Mapping]] = ..., execution_metadata: _Optional[_Union[ExecutedActionMetadata, _Mapping]] = ...) -> None: ...
 
 class Any(_message.Message):
     __slots__ = ("type_url", "value")
@@ -290,14 +270,12 @@ class FindMissingBlobsResponse(_message.Message):
 class BatchUpdateBlobsRequest(_message.Message):
     __slots__ = ("instance_name", "requests")
     class Request(_message.Message):
-        __slots__ = ("digest", "data", "compressor")
+        __slots__ = ("digest", "data")
         DIGEST_FIELD_NUMBER: _ClassVar[int]
         DATA_FIELD_NUMBER: _ClassVar[int]
-        COMPRESSOR_FIELD_NUMBER: _ClassVar[int]
         digest: Digest
         data: bytes
-        compressor: int
-        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ..., compressor: _Optional[int] = ...) -> None: ...
+        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
     INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     instance_name: str
@@ -318,28 +296,24 @@ class BatchUpdateBlobsResponse(_message.Message):
     def __init__(self, responses: _Optional[_Iterable[_Union[BatchUpdateBlobsResponse.Response, _Mapping]]] = ...) -> None: ...
 
 class BatchReadBlobsRequest(_message.Message):
-    __slots__ = ("instance_name", "digests", "acceptable_compressors")
+    __slots__ = ("instance_name", "digests")
     INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTABLE_COMPRESSORS_FIELD_NUMBER: _ClassVar[int]
     instance_name: str
     digests: _containers.RepeatedCompositeFieldContainer[Digest]
-    acceptable_compressors: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, instance_name: _Optional[str] = ..., digests: _Optional[_Iterable[_Union[Digest, _Mapping]]] = ..., acceptable_compressors: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, instance_name: _Optional[str] = ..., digests: _Optional[_Iterable[_Union[Digest, _Mapping]]] = ...) -> None: ...
 
 class BatchReadBlobsResponse(_message.Message):
     __slots__ = ("responses",)
     class Response(_message.Message):
-        __slots__ = ("digest", "data", "status", "compressor")
+        __slots__ = ("digest", "data", "status")
         DIGEST_FIELD_NUMBER: _ClassVar[int]
         DATA_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
-        COMPRESSOR_FIELD_NUMBER: _ClassVar[int]
         digest: Digest
         data: bytes
         status: Status
-        compressor: int
-        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., compressor: _Optional[int] = ...) -> None: ...
+        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
     RESPONSES_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[BatchReadBlobsResponse.Response]
     def __init__(self, responses: _Optional[_Iterable[_Union[BatchReadBlobsResponse.Response, _Mapping]]] = ...) -> None: ...
@@ -389,18 +363,14 @@ class ActionCacheUpdateCapabilities(_message.Message):
     def __init__(self, update_enabled: bool = ...) -> None: ...
 
 class CacheCapabilities(_message.Message):
-    __slots__ = ("digest_functions", "action_cache_update_capabilities", "max_batch_total_size_bytes", "supported_compressors", "supported_batch_update_compressors")
+    __slots__ = ("digest_functions", "action_cache_update_capabilities", "max_batch_total_size_bytes")
     DIGEST_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     ACTION_CACHE_UPDATE_CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_TOTAL_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTED_COMPRESSORS_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTED_BATCH_UPDATE_COMPRESSORS_FIELD_NUMBER: _ClassVar[int]
     digest_functions: _containers.RepeatedScalarFieldContainer[int]
     action_cache_update_capabilities: ActionCacheUpdateCapabilities
     max_batch_total_size_bytes: int
-    supported_compressors: _containers.RepeatedScalarFieldContainer[int]
-    supported_batch_update_compressors: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, digest_functions: _Optional[_Iterable[int]] = ..., action_cache_update_capabilities: _Optional[_Union[ActionCacheUpdateCapabilities, _Mapping]] = ..., max_batch_total_size_bytes: _Optional[int] = ..., supported_compressors: _Optional[_Iterable[int]] = ..., supported_batch_update_compressors: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, digest_functions: _Optional[_Iterable[int]] = ..., action_cache_update_capabilities: _Optional[_Union[ActionCacheUpdateCapabilities, _Mapping]] = ..., max_batch_total_size_bytes: _Optional[int] = ...) -> None: ...
 
 class ExecutionCapabilities(_message.Message):
     __slots__ = ("exec_enabled",)
