@@ -100,7 +100,6 @@ class RemoteExecutor:
         """Blobs that the server has, as far as we know."""
         self._operations = Operations(self._backend, settings)
         self._running: dict[threading.Event, Running] = {}
-        self._slots = threading.BoundedSemaphore(settings.jobs)
         self._proved: bool | None = None
         """None until the probe has ended."""
         self._prover: threading.Thread | None = None
@@ -118,7 +117,7 @@ class RemoteExecutor:
     ) -> CompletedCommand | None:
         """Run to the end, outputs brought into `cwd`; return None when that is not possible now.
         Raises `CancelledError` once `cancelled` is set and `cancel` was called."""
-        if not self.ready() or not self._slots.acquire(blocking=False):
+        if not self.ready():
             return None
         try:
             done = self._guard.call(lambda: self._try(command, Running(cancelled, tell)))
@@ -127,8 +126,6 @@ class RemoteExecutor:
             return done
         except (BrokenError, _NoAnswerError, OSError, RecordError):
             return None
-        finally:
-            self._slots.release()
 
     def cancel(self, cancelled: threading.Event) -> None:
         """Give up the command that has this event; does not wait."""
@@ -181,6 +178,8 @@ class RemoteExecutor:
             inline_output_files=sorted(command.outputs),
         )
         with self._lock:
+            if len(self._running) >= self._settings.jobs:
+                raise _NoAnswerError("enough runs there")
             self._running[running.cancelled] = running
         try:
             for again in (False, True):
