@@ -1,6 +1,8 @@
 """Records: what is written is read back, and whatever is in one, its reader only refuses."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -101,3 +103,26 @@ def test_what_cannot_be_ours_is_refused(change: Callable[[Any], Any], why: str) 
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(RecordError, match="cannot be read"):
         decode(data)
+
+
+MEETING = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from tilusbuild.remote import record
+names = dict.fromkeys(record.NEEDED, record.Blob("0" * 64, 1))
+data, met = record.encode(record.Record(names, {}, 1.5)), threading.Barrier(8)
+def read():
+    met.wait()
+    record.decode(data)
+threads = [threading.Thread(target=read) for _ in range(8)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+"""
+
+
+def test_threads_that_read_the_first_record_together() -> None:
+    """One in ten of these processes ended by a signal."""
+    for _ in range(20):
+        assert subprocess.run([sys.executable, "-c", MEETING], check=False).returncode == 0

@@ -61,6 +61,9 @@ class _Meta(Struct, forbid_unknown_fields=True):
     product: _Text = ""
 
 
+_META = json.Decoder(_Meta)
+
+
 class Claim(Struct, frozen=True):
     """What a program may consist of, as its texts have it."""
 
@@ -156,7 +159,7 @@ def _images(name: str, made: bytes, pipeline: Pipeline) -> Sequence[CodeImage]:
 def _checked_meta(program: str, record: Record, data: bytes) -> dict[str, Any]:
     """Return what meta.json says; it is the very file that publishing the program would write.
     Raises `RecordError`."""
-    parsed(data, _Meta, layout.META)
+    parsed(data, _META, layout.META)
     meta: dict[str, Any] = json.decode(data)
     del meta["digest"]
     if seal(meta) != data:

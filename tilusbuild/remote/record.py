@@ -11,10 +11,9 @@ elsewhere is a list of claims; reading one checks only that they are possible, b
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import DecodeError, Meta, Struct, field, json
 
@@ -103,7 +102,7 @@ def encode(value: Record | Mapping[str, Blob]) -> bytes:
 
 def decode(data: bytes) -> Record:
     """Return the record in a text. Raises `RecordError`."""
-    record = parsed(data, Record)
+    record = parsed(data, _RECORD, "its record")
     _check(record.files)
     if missing := sorted(NEEDED - record.files.keys()):
         raise RecordError(f"its record names no {missing[0]}")
@@ -119,24 +118,20 @@ def decode(data: bytes) -> Record:
 
 def decode_listing(data: bytes) -> dict[str, Blob]:
     """Return the files of a directory by relative name. Raises `RecordError`."""
-    files: dict[str, Blob] = parsed(data, Blobs, "a listing of headers")
+    files = parsed(data, _BLOBS, "a listing of headers")
     _check(files)
     return files
 
 
-# msgspec ends the process where two threads meet a type for the first time.
-_meeting = threading.Lock()
-_decoders: dict[object, json.Decoder[Any]] = {}
+# Made here: msgspec ends the process where two threads meet a type for the first time.
+_RECORD: json.Decoder[Record] = json.Decoder(Record)
+_BLOBS: json.Decoder[dict[str, Blob]] = json.Decoder(Blobs)
 
 
-def parsed(data: bytes, kind: type[T], what: str = "its record") -> T:
+def parsed(data: bytes, decoder: json.Decoder[T], what: str) -> T:
     """Return what a text says, checked by its type. Raises `RecordError`."""
-    with _meeting:
-        if kind not in _decoders:
-            _decoders[kind] = json.Decoder(kind)
     try:
-        found: T = _decoders[kind].decode(data)
-        return found
+        return decoder.decode(data)
     except (DecodeError, RecursionError) as error:
         raise RecordError(f"{what} cannot be read: {error!s:.200}") from None
 
