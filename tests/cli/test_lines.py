@@ -98,7 +98,7 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
     check("plan", "--space")
     check("explain")
     check("build")
-    check("graph", "--programs")
+    check("graph")
     check("report")
     check("compdb")
     check("run", "scale")

@@ -44,26 +44,21 @@ def test_the_graph_before_and_after_a_build(new_project: NewProject):
     assert not project.cache.exists(), "looking writes nothing"
 
     project.build("--target", "cpu")
-    *nodes, _ = project.run(*words, "--programs").events
-    assert [node["inputs"] for node in nodes if node["event"] == "script"] == [
+    *nodes, _ = project.run(*words).events
+    scripts = {node["name"]: node for node in nodes if node["event"] == "script"}
+    assert [node["inputs"] for node in scripts.values()] == [
         mine["inputs"],
         plain["inputs"],
     ], "the same when the plan is remembered"
-    programs = {node["label"]: node for node in nodes if node["event"] == "program"}
-    assert {label: node["status"] for label, node in programs.items()} == {
-        "mixed/0 cpu": "built",
-        "mixed/1 cpu": "built",
-        "plain/0 cpu": "built",
-        "plain/1 cpu": "failed",
+    assert {name: (node["built"], node["failed"]) for name, node in scripts.items()} == {
+        "mixed cpu": (2, 0),
+        "plain cpu": (1, 1),
     }
-    sizes = {node["name"]: node["library"] for node in nodes if node["event"] == "script"}
-    assert sizes["mixed cpu"] > sizes["plain cpu"] > 0
-    assert programs["plain/1 cpu"]["values"] == {"unroll": 2}
-    assert {node["hash"] for node in programs.values()} == set(project.programs)
+    assert scripts["mixed cpu"]["library"] > scripts["plain cpu"]["library"] > 0
 
-    drawn = project.run("graph", "plain", "--programs").out
+    drawn = project.run("graph", "plain").out
     assert '"palegreen">1<BR/>built</TD><TD BGCOLOR="lightcoral">1<BR/>failed<' in drawn
-    assert drawn.count(" -> ") == 4
+    assert drawn.count(" -> ") == 2
     assert "mixed" not in drawn
     assert 'did you mean "plain"?' in project.run("graph", "plane", status=2).err
 

@@ -1,21 +1,14 @@
-"""The build graph of a plan: files, the scripts made of them, programs.
+"""The build graph of a plan: files, and the scripts made of them, also in Graphviz' language.
 
-A script for one target is one node, whatever its constants; its programs are nodes of their own
-only on request. Nothing is written and no compiler runs.
-
-The build graph in Graphviz' language, as a picture that a person can read at any size.
-
-What there is much of is counted and not drawn: files with the same readers are one node, a script
-is a cluster with a node for each target that has its numbers, and the programs of a script, when
-they are asked for, are a node each only while they are few. Equal graphs give equal texts.
+A script for one target is one node, whatever its constants, with the numbers of its programs; files
+with the same readers are one node, so that the picture can be read at any size. Equal graphs give
+equal texts. Nothing is written and no compiler runs.
 """
 
 from __future__ import annotations
 
 import html
-import math
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -23,19 +16,17 @@ from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import Entry, lookup, product_of
-from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.render import templates_directory
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted, one_line
 from tilusbuild.status import KNOWN_IN_CACHE, Status
-from tilusbuild.table import cell_text
 
 
 class FileNode(JsonLine, frozen=True):
     """An input of scripts. A path inside the project is relative to it. Also a line of
-    `graph --json`, and so is a `ProgramNode`."""
+    `graph --json`, and so is a `ScriptNode`."""
 
     event: ClassVar[str] = "file"
     path: str
@@ -43,53 +34,38 @@ class FileNode(JsonLine, frozen=True):
     """"manifest", "template" or "header"."""
 
 
-class ScriptNode(Struct, frozen=True):
-    """A script for one target: the paths of its inputs, how many programs have which status, and
-    the bytes of their libraries together."""
+class ScriptNode(JsonLine, frozen=True):
+    """A script for one target: how many programs have which status, and the paths of its inputs."""
 
+    event: ClassVar[str] = "script"
+    name: str
     script: str
     target: str
     arch: str
+    programs: int
+    built: int
+    failed: int
+    pruned: int
+    missing: int
     inputs: tuple[str, ...]
-    statuses: Mapping[str, int]
-    library: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"{self.script} {self.target}"
-
-    @property
-    def programs(self) -> int:
-        return sum(self.statuses.values())
-
-
-class ProgramNode(JsonLine, frozen=True):
-    """A program, and the names of the scripts that it is a schedule of."""
-
-    event: ClassVar[str] = "program"
-    hash: str
-    label: str
-    status: Status
-    values: Mapping[str, Value]
-    """Constants, parameters and derived values."""
-    scripts: tuple[str, ...]
+    library: int
+    """Bytes of the libraries together."""
 
 
 class Graph(Struct, frozen=True):
-    """Everything, in the manifest's order; `programs` are empty when they were not asked for."""
+    """Everything, in the manifest's order."""
 
     project: str
     files: Sequence[FileNode]
     scripts: Sequence[ScriptNode]
-    programs: Sequence[ProgramNode]
 
 
 _Held: TypeAlias = Mapping[str, tuple[Status, int]]
 """What the cache has of each program: its status, and the bytes of its library."""
 
 
-def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
-    """Return the graph of a plan, down to each program or to the scripts. Reads only."""
+def graph(project: Project, plan: Plan) -> Graph:
+    """Return the graph of a plan. Reads only."""
     held: dict[str, tuple[Status, int]] = {}
     groups: dict[str, list[ProgramJob]] = {}
     for job in jobs(plan):
@@ -104,8 +80,7 @@ def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
         files |= {file.path: file for file in inputs}
         names = (manifest.path, *(file.path for file in inputs))
         scripts.append(_script(group, names, held))
-    nodes = _programs(groups, held) if programs else []
-    return Graph(plan.project, list(files.values()), scripts, nodes)
+    return Graph(plan.project, list(files.values()), scripts)
 
 
 def _name(job: ProgramJob) -> str:
@@ -121,22 +96,16 @@ def _held(entry: Entry | None) -> tuple[Status, int]:
 def _script(group: Sequence[ProgramJob], inputs: tuple[str, ...], held: _Held) -> ScriptNode:
     statuses, sizes = zip(*(held[program] for program in {job.hash for job in group}), strict=True)
     target = group[0].planned.target
-    counts: dict[str, int] = {status: statuses.count(status) for status in KNOWN_IN_CACHE}
-    return ScriptNode(group[0].script, target.name, target.arch, inputs, counts, sum(sizes))
-
-
-def _programs(groups: dict[str, list[ProgramJob]], held: _Held) -> list[ProgramNode]:
-    owners: dict[str, dict[str, ProgramJob]] = {}
-    for name, group in groups.items():
-        for job in group:
-            owners.setdefault(job.hash, {}).setdefault(name, job)
-    return [_program(program, held[program][0], by) for program, by in owners.items()]
-
-
-def _program(program: str, status: Status, by: dict[str, ProgramJob]) -> ProgramNode:
-    first = next(iter(by.values()))
-    schedule = first.schedule
-    return ProgramNode(program, first.label, status, first.planned.spec.values(schedule), tuple(by))
+    return ScriptNode(
+        name=_name(group[0]),
+        script=group[0].script,
+        target=target.name,
+        arch=target.arch,
+        programs=len(statuses),
+        inputs=inputs,
+        library=sum(sizes),
+        **{status: statuses.count(status) for status in KNOWN_IN_CACHE},
+    )
 
 
 def _inputs(instances: Collection[PlannedInstance], root: str) -> list[FileNode]:
@@ -158,8 +127,6 @@ def _shown(path: str, root: str) -> str:
     return path if relative.startswith("../") else relative
 
 
-MAX_NODES = 40
-"""Programs of a script that are drawn as nodes; more are drawn as one table."""
 MAX_NAMES = 8
 """Files that a node names; the rest are counted."""
 
@@ -192,7 +159,6 @@ def _lines(graph: Graph) -> Iterator[str]:
         for target in targets:
             yield f"    {_script_id(target.name)} [shape=plain, label=<{_numbers(target)}>];"
         yield "  }"
-    yield from _drawn_programs(graph)
     yield "}"
 
 
@@ -224,7 +190,7 @@ def _files(graph: Graph, clusters: dict[str, list[ScriptNode]]) -> Iterator[str]
 
 def _numbers(script: ScriptNode) -> str:
     """Return what is known of a script for a target, as a table."""
-    known = [(Status(name), number) for name, number in script.statuses.items() if number]
+    known = [(status, number) for status in KNOWN_IN_CACHE if (number := getattr(script, status))]
     arch = "" if script.target == script.arch else f" ({_text(script.arch)})"
     wide = f'<TD COLSPAN="{max(1, len(known))}">'
     rows = [f"{wide}<B>{_text(script.target)}</B>{arch}<BR/>{counted(script.programs, 'program')}"]
@@ -238,55 +204,6 @@ def _numbers(script: ScriptNode) -> str:
     body = "".join(f"<TR>{row}</TD></TR>" for row in rows)
     head = '<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="0" CELLPADDING="6" COLOR="gray40"'
     return f'{head} BGCOLOR="white">{body}</TABLE>'
-
-
-def _drawn_programs(graph: Graph) -> Iterator[str]:
-    crowded = [script.name for script in graph.scripts if script.programs > MAX_NODES]
-    for name in crowded:
-        if cells := [each for each in graph.programs if name in each.scripts]:
-            yield from _grid(name, cells)
-    for program in graph.programs:
-        if set(crowded).issuperset(program.scripts):
-            continue
-        node = _quoted(f"program {program.hash}")
-        label = _quoted(program.label, program.status)
-        look = f"style=filled, fillcolor={_COLOURS[program.status]}"
-        yield f"  {node} [label={label}, tooltip={_quoted(_values(program))}, {look}];"
-        for name in program.scripts:
-            if name not in crowded:
-                yield f"  {_script_id(name)} -> {node};"
-
-
-def _grid(name: str, programs: Sequence[ProgramNode]) -> Iterator[str]:
-    """Yield one node with a cell for each program, about twice as wide as high: as nodes, hundreds
-    would be one column of no use to a reader."""
-    columns = math.ceil(math.sqrt(len(programs) * 2))
-    instances: dict[str, list[ProgramNode]] = {}
-    for program in programs:
-        instances.setdefault(program.label.rpartition("/")[0], []).append(program)
-    yield f"  {_quoted(f'programs {name}')} [shape=plain, label=<"
-    yield '    <TABLE BORDER="0" CELLBORDER="1" COLOR="gray" CELLSPACING="1">'
-    for instance, members in instances.items():
-        if len(instances) > 1:
-            yield f'    <TR><TD COLSPAN="{columns}" ALIGN="LEFT">{_text(instance)}</TD></TR>'
-        for start in range(0, len(members), columns):
-            yield "    <TR>" + "".join(map(_cell, members[start : start + columns])) + "</TR>"
-    yield "    </TABLE>>];"
-    yield f"  {_script_id(name)} -> {_quoted(f'programs {name}')};"
-
-
-def _cell(program: ProgramNode) -> str:
-    number = re.search(r"/(\d+)", program.label)
-    tooltip = _text(f"{program.label}: {program.status}; {_values(program)}")
-    colour = _COLOURS[program.status]
-    # Graphviz shows the tooltip of a cell only where the cell is a link.
-    return (
-        f'<TD HREF="#" TOOLTIP="{tooltip}" BGCOLOR="{colour}">{number[1] if number else "-"}</TD>'
-    )
-
-
-def _values(program: ProgramNode) -> str:
-    return ", ".join(f"{name}={cell_text(value)}" for name, value in program.values.items())
 
 
 def _script_id(name: str) -> str:
