@@ -44,7 +44,7 @@ hostile: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/manifest_reference.py > docs/manifest.md.new
 	mv docs/manifest.md.new docs/manifest.md
-	$(BIN)/python -m tilusbuild.cli.events_schema > docs/events.schema.json.new
+	PYTHONPATH=tests $(BIN)/python -m support.events_schema > docs/events.schema.json.new
 	mv docs/events.schema.json.new docs/events.schema.json
 
 # The manual as pages to read in a browser, from disk or from any server: site/index.html.

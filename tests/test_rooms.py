@@ -11,11 +11,12 @@ from support.processes import run_python
 from tilusbuild.rooms import rooms
 
 PACKAGE = Path(tilusbuild.__file__).parent
+TESTS = Path(__file__).parent
 CORE = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in rooms()]
 WALK = """\
 import os, pkgutil, importlib, sys
 import tilusbuild
-from tilusbuild.cli.events_schema import schema
+from support.events_schema import schema
 from tilusbuild.cli.main import main
 from tilusbuild.cli.parser import verbs
 
@@ -64,7 +65,7 @@ def test_the_core_works_without_a_room(room: str, tmp_path: Path) -> None:
         shutil.copytree(PACKAGE.parent / "templates", tmp_path / "tilusbuild" / "_templates")
     work = tmp_path / "work"
     work.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(work)}
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS}", "HOME": str(work)}
     run_python(WALK, room, cwd=work, env=environment, timeout=120)
 
 

@@ -10,7 +10,7 @@ cache action    name of an action of `cache` → module:attribute, a `Verb`    c
 foreign cache   system → module, as `cli.options.ForeignCaches` declares it  cli/options.py
 package kind    key of the list → (root directory, module)                   package/names.py
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
-lines           verb → module:attribute, classes of its lines of `--json`    cli/events_schema.py
+lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
 remote backend  scheme of an address → class, a `remote.backend.Backend`     remote/backend.py
 remote address  scheme → function of the parts: what is wrong, a hint        manifest/sections.py
 remote executor scheme of an address → class, a `remote.lazy.Executors`      remote/lazy.py

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import pytest
 
 import tilusbuild.cli
+from support import events_schema
 from support.json_schema import valid
 from support.project import head
-from tilusbuild.cli import events_schema
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.dispatch import PruneLine
 from tilusbuild.cli.main import main

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support import command_line
+from support import command_line, events_schema
 from support.json_schema import valid
-from tilusbuild.cli import events_schema
 from tilusbuild.cli.main import main
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches import SYSTEMS, read, system_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from support import events_schema
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from support.json_schema import valid
-from tilusbuild.cli import events_schema
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Dropped, Sharded
 from tilusbuild.engine.running import BuildConfig

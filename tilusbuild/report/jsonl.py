@@ -27,7 +27,7 @@ class JsonLine(Struct, frozen=True):
     """A line of `--json` that is not an event of a build.
 
     The names and the order of the fields are those of the keys, and part of the interface:
-    `docs/events.schema.json` is made from them (`cli/events_schema.py`).
+    `docs/events.schema.json` is made from them.
     """
 
     event: ClassVar[str]

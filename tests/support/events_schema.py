@@ -1,8 +1,8 @@
 """The JSON schema of all lines of `--json`, made from the classes that declare them.
 
-`python -m tilusbuild.cli.events_schema` prints it; `docs/events.schema.json` is that text, which
-`make docs` writes. The lines of a verb are `#/$defs/build`, of an action `#/$defs/cache-gc`, each
-a class by its name. Readers ignore keys that they do not know.
+Tests hold what verbs print to it; `docs/events.schema.json` is its text, which `make docs` writes.
+The lines of a verb are `#/$defs/build`, of an action `#/$defs/cache-gc`, each a class by its name.
+Readers ignore keys that they do not know.
 """
 
 from __future__ import annotations
