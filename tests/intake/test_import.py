@@ -1,6 +1,5 @@
-"""`tilusbuild import` of Kernel Tuner scripts and T1 files as a command: manifests that build."""
+"""`tilusbuild import` of Kernel Tuner scripts as a command: manifests that build."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -87,21 +86,9 @@ def test_a_script_that_fills_constants_builds(project: Project) -> None:
     assert project.compiled("--level", "0") == 1
 
 
-def test_a_t1_file_names_its_kernel(project: Project) -> None:
-    project.write("k.cu", 'extern "C" __global__ void k(double *x, int n) { x[n] = BLOCK; }\n')
-    space = {
-        "ConfigurationSpace": {
-            "TuningParameters": [{"Name": "BLOCK", "Type": "int", "Values": "[32, 64]"}],
-            "Conditions": [],
-        },
-        "KernelSpecification": {"KernelName": "k", "KernelFile": "k.cu"},
-    }
-    project.write("k.json", json.dumps(space))
-    project.run("import", "k.json")
-    script = load(str(project.directory / "tilus.toml")).scripts["k"]
-    assert (script.kernel, script.template, script.render) == ("k", "k.cu", False)
-    assert script.flags == ("-DBLOCK={{ BLOCK }}",)
-    assert script.args["x"].out
+def test_a_t1_file_is_refused_with_what_serves_instead(project: Project) -> None:
+    project.write("k.json", '{"ConfigurationSpace": {}}')
+    assert "space-file of a script" in project.run("import", "k.json", status=2).err
 
 
 HOSTILE = {

@@ -47,7 +47,6 @@ class KernelDraft(Struct):
     flags: list[str] = field(default_factory=list)
     args: dict[str, object] = field(default_factory=dict)
     space: dict[str, object] = field(default_factory=dict)
-    space_file: str | None = None
     restrict: dict[str, str] = field(default_factory=dict)
     grid: list[Value] = field(default_factory=list)
     block: list[Value] = field(default_factory=list)
@@ -109,7 +108,6 @@ def _kernel(kernel: KernelDraft) -> list[str]:
         "render": False,
         "kernel": kernel.kernel,
         "flags": kernel.flags,
-        "space-file": kernel.space_file,
     }
     return [
         *_table(name, first),

@@ -25,7 +25,7 @@ class ImportArgs(Common, frozen=True, kw_only=True):
 
     what: str = positional(
         "WHAT",
-        help="compile_commands.json, build.ninja, a Kernel Tuner script (it is run), or a T1 file",
+        help="compile_commands.json, build.ninja, or a Kernel Tuner script (it is run)",
     )
     stdout: bool = flag("--stdout", help="print the manifest, and write nothing")
 
@@ -45,7 +45,6 @@ def run(arguments: ImportArgs) -> int:
     """Write `tilus.toml` beside what was named, and say what was not understood."""
     from tilusbuild.errors import input_error
     from tilusbuild.intake.draft import Draft, manifest_text
-    from tilusbuild.space import SpaceError
 
     what = os.path.abspath(arguments.what)
     if os.path.isdir(what):
@@ -58,7 +57,7 @@ def run(arguments: ImportArgs) -> int:
     draft, files = Draft(_project_of(root)), dict[str, str]()
     try:
         root = _read(draft, what, root, files)
-    except (OSError, ValueError, SyntaxError, RecursionError, SpaceError) as error:
+    except (OSError, ValueError, SyntaxError, RecursionError) as error:
         raise input_error(f"{arguments.what} cannot be imported: {error}") from None
     if not draft.libraries and not draft.kernels:
         raise input_error(
@@ -79,21 +78,21 @@ def run(arguments: ImportArgs) -> int:
 
 def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
     """Read what was named into a draft, by what it is. Return the project's directory."""
-    from tilusbuild.intake import commands, kernel_tuner, kernels
+    from tilusbuild.intake import commands, kernel_tuner
     from tilusbuild.runtime.regular import read_text
 
     name = os.path.basename(what)
     if name.endswith(".py"):
         kernel_tuner.read(draft, root, name, files)
-    elif name.endswith(".ninja") or isinstance(entries := json.loads(read_text(what)), list):
-        if name.endswith(".ninja"):
-            found = ninja_commands(draft, root, name)
-        else:
-            found = list(_entries(draft, entries, root))
-        root = _common(draft, root, commands.sources_of(found))
-        commands.read(draft, root, iter(found))
+        return root
+    if name.endswith(".ninja"):
+        found = ninja_commands(draft, root, name)
+    elif isinstance(entries := json.loads(read_text(what)), list):
+        found = list(_entries(draft, entries, root))
     else:
-        kernels.read_t1_file(draft, root, name)
+        raise ValueError("it is no list of commands; a T1 file is for space-file of a script")
+    root = _common(draft, root, commands.sources_of(found))
+    commands.read(draft, root, iter(found))
     return root
 
 
