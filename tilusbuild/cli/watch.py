@@ -58,7 +58,7 @@ def run(arguments: WatchArgs) -> int:
         clear=arguments.clear,
     )
     with echo_disabled(0):
-        project = wait_for_manifest(open_project, find(os.getcwd()), screen, poll=arguments.poll)
+        project = wait_for_manifest(open_project, find(os.getcwd()), screen)
         if isinstance(project, int):
             screen.close()
             return 128 + project
