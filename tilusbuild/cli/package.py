@@ -76,7 +76,7 @@ def run(arguments: PackageArgs) -> int:
     """Write the packages, and print the path of each file or directory."""
     from tilusbuild.package import pack
 
-    formats = _formats(arguments.formats)
+    chosen = formats(arguments.formats, _FORMATS)
     attest = _attest(arguments.sign)
     with options.project(arguments) as project, options.traced(arguments.trace, project):
         step = project.timeline.step
@@ -88,9 +88,9 @@ def run(arguments: PackageArgs) -> int:
                     contents = pack.gather(
                         project, order, level=level, unchecked=arguments.as_built
                     )
-                chosen = formats or order.package.formats
+                wanted = chosen or order.package.formats
                 with step(f"write {order.name}"):
-                    made = pack.write(order, contents, chosen, arguments.output, attest=attest)
+                    made = pack.write(order, contents, wanted, arguments.output, attest=attest)
             _show_made(arguments, order, contents, made)
     return 0
 
@@ -109,13 +109,14 @@ def _attest(key: str | None) -> Attest:
     return attester(key)
 
 
-def _formats(words: Sequence[str]) -> list[str]:
+def formats(words: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the formats that are asked for, of those that are known. Raises `InputError`."""
     from tilusbuild.errors import did_you_mean, input_error
 
     named = options.split(words)
     for name in named:
-        if name not in _FORMATS:
-            hint = did_you_mean(name, _FORMATS)
+        if name not in known:
+            hint = did_you_mean(name, known)
             raise input_error(f'--format: unknown format "{name}"', hint=hint)
     return list(dict.fromkeys(named))
 

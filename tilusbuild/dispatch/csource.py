@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from tilusbuild.compile.launcher_tables import c_string
 from tilusbuild.dispatch.describe import node_of
 from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
@@ -120,7 +121,7 @@ class _Writer:
             "TABLES": len(self.tables),
             "PASSED": passed,
             "DEFAULT_PROGRAM": default,
-            "MACHINE": _c_string(self.script.machine),
+            "MACHINE": c_string(self.script.machine),
         }
         lines = [f"#define TD_{name} {number}" for name, number in numbers.items()]
         if self.script.kind == "cuda":
@@ -130,7 +131,7 @@ class _Writer:
     def _refusal(self, what: str, program: int) -> str:
         """Return the C expression that fails because a person's word means a refused program."""
         text = f"{what} means program {program}, which was {self.refused[program]}"
-        return f'td_fail("%s", {_c_string(f"{self.script.name}: {text}")})'
+        return f'td_fail("%s", {c_string(f"{self.script.name}: {text}")})'
 
     def _call(self) -> str:
         """Return the packed call, for which what is copied to variables says nothing of the device.
@@ -148,13 +149,13 @@ class _Writer:
 
     def _tables(self) -> str:
         script = self.script
-        lines = [f"static const char td_name[] = {_c_string(script.name)};"]
+        lines = [f"static const char td_name[] = {c_string(script.name)};"]
         lines.append("static const td_program td_programs[TD_PROGRAMS] = {")
         for index, digest in enumerate(script.programs):
             if index in self.there:
                 meta = library.read_meta(script, index)
                 sha256 = meta["files"][library.LIBRARY]["sha256"]
-                lines.append(f"  {{{_c_string(digest)}, {_c_string(sha256)}}},")
+                lines.append(f"  {{{c_string(digest)}, {c_string(sha256)}}},")
             else:
                 lines.append("  {0, 0},")
         lines.append("};")
@@ -170,13 +171,13 @@ class _Writer:
         lines.append("static const td_table td_tables[TD_TABLES + 1] = {")
         for number, table in enumerate(self.tables):
             count = len({e.key for e in table.entries if e.program in self.there})
-            device, arch = (_c_string(table.fingerprint[f]) for f in ("device", "arch"))
+            device, arch = (c_string(table.fingerprint[f]) for f in ("device", "arch"))
             lines.append(f"  {{{device}, {arch}, td_entries_{number}, {count}}},")
         lines.append("  {0, 0, 0, 0}\n};")
         lines.append("static const td_read td_reads[] = {")
         for name in self.sizes:
             argument, axis = self._read_of(name)
-            u64 = _c_string(name) if name in self.wide else 0
+            u64 = c_string(name) if name in self.wide else 0
             lines.append(f"  {{{argument}, {axis}, {u64}}},")
         return "\n".join([*lines, "  {0, -1, 0}\n};\n"])
 
@@ -228,7 +229,7 @@ class _Writer:
             if "tb_" not in text:  # nothing in it can fail
                 lines.append(f"  if ({text}) return {answer};")
                 continue
-            what = _c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
+            what = c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
             lines.append("  tb_expr_error = 0;")
             lines.append(f"  if ({text} && !tb_expr_error) return {answer};")
             lines.append(f'  if (tb_expr_error) return td_fail("%s", {what});')
@@ -256,7 +257,7 @@ class _Writer:
         text, kind = CWriter(names, types).write(cost)
         number_type = "double" if kind == "float" else "int64_t"
         listed = ", ".join(map(str, programs)) or "0"
-        what = _c_string(f"{self.script.name}: the model {model['source']!r} has no value")
+        what = c_string(f"{self.script.name}: the model {model['source']!r} has no value")
         body = "\n".join(lines)
         return f"""\
 static int td_by_model(const int64_t *size) {{
@@ -285,7 +286,7 @@ static int td_by_model(const int64_t *size) {{
         arguments = f"{arguments}, void *stream" if arguments else "void *stream"
         read = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
         beyond = "".join(
-            f"\n  if (a_{size} > INT64_MAX) return td_beyond({_c_string(size)});"
+            f"\n  if (a_{size} > INT64_MAX) return td_beyond({c_string(size)});"
             for size in self.sizes
             if size in self.wide
         )
@@ -390,16 +391,6 @@ def _c_type(argument: Any) -> str:
     if argument.dims is None and not is_struct(argument.dtype):
         return scalar_type(argument.dtype).c
     return "void *" if argument.out else "const void *"
-
-
-def _c_string(text: str) -> str:
-    """Return a C string literal: what is not a plain character becomes an octal escape of 3
-    digits."""
-    plain = "".join(
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
-        for byte in text.encode("utf-8", "surrogateescape")
-    )
-    return f'"{plain}"'
 
 
 @cache

@@ -18,7 +18,7 @@ from tilusbuild.cli.arguments import (
     sign_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.cli.package import PackageFileLine, show_files
+from tilusbuild.cli.package import PackageFileLine, formats, show_files
 from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import counted
 
@@ -106,7 +106,7 @@ def package(arguments: PackCacheArgs) -> int:
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.read import is_cache
 
-    formats = _formats(arguments.formats)
+    chosen = _formats(arguments.formats)
     if is_cache(arguments.source):
         raise input_error(
             f"{arguments.source} is a cache of tilusbuild", hint="use `tilusbuild package` for it"
@@ -117,7 +117,7 @@ def package(arguments: PackCacheArgs) -> int:
     contents, left_out = foreign.collect(cache, name, version, skip_broken=arguments.skip_broken)
     order = PackageOrder(name, PackageSection(), cache.system, version)
     attest = _attest(arguments.sign)
-    made = pack.write(order, contents, formats, arguments.output, attest=attest)
+    made = pack.write(order, contents, chosen, arguments.output, attest=attest)
     listed = contents.listed
     for path, why in left_out:
         if arguments.json:
@@ -162,20 +162,15 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
 
 
 def _formats(words: Sequence[str]) -> list[str]:
-    from tilusbuild.errors import did_you_mean, input_error
+    from tilusbuild.errors import input_error
 
-    named = options.split(words)
-    for name in named:
-        if name == "wheel":
-            raise input_error(
-                "--format wheel: pip installs a wheel where Python looks, and no system looks there"
-                " for its cache",
-                hint=f"choose among {', '.join(_FORMATS)}",
-            )
-        if name not in _FORMATS:
-            hint = did_you_mean(name, _FORMATS)
-            raise input_error(f'--format: unknown format "{name}"', hint=hint)
-    return list(dict.fromkeys(named)) or ["tar.zst"]
+    if "wheel" in options.split(words):
+        raise input_error(
+            "--format wheel: pip installs a wheel where Python looks, and no system looks there"
+            " for its cache",
+            hint=f"choose among {', '.join(_FORMATS)}",
+        )
+    return formats(words, _FORMATS) or ["tar.zst"]
 
 
 def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
