@@ -1,7 +1,8 @@
 """The arguments of the verbs: one frozen value for each, whose fields are its options.
 
-A field states an option once: its type, flags, default and help. The parser is made from the fields
-and a verb receives its value, so no name of an argument is written where mypy cannot check it.
+A field states an option once: its type, flags, default and help; what makes the default is of no
+type, so that the field alone has one. The parser is made from the fields and a verb receives its
+value, so no name of an argument is written where mypy cannot check it.
 A field may also name the setting that it overrides (`options.project`).
 """
 
@@ -10,14 +11,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tilusbuild.report.jsonl import JsonLine
 
-T = TypeVar("T")
 A = TypeVar("A", bound="Common")
 
 TARGET_VARIABLE = "TILUSBUILD_TARGET"
@@ -69,67 +69,17 @@ def flag(
     setting: str | None = None,
     group: str | None = None,
     variable: str | None = None,
-) -> bool:
+) -> Any:
     """Return an option without a value."""
     keywords = {"action": "store_true", "help": help}
-    found: bool = _argument(names, False, keywords, setting=setting, group=group, variable=variable)
-    return found
+    return _argument(names, False, keywords, setting=setting, group=group, variable=variable)
 
 
-def counted(*names: str, help: str, variable: str | None = None) -> int:
+def counted(*names: str, help: str, variable: str | None = None) -> Any:
     """Return an option without a value that says more each time it is given."""
-    found: int = _argument(names, 0, {"action": "count", "help": help}, variable=variable)
-    return found
+    return _argument(names, 0, {"action": "count", "help": help}, variable=variable)
 
 
-@overload
-def option(
-    *names: str,
-    metavar: str | None = None,
-    help: str,
-    choices: Sequence[str] | None = None,
-    const: str | None = None,
-    setting: str | None = None,
-    group: str | None = None,
-    either: bool = False,
-    variable: str | None = None,
-) -> str | None: ...
-@overload
-def option(
-    *names: str,
-    metavar: str | None = None,
-    help: str,
-    default: str,
-    choices: Sequence[str] | None = None,
-    group: str | None = None,
-) -> str: ...
-@overload
-def option(
-    *names: str,
-    metavar: str | None = None,
-    help: str,
-    required: Literal[True],
-    choices: Sequence[str] | None = None,
-) -> str: ...
-@overload
-def option(
-    *names: str,
-    metavar: str | None = None,
-    help: str,
-    type: Callable[[str], T],
-    choices: Sequence[T] | None = None,
-    setting: str | None = None,
-    group: str | None = None,
-) -> T | None: ...
-@overload
-def option(
-    *names: str,
-    metavar: str | None = None,
-    help: str,
-    type: Callable[[str], T],
-    default: T,
-    group: str | None = None,
-) -> T: ...
 def option(
     *names: str,
     default: Any = None,
@@ -155,40 +105,34 @@ def repeated(
     required: bool = False,
     group: str | None = None,
     variable: str | None = None,
-) -> tuple[str, ...]:
+) -> Any:
     """Return an option that may be given several times."""
     keywords = {"action": "append", "metavar": metavar, "help": help, "required": required}
-    found: tuple[str, ...] = _argument(names, [], keywords, group=group, variable=variable)
-    return found
+    return _argument(names, [], keywords, group=group, variable=variable)
 
 
 def positional(
     metavar: str, *, help: str | None = None, choices: Iterable[str] | None = None
-) -> str:
+) -> Any:
     """Return a word that must be given."""
     known = None if choices is None else tuple(choices)  # a mapping looks like one of parsers
-    found: str = _argument((), None, {"metavar": metavar, "help": help, "choices": known})
-    return found
+    return _argument((), None, {"metavar": metavar, "help": help, "choices": known})
 
 
-def optional(metavar: str, *, help: str | None = None, either: bool = False) -> str | None:
+def optional(metavar: str, *, help: str | None = None, either: bool = False) -> Any:
     """Return a word that may be left out."""
     keywords = {"metavar": metavar, "help": help, "nargs": "?"}
-    found: str | None = _argument((), None, keywords, either=either)
-    return found
+    return _argument((), None, keywords, either=either)
 
 
-def positionals(
-    metavar: str, *, help: str | None = None, at_least_one: bool = False
-) -> tuple[str, ...]:
+def positionals(metavar: str, *, help: str | None = None, at_least_one: bool = False) -> Any:
     """Return all the words that are left."""
     nargs = "+" if at_least_one else "*"
     keywords = {"metavar": metavar, "help": help, "nargs": nargs}
-    found: tuple[str, ...] = _argument((), [], keywords)
-    return found
+    return _argument((), [], keywords)
 
 
-def one_of(flags: Mapping[str, str]) -> str | None:
+def one_of(flags: Mapping[str, str]) -> Any:
     """Return the one of several flags that was given, named without its dashes; `flags` has their
     help."""
 
@@ -197,11 +141,10 @@ def one_of(flags: Mapping[str, str]) -> str | None:
         for word, text in flags.items():
             either.add_argument(f"--{word}", dest=name, action="store_const", const=word, help=text)
 
-    found: str | None = field(default_factory=_Spec(None, add))
-    return found
+    return field(default_factory=_Spec(None, add))
 
 
-def trace_option() -> str | None:
+def trace_option() -> Any:
     """Return the option that asks when everything began and ended."""
     return option(
         "--trace",
@@ -210,19 +153,19 @@ def trace_option() -> str | None:
     )
 
 
-def target_option(help: str) -> str | None:
+def target_option(help: str) -> Any:
     """Return the option for the one target of a verb."""
     return option(*("-t", "--target"), metavar="NAME", help=help, variable=TARGET_VARIABLE)
 
 
 def level_option(
     help: str = "how much of each space: 0 the default schedule, 1 a sample, 2 all",
-) -> int | None:
+) -> Any:
     """Return the option for a level."""
     return option("--level", type=int, choices=(0, 1, 2), help=help, setting="level")
 
 
-def jobs_option() -> int | None:
+def jobs_option() -> Any:
     """Return the option for the number of compilers."""
     return option(
         *("-j", "--jobs"),
@@ -233,7 +176,7 @@ def jobs_option() -> int | None:
     )
 
 
-def size_option(verb: str, *, group: str | None = None) -> tuple[str, ...]:
+def size_option(verb: str, *, group: str | None = None) -> Any:
     """Return the option for the sizes of calls."""
     return repeated(
         "--size",
@@ -243,24 +186,24 @@ def size_option(verb: str, *, group: str | None = None) -> tuple[str, ...]:
     )
 
 
-def seed_option(what: str, *, group: str | None = None) -> int:
+def seed_option(what: str, *, group: str | None = None) -> Any:
     """Return the option for a seed."""
     text = f"random seed for {what} (default: 0)"
     return option("--seed", type=int, default=0, help=text, group=group)
 
 
-def strict_option() -> bool:
+def strict_option() -> Any:
     """Return the option by which each schedule has to build."""
     return flag("--strict", help="fail when any schedule fails to build")
 
 
-def dist_option() -> str:
+def dist_option() -> Any:
     """Return the option for the directory that packages are written to."""
     text = "where to write it (default: dist)"
     return option(*("-o", "--output"), metavar="DIR", default="dist", help=text)
 
 
-def sign_option() -> str | None:
+def sign_option() -> Any:
     """Return the option for the key of a package."""
     text = "attest and sign it with the private key in this PEM file, or `keyless`"
     return option("--sign", metavar="KEY", help=text)
