@@ -228,7 +228,7 @@ def test_every_verb_knows_that_a_library_is_not_called(backend: Project, tmp_pat
             said = backend.run(verb, name, status=2)
             assert f"{name} is a library, or an object of one" in said.err
     for words in (
-        *(("plan",), ("graph",), ("report",), ("build", "--dump-ir"), ("build", "--check")),
+        *(("plan",), ("graph",), ("report",), ("build", "--dump-ir"), ("build", "--dry-run")),
         *(("cache", "show", "backend.sources/0"), ("explain",), ("build", "--level", "0")),
         *(("cache", "export", "--layout", kind, tmp_path / kind) for kind in LAYOUTS),
     ):

@@ -1,8 +1,7 @@
 """A whole build, from top to bottom: plan, compile what is missing, publish what it is for.
 
 Nothing is written when everything is there already. What a build could not do is in its result; a
-mistake in the input is raised before anything is compiled. `check` finds out whether a build would
-have anything to do, without writing a byte.
+mistake in the input is raised before anything is compiled.
 """
 
 from __future__ import annotations
@@ -15,27 +14,15 @@ from msgspec.structs import replace
 
 from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.publish import (
-    Everything,
-    OneShard,
-    Publish,
-    mend_needed,
-    metas_of,
-    script_record,
-    statuses_of,
-)
+from tilusbuild.builder.publish import Everything, OneShard, Publish, mend_needed
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.shards import Shard
 from tilusbuild.builder.timeline import kept
-from tilusbuild.cache.entries import lookup
-from tilusbuild.cache.index import read_index
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import Plan, jobs
-from tilusbuild.report.text import counted
-from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.plan.planner import Plan
 from tilusbuild.state.stamp import Stamp
 from tilusbuild.status import Status
 
@@ -107,34 +94,3 @@ def build_planned(
 
             dump(project, plan)
     return result
-
-
-def check(project: Project, selection: PlanSelection) -> tuple[int, int, str | None]:
-    """Return how many programs a build of the selection has, how many of them are not in the cache,
-    and the first thing that is out of date in words, or None; what the plan learns is not kept
-    where the project was opened with `Project.keeps_nothing`. Raises `InputError`."""
-    from tilusbuild.cache.scripts import is_published
-
-    plan = project.plan(selection)
-    missing = {job.hash: job for job in jobs(plan) if lookup(project.cache, job.hash) is None}
-    if missing:
-        first = next(iter(missing.values())).label
-        what = f"{counted(len(missing), 'program')} of {plan.size} to build, first {first}"
-        return (plan.size, len(missing), what)
-    for instance in plan.instances:
-        metas = metas_of(project, instance)
-        record = script_record(project, instance, metas)
-        if not is_published(project.cache, record, statuses_of(metas)):
-            return (plan.size, 0, f"the directory of {instance.label} is not current")
-    try:
-        known = read_index(project.cache).get(project.manifest.path)
-    except CorruptFileError as error:
-        return (plan.size, 0, str(error))
-    listed = set() if known is None else set(known.scripts)
-    # A part of it, as of another level, may be listed with more than was asked for.
-    if (
-        selection.is_whole
-        and not {(each.directory, each.hash) for each in plan.instances} <= listed
-    ):
-        return (plan.size, 0, "index.json does not list this build")
-    return (plan.size, 0, None)

@@ -58,8 +58,6 @@ class Project:
         self.environment = environment
         self.sightings: Mapping[str, Sighting] = {}
         """The manifest, as it was before it was read."""
-        self.keeps_nothing = False
-        """Whether what is learned is dropped: set before anything is asked for."""
         self.timeline = Timeline(memory=Machine().free_memory)
         self.counting: Counting | None = None
         """Called with the progress of a long count of a space."""
@@ -131,7 +129,7 @@ class Project:
         """Stop every process; keep what was learned, if there is a cache to keep it in."""
         if "runner" in self.__dict__:
             self.runner.close()
-        if self.keeps_nothing or not os.path.isdir(self.cache.state_path):
+        if not os.path.isdir(self.cache.state_path):
             return
         sweep(self.cache.state_path, deep=True)
         if self._remembers:
@@ -156,7 +154,7 @@ class Project:
     @cached_property
     def clock(self) -> FileClock:
         """What time it is for the stamps of files."""
-        return FileClock(None if self.keeps_nothing else self.cache.state_path)
+        return FileClock(self.cache.state_path)
 
     @cached_property
     def digests(self) -> DigestMemory:
@@ -178,8 +176,7 @@ class Project:
     @cached_property
     def renderer(self) -> Renderer:
         """What renders templates."""
-        state = None if self.keeps_nothing else self._state
-        directory = state and os.path.join(state, "templates")
+        directory = self._state and os.path.join(self._state, "templates")
         return Renderer(self.manifest.root, bytecode_dir=directory)
 
     @property

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option, strict_option
-from tilusbuild.noop import UP_TO_DATE
-from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
     from tilusbuild.report.ci import JUnitReporter
@@ -19,9 +17,6 @@ class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
     """Which part of the project, and how."""
 
     dry_run: bool = flag("-n", "--dry-run", help="print what would be compiled, and do nothing")
-    check: bool = flag(
-        "--check", help="exit with status 1 when something is out of date, and write nothing"
-    )
     strict: bool = strict_option()
     dump_ir: bool = flag(
         "--dump-ir",
@@ -47,8 +42,6 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import ResultReporter, with_files
 
-    if arguments.check:
-        return _check(arguments)
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     display, junit = options.reporter(arguments), _junit(arguments.junit)
     opened = options.project(arguments, remembered=True)
@@ -77,29 +70,6 @@ def run(arguments: BuildArgs) -> int:
     return result.summary.exit_status
 
 
-class CheckLine(JsonLine, frozen=True):
-    """Whether a build would have anything to do; `what` is the first thing, or null."""
-
-    event: ClassVar[str] = "check"
-    programs: int
-    to_build: int
-    what: str | None
-
-
-def _check(arguments: BuildArgs) -> int:
-    """Print in one line what is out of date; 1 when something is."""
-    from tilusbuild.builder.build import check
-
-    with options.project(arguments) as project:
-        project.keeps_nothing = True
-        programs, missing, what = check(project, options.selected(arguments, project))
-    if arguments.json:
-        options.emit(CheckLine(programs, missing, what))
-    elif not arguments.quiet:
-        print(UP_TO_DATE if what is None else f"out of date: {what}")
-    return 0 if what is None else 1
-
-
 def _junit(path: str | None) -> JUnitReporter | None:
     """Return the reporter of a JUnit file, if one is wanted. Raises `InputError`."""
     if path is None:
@@ -112,4 +82,4 @@ def _junit(path: str | None) -> JUnitReporter | None:
     return JUnitReporter(path)
 
 
-VERB = Verb(BuildArgs, run, (CheckLine,))
+VERB = Verb(BuildArgs, run)

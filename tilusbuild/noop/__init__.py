@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _VERBOSE = ("-v", "--verbose")
 _FILES = ("--junit", "--trace")
-UP_TO_DATE = "up to date"
-"""What `build --check` prints when there is nothing to do."""
 
 
 def answer(words: Sequence[str]) -> int | None:
@@ -34,8 +32,6 @@ def answer(words: Sequence[str]) -> int | None:
     found = record.read(record.key(words, os.environ), os.environ)
     if found is None:
         return None
-    if "--check" in words:
-        return _checked(words)
     status, text, quiet, lines = found.decode("utf-8", "surrogateescape").split("\0")
     seconds = time.perf_counter() - started
     if "--json" in words:
@@ -48,12 +44,3 @@ def answer(words: Sequence[str]) -> int | None:
     except OSError:
         pass  # it has no part in the exit status
     return int(status)
-
-
-def _checked(words: Sequence[str]) -> int | None:
-    """Answer `build --check` of a command that has nothing to do; the line of JSON is not kept."""
-    if "--json" in words:
-        return None
-    if "-q" not in words and "--quiet" not in words:
-        sys.stdout.write(f"{UP_TO_DATE}\n")
-    return 0

@@ -47,7 +47,7 @@ _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "
 _REMOTE = "TILUSBUILD_REMOTE_"
 """Of variables that have no part in what a build comes to, and may hold secrets."""
 
-_ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json", "--check")
+_ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json")
 
 
 def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
