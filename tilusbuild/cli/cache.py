@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import cache_look, options
@@ -282,17 +283,9 @@ def _clear(arguments: Common) -> int:
     return 0
 
 
-def _push(arguments: SelectionArgs) -> int:
-    """Send what is here; 1 when not all of it went."""
-    return _transfer(arguments, push=True)
-
-
-def _pull(arguments: SelectionArgs) -> int:
-    """Fetch what is not here; 1 when the remote is in trouble. What it has not is to be built."""
-    return _transfer(arguments, push=False)
-
-
 def _transfer(arguments: SelectionArgs, *, push: bool) -> int:
+    """Send what is here, or fetch what is not; 1 when not all of it went, or the remote is in
+    trouble. What that has not is to be built."""
     from tilusbuild.builder.transfer import transfer
 
     warnings: list[str] = []
@@ -353,13 +346,13 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     ),
     "push": Verb(
         SelectionArgs,
-        _push,
+        partial(_transfer, push=True),
         (ProblemLine, CountsLine),
         "send the project's programs to the remote cache",
     ),
     "pull": Verb(
         SelectionArgs,
-        _pull,
+        partial(_transfer, push=False),
         (ProblemLine, CountsLine),
         "fetch the project's programs from the remote cache",
     ),

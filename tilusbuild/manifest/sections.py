@@ -149,8 +149,8 @@ class BuildSection(Table, frozen=True):
     """How long one compile may take before it is stopped."""
 
 
-def is_nvcc_path(text: str) -> bool:
-    """Return whether `toolchain.nvcc` is a path, not a requirement."""
+def is_path(text: str) -> bool:
+    """Return whether what a manifest says of a tool is its path."""
     return "/" in text or text.startswith(("~", "."))
 
 
@@ -182,7 +182,7 @@ def parse_requirement(text: str) -> "SpecifierSet":
 
 
 def _nvcc(text: str) -> str:
-    if not is_nvcc_path(text):
+    if not is_path(text):
         parse_requirement(text)
     return text
 

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.manifest.sections import parse_requirement
+from tilusbuild.manifest.sections import is_path, parse_requirement
 from tilusbuild.manifest.table import Fault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
@@ -370,11 +370,6 @@ def _path_of(request: ToolchainRequest) -> str | None:
 
 def _newest_first(root: str) -> tuple[int, ...]:
     return tuple(-int(number) for number in re.findall(r"\d+", os.path.basename(root)))
-
-
-def is_path(text: str) -> bool:
-    """Return whether what the manifest says of a tool is its path."""
-    return "/" in text or text.startswith(("~", "."))
 
 
 def _requirement(request: ToolchainRequest) -> SpecifierSet | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -380,7 +381,7 @@ def _measured(
             )
             directories[case.digest] = directory
             yield case
-            _remove(directory)
+            shutil.rmtree(directory)
 
     def done(decision: Decision) -> None:
         publisher.add(integers(decision.case), decision)
@@ -396,9 +397,3 @@ def _measured(
     publisher.end(project)
     buckets, refused = tuple(publisher.shared), publisher.reasons
     return TunedInstance(script, work, device, tuple(decisions), buckets, refused, path)
-
-
-def _remove(directory: str) -> None:
-    for name in os.listdir(directory):
-        os.unlink(os.path.join(directory, name))
-    os.rmdir(directory)
