@@ -95,7 +95,6 @@ def test_what_failed_is_dumped_as_far_as_it_went(dumped):
 def test_show(dumped):
     assert "constexpr int unroll = 1;" in dumped.run("cache", "show", "scale/0", "--source").out
     assert "oops" in dumped.run("cache", "show", "scale/1", "--log").out
-    assert "has no code for a GPU" in dumped.run("cache", "show", "scale/0", "--usage").out
     refused = dumped.run("cache", "show", "scale/0", "--ptx", status=2)
     assert "`tilusbuild build SCRIPT --dump-ir` dumps it" in refused.err
 
@@ -108,7 +107,7 @@ def test_of_a_gpu(new_project: NewProject):
     names = {path.name for path in (program / "module/ir").iterdir()} - {"sm_80.sass"}
     assert names == {"device.sm_80.ii", "host.ii", "sm_80.ptx", "timings.txt", "usage.txt"}
     assert ".entry scale" in project.run("cache", "show", "scale/0", "--ptx").out
-    assert "registers" in project.run("cache", "show", "scale/0", "--usage").out
+    assert "registers" in project.run("cache", "show", "scale/0").out
     sass = project.run("cache", "show", "scale/0", "--sass", status=None)
     if sass.status == 0:
         assert '//## File "source.cu", line ' in sass.out

@@ -29,7 +29,6 @@ _PARTS: Mapping[str, str] = {
     "log": "what the compiler printed",
     "ptx": "the PTX, if it was dumped",
     "sass": "the SASS: with the lines of the source if it was dumped, else of the library",
-    "usage": "registers, memory and spills",
     "path": "its directory",
 }
 
@@ -265,20 +264,16 @@ def _print_entry(entry: Entry) -> None:
 
 
 def _text(cache: Tree, program: str, directory: str, part: str) -> str:
-    from tilusbuild.cache.entries import lookup
-
     if part == "source":
         return _read(os.path.join(directory, "module", "source.cu"))
     if part == "log":
         return _read(os.path.join(directory, "module", "nvcc_output.txt"))
-    if part == "usage":
-        return _usage(lookup(cache, program), program)
     found = sorted(glob.glob(os.path.join(glob.escape(directory), "module", "ir", f"*.{part}")))
     if found:
         heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
         return "".join(head + _read(path) for head, path in zip(heads, found, strict=True))
     if part == "sass":
-        from tilusbuild.cache.entries import product_of
+        from tilusbuild.cache.entries import lookup, product_of
 
         entry = lookup(cache, program)
         made = product_of(entry.meta if entry else {}).name
@@ -294,16 +289,6 @@ def _read(path: str) -> str:
         return read_text(path, "replace")
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
-
-
-def _usage(entry: Entry | None, program: str) -> str:
-    if entry is None:
-        raise input_error(f"{program} is incomplete: see `tilusbuild cache verify`")
-    rows = _resources(entry.meta)
-    if not rows:
-        return "no resources are known: it has no code for a GPU\n"
-    shared = f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)} bytes a block\n"
-    return rows + shared
 
 
 def _resources(meta: Mapping[str, Any]) -> str:
