@@ -412,7 +412,7 @@ class _Search(Struct):
             named = word in ("include", "include_next", "import", "embed")
             if asked.pieces and named and (includer is None or includer.tree):
                 self.undetermined.setdefault(rest, includer)
-            self._ask(asked, includer, following="_next" in directive)
+            self._ask(asked, includer, following=asked.next or "_next" in directive)
         return True
 
     def _ask(self, asked: Asked, includer: File | None, *, following: bool) -> None:

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tilusbuild.render.preprocessor import ASKS, HAS, HEADER, Include
+from tilusbuild.render.preprocessor import ASKS, HEADER, Include
 
 _UNIVERSAL = r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}"
 _WORD = rf"(?:[\w$]|{_UNIVERSAL})+"
@@ -39,6 +39,8 @@ class Asked(NamedTuple):
     """The names that stand there as a whole."""
     pieces: tuple[str, ...] = ()
     """What other names can consist of; () if there are none."""
+    next: bool = False
+    """Whether any directory of the search path may be meant, as of `__has_include_next`."""
 
 
 class _Text(NamedTuple):
@@ -58,7 +60,6 @@ class Macros:
     def __init__(self) -> None:
         self._known: dict[str, dict[_Text, None]] = {}
         self._suspects: set[str] = set()
-        self._asks = ASKS
 
     def define(self, definition: str) -> None:
         """Add what stands after a `#define`."""
@@ -89,44 +90,19 @@ class Macros:
         words |= users.keys()
         if any(any(spelled([name], words - {name})) for name in self._suspects):
             self._suspects = _with_users(self._suspects | pastes, users)
-        # Those that ask for their own parameter: what they ask for stands where they are called.
-        patterns = {"": HAS}
-        for _ in self._suspects:
-            before, pattern = len(patterns), "|".join(patterns.values())
-            for name in self._suspects - patterns.keys():
-                if any(_asks_for_parameter(text, pattern) for text in self._known[name]):
-                    patterns[name] = rf"(?<![\w$]){re.escape(name)}(?![\w$])"
-            if len(patterns) == before:
-                break
-        self._asks = re.compile("|".join(patterns.values()))
 
     def condition(self, text: str) -> Asked | None:
         """Return what an `#if` can ask for; None if it asks for nothing."""
         if not ASKS.search(text) and _Text(text).words().isdisjoint(self._suspects):
             return None
-        texts, pieces, pasted = self._reached(text)
-        names: set[Include] = set()
-        exact, asks = pasted.isdisjoint(self._suspects), False
-        for each in texts:
-            for found in self._asks.finditer(each.body):
-                asks = True
-                given = re.compile(rf"\s*\(?\s*(?:{HEADER}|({_WORD})\s*\))").match(
-                    each.body, found.end()
-                )
-                if given is None:
-                    exact = False
-                elif given[3] is None:
-                    names.add(_include(given, "_next" in found[0]))
-                    exact = exact and self._is_written_out(given[1] or "", each)
-                elif given[3] not in each.parameters:
-                    exact = False
-        if not asks:
+        texts, pieces = self._reached(text)
+        if not any(map(_asks, texts)):
             return None
-        return Asked(frozenset(names)) if exact else _any(texts, pieces)
+        return _any(texts, pieces)._replace(next=any("_next" in each.body for each in texts))
 
     def operand(self, text: str) -> Asked:
         """Return what the operand of an include can come to."""
-        texts, pieces, _ = self._reached(text)
+        texts, pieces = self._reached(text)
         for each in texts:
             rest = _LITERAL.sub(" ", each.body)
             named = _LITERAL.findall(each.body)
@@ -143,14 +119,12 @@ class Macros:
         words = _spellings(_WORDS.findall(name))
         return words.isdisjoint(text.parameters) and words.isdisjoint(self._known)
 
-    def _reached(self, operand: str) -> tuple[list[_Text], set[str], set[str]]:
-        """Return the texts that an operand can come to, their pieces, and the macros that it comes
-        to only because words are put together."""
+    def _reached(self, operand: str) -> tuple[list[_Text], set[str]]:
+        """Return the texts that an operand can come to, and their pieces."""
         texts: dict[_Text, None] = {}
         queue = [_Text(operand)]
         seen: set[str] = set()
         pieces: set[str] = set()
-        pasted: set[str] = set()
         pastes = False
         while queue:
             names: set[str] = set()
@@ -164,10 +138,9 @@ class Macros:
             names -= seen
             if pastes and not names:
                 names = {n for n in spelled(self._known, pieces) if n not in seen}
-                pasted |= names
             seen |= names
             queue = [each for name in names for each in self._known[name]]
-        return list(texts), pieces, pasted
+        return list(texts), pieces
 
     def _pastes(self, body: str, parameters: frozenset[str]) -> bool:
         """Return whether words are put together to one; so may a macro that is not known."""
@@ -223,11 +196,6 @@ def _named(texts: Iterable[_Text]) -> Iterator[Include]:
 
 def _include(found: re.Match[str], following: bool) -> Include:
     return Include(found[1] or found[2], found[2] is not None, following)
-
-
-def _asks_for_parameter(text: _Text, asks: str) -> bool:
-    found = re.finditer(rf"(?:{asks})\s*\(\s*({_WORD})\s*\)", text.body)
-    return any(each[1] in text.parameters for each in found)
 
 
 def _asks(text: _Text) -> bool:
