@@ -102,7 +102,10 @@ def _planned(
     entries = _survey(tree)
     rooted = _rooted(tree, entries)
     with wrap_oserror(tree.locks.path):
-        read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_lock(name))]
+        locks = {
+            name: LockName("read", name.rpartition("/")[2]) for name in _loose(entries, rooted)
+        }
+        read = [name for name, lock in locks.items() if not tree.locks.is_free(lock)]
         stale = litter(tree)
     decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
     items = tuple(GarbageItem(name, layout.measured(tree.path(name))[0], 0.0) for name in stale)
@@ -178,10 +181,6 @@ def _loose(entries: _Entries, rooted: Container[str]) -> list[str]:
     """Return the scripts that no project's last build made."""
     scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
     return [name for name in scripts if name not in rooted]
-
-
-def _lock(script: str) -> LockName:
-    return LockName("read", script.rpartition("/")[2])
 
 
 def _decide(

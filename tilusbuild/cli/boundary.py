@@ -102,19 +102,16 @@ def answer(error: Exception, words: list[str]) -> int:
             return _machine(_sentence(each), shortage_of(each))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return _machine("no further thread can be started", PROCESSES)
-    if isinstance(error, ModuleNotFoundError) and _comes_with_python(error.name):
+    module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if isinstance(error, ModuleNotFoundError) and module in sys.stdlib_module_names:
         # Without descriptors, importlib takes a directory that it cannot list for an empty one.
         return _machine(f"{error}, which comes with Python: its files cannot be read")
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tilusbuild"):
+    if isinstance(error, ModuleNotFoundError) and module != "tilusbuild":
         package, command = missing_package(error.name)
         return _machine(f"{package} is not installed, without which this does not run", command)
     if isinstance(error, (CorruptFileError, LoadError)):
         return _machine(str(error))
     return _internal(error, words)
-
-
-def _comes_with_python(module: str | None) -> bool:
-    return module is not None and module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

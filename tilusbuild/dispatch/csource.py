@@ -160,7 +160,10 @@ class _Writer:
                 lines.append("  {0, 0},")
         lines.append("};")
         for number, table in enumerate(self.tables):
-            rows = sorted((e for e in table.entries if e.program in self.there), key=_key_of)
+            rows = sorted(
+                (e for e in table.entries if e.program in self.there),
+                key=lambda e: (e.key, SOURCES.index(e.source)),
+            )
             unique = {row.key: row for row in reversed(rows)}
             lines.append(f"static const td_entry td_entries_{number}[] = {{")
             for key in sorted(unique):
@@ -372,10 +375,6 @@ const char *{name}_error(void);
 #endif
 #endif
 """
-
-
-def _key_of(entry: Any) -> tuple[tuple[int, ...], int]:
-    return entry.key, SOURCES.index(entry.source)
 
 
 def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:

@@ -83,16 +83,12 @@ def _unpack(
 ) -> None:
     wanted = {
         cache.prefix + path
-        for path, unit in cache.owners(_paths(listing, cache))
+        for path, unit in cache.owners(p.removeprefix(cache.prefix) for p in listing.files)
         if unit in missing
     }
     checker = Checker(listing, private)
     for member in members(reader, listing):
         checker.take(member, keep=member.path in wanted)
-
-
-def _paths(listing: FileList, cache: ListedCache) -> list[str]:
-    return [path.removeprefix(cache.prefix) for path in listing.files]
 
 
 def _place(cache: ListedCache, unpacked: str, place: str) -> None:

@@ -49,7 +49,8 @@ def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
     try:
         text = read_text(path)
         of, code, raw = json.decode(body, type=_Memo)
-        if of != _key(path, text) or not _is_our_code(code):
+        ours = all(list(stamp_of(file)) == stamp for file, *stamp in code)
+        if of != _key(path, text) or not ours:
             return None
         manifest = json.decode(raw, type=Manifest)
         return _checked(Document(path, text), manifest)
@@ -115,7 +116,3 @@ def _our_code() -> list[list[Any]] | None:
     if not all(is_settled(stamp.newest, now, _A_MINUTE) for _, stamp in stamps):
         return None
     return [[file, *stamp] for file, stamp in stamps]
-
-
-def _is_our_code(known: list[list[Any]]) -> bool:
-    return all(list(stamp_of(file)) == stamp for file, *stamp in known)

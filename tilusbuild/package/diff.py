@@ -244,7 +244,7 @@ def compared(
     pairs = {(each.script, each.target.name) for each in plan.instances}
     names = {each.label: (*each.params, *each.parameters) for each in plan.instances}
     after = {_row(cost, names[cost.instance]): _figures(cost) for cost in found}
-    is_report = os.path.isfile(other) and _is_report(other)
+    is_report = os.path.isfile(other) and read_bytes(other)[:10] == b'{"event": '
     before = dict(_of_report(other, names) if is_report else _of_tree(other))
     for row in dict.fromkeys([*after, *before]):
         if whole or row[:2] in pairs:
@@ -261,10 +261,6 @@ def _texts(values: Mapping[str, Value]) -> tuple[str, ...]:
 
 def _figures(cost: Cost) -> Figures:
     return Figures(cost.hash, cost.status, cost.registers, cost.spills, cost.library, cost.seconds)
-
-
-def _is_report(path: str) -> bool:
-    return read_bytes(path)[:10] == b'{"event": '
 
 
 def _of_report(path: str, names: Mapping[str, Sequence[str]]) -> Iterator[tuple[Row, Figures]]:

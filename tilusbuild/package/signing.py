@@ -213,7 +213,10 @@ def statements(contents: Contents) -> dict[str, bytes]:
     """Return the statements' bytes, by the names of their files in a package."""
     listed, digest = contents.listed, contents.digest
     predicates = {
-        names.SIGNATURE: {"purl": _purl(listed), "releaseId": digest},
+        names.SIGNATURE: {
+            "purl": f"pkg:generic/{listed.title}@{listed.version}",
+            "releaseId": digest,
+        },
         names.PROVENANCE: _provenance(listed),
         names.SBOM: _materials(listed, digest),
     }
@@ -232,10 +235,6 @@ def _encoded(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
             "predicate": dict(predicate),
         }
     )
-
-
-def _purl(listed: FileList) -> str:
-    return f"pkg:generic/{listed.title}@{listed.version}"
 
 
 def _provenance(listed: FileList) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
         for script in manifest.scripts
         for target in manifest.targets_of(script)
         if (not chosen or target in chosen)
-        and (not names or any(_may_have(name, script, target) for name in names))
+        and (not names or any(n.is_of(script) and n.target in (None, target) for n in names))
     ]
     if chosen and not pairs:
         raise InputError(
@@ -212,10 +212,6 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
             )
         )
     yield from pairs
-
-
-def _may_have(name: Name, script: str, target: str) -> bool:
-    return name.is_of(script) and name.target in (None, target)
 
 
 def _no_target(manifest: Manifest, name: str) -> Diagnostic:

@@ -47,16 +47,13 @@ def recorded(
         written = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
         given = msgspec.json.decode(written, type=Given)
         recipe = _read(program_txt, options_txt, files, given)
-        same = "\n".join(command_lines(recipe)) == _commands(options_txt)
+        commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
+        same = "\n".join(command_lines(recipe)) == commands
     except (ValueError, LookupError) as error:
         raise UnlikeOursError(f"its texts cannot be read: {error}") from None
     if not same:
         raise UnlikeOursError("its commands are not those that this tilusbuild makes")
     return recipe
-
-
-def _commands(options_txt: str) -> str:
-    return options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
 
 
 def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given: Given) -> Recipe:

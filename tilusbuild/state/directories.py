@@ -153,14 +153,10 @@ def mounts_below(root: str) -> list[str]:
     with suppress(OSError):
         for line in os.fsdecode(read_bytes("/proc/self/mountinfo")).splitlines():
             words = line.split(" ")
-            place = _ESCAPE.sub(_unescape, words[4]) if len(words) > 4 else ""
+            place = _ESCAPE.sub(lambda m: chr(int(m[1], 8)), words[4]) if len(words) > 4 else ""
             if place.startswith(above):
                 found.add(place.removeprefix(above))
     return sorted(found)
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return chr(int(match[1], 8))
 
 
 def is_directory(path: str) -> bool:

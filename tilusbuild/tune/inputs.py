@@ -129,7 +129,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     given: list[str] = []
     for argument in signature.valued:
         if is_struct(argument.dtype):
-            given += _member_names(argument)
+            given += [name for _, name in _places(argument)]  # `p.alpha`, `p.strides[0]`
         elif not argument.is_tensor and not argument.is_stride:
             given.append(argument.name)
     for name in sizes:
@@ -245,11 +245,6 @@ def copied(value: Input) -> Input:
     if isinstance(value, dict):
         return copy.deepcopy(value)
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _member_names(argument: Argument) -> list[str]:
-    """Return what sizes may give of a struct: `p.alpha`, `p.strides[0]`."""
-    return [name for _, name in _places(argument)]
 
 
 def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:

@@ -70,7 +70,8 @@ def _homes(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
     """Yield (version, directory that holds entries, which of `_KINDS` they are)."""
     for version in ("", *directory.directories()):
         keys = matching(directory.directories(version), _KEY)
-        if any(_is_earlier(directory, os.path.join(version, key)) for key in keys):
+        files = (os.path.join(version, key, name) for key in keys for name in _EARLIER)
+        if any(map(directory.is_file, files)):
             yield version, version, "earlier"
     for version in _versions(directory):
         name = version or os.path.basename(directory.root)
@@ -99,10 +100,6 @@ def _kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     if library is not None:
         reader.read_library(library)
     return reader.entry()
-
-
-def _is_earlier(directory: CacheDirectory, home: str) -> bool:
-    return any(directory.is_file(home, name) for name in _EARLIER)
 
 
 def _earlier_kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
