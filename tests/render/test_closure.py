@@ -102,6 +102,12 @@ def test_a_header_that_macros_could_name_changes_the_answer_when_it_comes(projec
     assert names(closure(source, roots)) == ["project/include/list.h"]
 
 
+def test_what_a_macro_asks_to_be_further_on_is_looked_for_everywhere(project, roots):
+    project.write({"project/include/list.h": "", "pkg/src/inc/list.h": ""})
+    source = "#define S(x) __has_include_next(x)\n#define N list\n#if S(<N.h>)\n#endif\n"
+    assert names(closure(source, roots)) == ["pkg/src/inc/list.h", "project/include/list.h"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

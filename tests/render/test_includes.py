@@ -113,19 +113,19 @@ def test_what_names_consist_of_that_macros_make(definitions, call, pieces):
 
 
 @pytest.mark.parametrize(
-    ("definitions", "condition", "names", "others"),
+    ("definitions", "condition", "names"),
     [
-        ("#define HAS(x) __has_include(x)", "HAS(<a.h>) && V < 3", {"a.h"}, False),
-        ("#define HAS __has_include", "HAS(<a.h>)", {"a.h"}, True),
-        ("#define HAS(x) __has_include(x)\n#define CHECK HAS(N)", "CHECK", set(), True),
-        ("#define HAS(x) __has_include(x)\n#define N 1", "HAS(<N.h>)", {"N.h"}, True),
-        ("#define C(a, b) a##b\n#define HAS(x) __has_include(x)", "C(HA,S)(x)", set(), True),
+        ("#define HAS(x) __has_include(x)", "HAS(<a.h>) && V < 3", {"a.h"}),
+        ("#define HAS __has_include", "HAS(<a.h>)", {"a.h"}),
+        ("#define HAS(x) __has_include(x)\n#define CHECK HAS(N)", "CHECK", set()),
+        ("#define HAS(x) __has_include(x)\n#define N 1", "HAS(<N.h>)", {"N.h"}),
+        ("#define C(a, b) a##b\n#define HAS(x) __has_include(x)", "C(HA,S)(x)", set()),
     ],
 )
-def test_what_conditions_ask_for(definitions, condition, names, others):
+def test_what_conditions_ask_for(definitions, condition, names):
     asked = macros_of(definitions, condition).condition(condition)
     assert {include.name for include in asked.names} == names
-    assert bool(asked.pieces) == others
+    assert asked.pieces
 
 
 @pytest.mark.parametrize("condition", ["defined(HAS)", "V < 3", "__has_attribute(x)", "C(X,Y)"])
