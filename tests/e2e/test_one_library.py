@@ -200,7 +200,7 @@ def test_every_verb_knows_what_a_library_was_made_into(new_project: NewProject, 
     project.edit("src/c.c", "100", "200")
     project.build()
     every = (
-        *(("diff", ".cache", "other/.cache"), ("report",), ("graph",), ("graph", "--programs")),
+        *(("diff", ".cache", "other/.cache"), ("report",), ("graph",)),
         *(("cache", "ls"), ("cache", "show", "backend/0"), ("cache", "verify")),
         *(("cache", "export", "--layout", each, each, "backend") for each in LAYOUTS),
         ("cache", "merge", "other/.cache"),
