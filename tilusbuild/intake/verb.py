@@ -90,7 +90,7 @@ def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
     elif isinstance(entries := json.loads(read_text(what)), list):
         found = list(_entries(draft, entries, root))
     else:
-        raise ValueError("it is no list of commands; a T1 file is for space-file of a script")
+        raise ValueError("it lists no commands; a T1 file is for space-file of a script")
     root = _common(draft, root, commands.sources_of(found))
     commands.read(draft, root, iter(found))
     return root
