@@ -26,7 +26,6 @@ from tilusbuild.compile.model import (
     PRODUCT,
     Link,
     PartOptions,
-    Pipeline,
     Recipe,
     Step,
     is_placeholder,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
 
 OPTIONS_FORMAT = "tilusbuild options 1"
-_OF_ALL = ("meta.json", "program.txt", "options.txt", "module/compile.sh", "module/nvcc_output.txt")
 
 
 def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequence[str] = ()) -> str:
@@ -166,32 +164,6 @@ def module_files(
         launcher = launcher_directory(recipe)[0]
     texts["compile.sh"] = compile_script(recipe, tuple(texts), launcher or "", fingerprint)
     return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
-
-
-def pipeline_of(options: str) -> Pipeline | None:
-    """Return the pipeline that an `options.txt` names."""
-    from tilusbuild.compile.pipelines import pipeline_named
-
-    named = re.search(r"^pipeline = (.*)$", options, re.MULTILINE)
-    return pipeline_named(named[1]) if named is not None else None
-
-
-def program_files(program_txt: str, options: str) -> Mapping[str, str | None]:
-    """Return the files that the directory of a program can have, by its two texts: the digest of
-    each one's content where that follows from them, else None. Both may be anybody's."""
-    found: dict[str, str | None] = dict.fromkeys(_OF_ALL)
-    if (pipeline := pipeline_of(options)) is None:
-        return found
-    found[f"module/{pipeline.product}"] = None
-    if pipeline.has_source:
-        source = re.search(r"^source = sha256:(.*)$", program_txt, re.MULTILINE)
-        found["module/source.cu"] = source[1] if source is not None else ""
-    texts = {name: _digest(text) for name, text in pipeline.fixed_files.items()}
-    block = options.partition("\n[generated]\n")[2].partition("\n[")[0]
-    pairs = (line.partition("  ") for line in block.split("\n") if line)
-    texts |= {name: digest for digest, _, name in pairs}
-    texts.pop(LAUNCHER, None)  # it is in a directory of its own
-    return found | {f"module/{name}": digest for name, digest in texts.items()}
 
 
 def launcher_directory(

@@ -19,7 +19,6 @@ from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.compile.module import program_files
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
@@ -50,6 +49,7 @@ from tilusbuild.package.model import (
     purpose_of_script,
 )
 from tilusbuild.plan.identity import section_of, value_text
+from tilusbuild.plan.recorded import program_files
 from tilusbuild.runtime import choose, direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes

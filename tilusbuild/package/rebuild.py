@@ -9,19 +9,19 @@ programs. Nothing is kept.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup, product_of
-from tilusbuild.cache.index import programs, read_index
+from tilusbuild.cache.index import programs
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.program import compile_program
@@ -30,7 +30,6 @@ from tilusbuild.errors import InputError
 from tilusbuild.package import names
 from tilusbuild.package.errors import missing
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.install import ROOT
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpacked
 from tilusbuild.plan.identity import section_of
@@ -39,7 +38,6 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.remote.origins import Origins
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
@@ -84,7 +82,8 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     """
     if is_cache(path):
         cache = Tree(path)
-        yield from _compiled(cache.root, _recorded(cache, share), _writers(cache))
+        writer = partial(_writer, Origins(cache))
+        yield from _compiled(cache.root, _recorded(cache, share), writer)
         return
     with unpacked(path, lambda each: _needed(each, share), limits) as (listing, root):
         recorded = {
@@ -125,23 +124,11 @@ def _needed(listing: FileList, share: float) -> set[str]:
     }
 
 
-def _writers(cache: Tree) -> Callable[[str], str]:
+def _writer(origins: Origins, program: str) -> str:
     """Return who compiled a program of a cache, in words."""
-    origins, packages = Origins(cache), {}
-    with suppress(CorruptFileError):
-        for key, project in read_index(cache).items():
-            for script in project.scripts if key.startswith(ROOT) else ():
-                with suppress(OSError):
-                    for link in os.scandir(os.path.join(cache.script_path(*script), "programs")):
-                        packages[os.path.basename(os.readlink(link.path))] = project.name
-
-    def writer(program: str) -> str:
-        if (origin := origins.of(program)) is not None:
-            return f"another machine: {origin}"
-        package = packages.get(program)
-        return f"the maker of package {package}" if package else "a build on this machine"
-
-    return writer
+    origin = origins.of(program)
+    ours = "a build on this machine, or the maker of a package that is installed"
+    return ours if origin is None else f"another machine: {origin}"
 
 
 def _compiled(
@@ -155,9 +142,6 @@ def _compiled(
             yield from pool.map(again.compile, *zip(*sorted(wanted.items()), strict=True))
         finally:
             again.runner.close()  # first: the pool waits for its threads, and they for compilers
-
-
-_RELEASE = re.compile(r"^(nvcc|nvrtc) (\d+(?:\.\d+)+) ", re.MULTILINE)
 
 
 class _Again:
@@ -237,12 +221,13 @@ class _Again:
     def _toolchain(self, options_txt: str) -> Toolchain:
         """Return the compilers of the recorded version, or else those that are here. Raises
         `InputError`."""
-        release = _RELEASE.search(options_txt)
+        made = section_of(options_txt, "toolchain")
+        tool = next((name for name in ("nvcc", "nvrtc") if name in made), None)
         nvcc = os.environ.get("NVCC")
         request = ToolchainRequest(
-            (nvcc and shutil.which(nvcc)) or (release and f"=={release[2]}"),
-            needs_cuda=bool(release and release[1] == "nvcc"),
-            needs_nvrtc=bool(release and release[1] == "nvrtc"),
+            (nvcc and shutil.which(nvcc)) or (tool and f"=={made[tool].split(' ')[0]}"),
+            needs_cuda=tool == "nvcc",
+            needs_nvrtc=tool == "nvrtc",
             cxx=os.environ.get("CXX"),
         )
         with self._guard:
@@ -258,7 +243,7 @@ class _Again:
 
 def _other_tool(options_txt: str, ours: Iterable[str]) -> str:
     """Return the first tool that a program was made by, if it is not the one that is here."""
-    here = {line.partition(" ")[0]: line for line in ours}
-    lines = options_txt.partition("\n[toolchain]\n")[2].splitlines()
-    named = ((line.split(" "), here.get(line.partition(" ")[0], line) != line) for line in lines)
-    return next((" ".join(words[:2]) for words, other in named if other), "")
+    texts = (options_txt, "\n".join(("[toolchain]", *ours)))
+    made, here = (section_of(text, "toolchain") for text in texts)
+    other = (f"{name} {what}" for name, what in made.items() if here.get(name, what) != what)
+    return " ".join(next(other, "").split(" ")[:2])

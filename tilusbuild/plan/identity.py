@@ -116,7 +116,7 @@ def sections(text: str) -> dict[str, dict[str, str]]:
     """
     found: dict[str, dict[str, str]] = {"": {}}
     title = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("[") and line.endswith("]"):
             title = line[1:-1]
             found[title] = {}

@@ -1,4 +1,5 @@
-"""A recipe read back from the texts of a program, to compile the program again.
+"""What the texts of a program say of it: the files of its directory, and a recipe to compile it
+again.
 
 No command of `options.txt` is run and no word of `compile.sh` is: a stranger may have written them.
 What a manifest had said is in a comment of `compile.sh` as fields; it is held to what a manifest
@@ -34,8 +35,45 @@ _PLAIN = re.compile(r"[\w$/.~][\w.+$/{}~=:-]*")
 """Words of a link that no shell, linker or compiler takes for more than a name."""
 
 
+_OF_ALL = ("meta.json", "program.txt", "options.txt", "module/compile.sh", "module/nvcc_output.txt")
+
+
 class UnlikeOursError(ValueError):
     """The texts say what no build of this tilusbuild would have written."""
+
+
+def pipeline_of(options_txt: str, compiler: str | None = None) -> Pipeline | None:
+    """Return the pipeline that an `options.txt` names."""
+    return pipeline_named(section_of(options_txt, "").get("pipeline", ""), compiler)
+
+
+def headers_of(program_txt: str) -> tuple[str | None, Mapping[str, str]]:
+    """Return the name of the directory of a program's headers, None without, and their digests."""
+    digests = section_of(program_txt, "headers")
+    headers = [Header(name, digest, None) for name, digest in digests.items()]
+    return (sha256_text(manifest_of(headers)) if headers else None), digests
+
+
+def program_files(program_txt: str, options_txt: str) -> dict[str, str | None]:
+    """Return the files that the directory of a program can have, by its two texts: the digest of
+    each one's content where that follows from them, else None. Both may be anybody's."""
+    found: dict[str, str | None] = dict.fromkeys(_OF_ALL)
+    if (pipeline := pipeline_of(options_txt)) is None:
+        return found
+    found[f"module/{pipeline.product}"] = None
+    texts = {name: sha256_text(text) for name, text in pipeline.fixed_files.items()}
+    texts |= _digests(program_txt, options_txt, pipeline)
+    texts.pop(LAUNCHER, None)  # it is in a directory of its own
+    return found | {f"module/{name}": digest for name, digest in texts.items()}
+
+
+def _digests(program_txt: str, options_txt: str, pipeline: Pipeline) -> dict[str, str]:
+    """Return the digests of the source and of what was generated, by name."""
+    digests = section_of(options_txt, "generated")
+    if pipeline.has_source:
+        source = section_of(program_txt, "").get("source", "")
+        digests["source.cu"] = source.removeprefix("sha256:")
+    return digests
 
 
 def recorded(
@@ -58,18 +96,14 @@ def recorded(
 
 def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given: Given) -> Recipe:
     head, program = section_of(options_txt, ""), section_of(program_txt, "")
-    pipeline = pipeline_named(head["pipeline"], given.compiler)
-    if pipeline is None:
-        raise ValueError(f"pipeline {head['pipeline']} is unknown")
+    if (pipeline := pipeline_of(options_txt, given.compiler)) is None:
+        raise ValueError("its pipeline is unknown")
     _check(given, pipeline)
-    digests = section_of(options_txt, "generated")
-    if pipeline.has_source:
-        digests["source.cu"] = program["source"].removeprefix("sha256:")
+    digests = _digests(program_txt, options_txt, pipeline)
     if any(sha256_bytes(files[name]) != digest for name, digest in digests.items()):
         raise ValueError("the source, or what was generated, is not what the texts name")
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in files.items()}
     archs = head["target"].split(" ")
-    headers = [Header(n, d, None) for n, d in section_of(program_txt, "headers").items()]
     objects = tuple(section_of(program_txt, "objects").values())
     return Recipe(
         pipeline=pipeline,
@@ -80,7 +114,7 @@ def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given:
         signature=Signature(()),
         launch=None,
         constants={},
-        includes=Includes(sha256_text(manifest_of(headers)) if headers else None, given.roots),
+        includes=Includes(headers_of(program_txt)[0], given.roots),
         flags=given.flags,
         defines=given.defines,
         std=given.std,

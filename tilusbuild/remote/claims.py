@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, field, json
+from msgspec import Meta, Struct, json
 
 from tilusbuild.binary import BinaryError, CodeImage, parse_ptxas, read_archs, read_needs
 from tilusbuild.binary.elf import MAGIC
@@ -23,13 +23,13 @@ from tilusbuild.cache.entries import listed, meta_problem, product_of
 from tilusbuild.compile.checks import images_of
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Pipeline
-from tilusbuild.compile.module import image_rows, kernel_rows, pipeline_of, program_files
+from tilusbuild.compile.module import image_rows, kernel_rows
 from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT
 from tilusbuild.plan.identity import section_of
+from tilusbuild.plan.recorded import headers_of, pipeline_of, program_files
 from tilusbuild.remote.record import Blob, Digest, Record, RecordError, parsed
-from tilusbuild.render.closure import Header, manifest_of
 from tilusbuild.runtime.sealed import seal
-from tilusbuild.state.files import sha256_bytes, sha256_text
+from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 from tilusbuild.toolchain import nvrtc_command
 
@@ -71,9 +71,9 @@ class Claim(Struct, frozen=True):
     pipeline: Pipeline
     launcher: str | None
     """The digest of its launcher's source."""
-    headers: str | None = None
+    headers: str | None
     """The directory of its headers."""
-    listed: Mapping[str, str] = field(default_factory=dict)
+    listed: Mapping[str, str]
     """The digests of what is in that."""
 
 
@@ -86,7 +86,7 @@ def claim_of(program: str, record: Record, texts: Mapping[str, bytes]) -> Claim:
     if (pipeline := pipeline_of(options)) is None:
         raise RecordError(f"{layout.OPTIONS_TXT} names no pipeline")
     meta = _checked_meta(program, record, texts[layout.META])
-    known = dict(program_files(text, options))
+    known = program_files(text, options)
     product = f"module/{pipeline.product}"
     if meta["status"] != Status.BUILT:
         del known[product]
@@ -100,9 +100,8 @@ def claim_of(program: str, record: Record, texts: Mapping[str, bytes]) -> Claim:
         raise RecordError(f"its record names no {missing[0]}")
     if meta["status"] == Status.BUILT and product_of(meta).name != product:
         raise RecordError(f"{layout.META} names another product than {product}")
-    headers = _headers(text)
-    generated = section_of(options, "generated")
-    claim = Claim(meta, pipeline, generated.get(LAUNCHER), *headers)
+    launcher = section_of(options, "generated").get(LAUNCHER)
+    claim = Claim(meta, pipeline, launcher, *headers_of(text))
     _check_directories(record, claim, texts[layout.COMPILE_SH])
     return claim
 
@@ -170,14 +169,6 @@ def _checked_meta(program: str, record: Record, data: bytes) -> dict[str, Any]:
     if said != {name: blob for name, blob in record.files.items() if name != layout.META}:
         raise RecordError(f"{layout.META} lists other files than the record")
     return meta
-
-
-def _headers(program_txt: str) -> tuple[str, Mapping[str, str]] | tuple[()]:
-    """Return the name of the directory of a program's headers, and their digests; () without."""
-    lines = program_txt.partition("\n[headers]\n")[2].split("\n")
-    pairs = [line.partition("  ") for line in lines if line]
-    manifest = manifest_of([Header(name, digest, None) for digest, _, name in pairs])
-    return (sha256_text(manifest), {name: digest for digest, _, name in pairs}) if pairs else ()
 
 
 def _check_directories(record: Record, claim: Claim, compile_sh: bytes) -> None:
