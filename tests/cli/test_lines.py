@@ -17,7 +17,6 @@ from support import events_schema
 from support.json_schema import valid
 from support.project import head
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
-from tilusbuild.cli.dispatch import PruneLine
 from tilusbuild.cli.main import main
 from tilusbuild.report.jsonl import JsonLine, json_line
 
@@ -106,7 +105,6 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
     check("doctor", status=None)
     check("tune", "scale", "--target", "cpu", "--budget", "20", "--repeat", "2", "--unchecked")
     check("report", "--against", ".cache")
-    check("dispatch", "prune", "scale")
     check("cache dir")
     check("cache ls")
     check("cache ls", "scale")
@@ -188,8 +186,5 @@ def test_a_number_that_json_does_not_have_is_null() -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    line = json_line(PruneLine("scale", "cpu", (1, 2), math.inf, 1.5))
-    read = json.loads(line, parse_constant=refuse)
-    assert (read["worst"], read["mean"]) == (None, 1.5)
     odd = json_line(_Odd("nan", {"a": (math.nan, -math.inf, 0.5)}))
     assert json.loads(odd, parse_constant=refuse)["a"] == [None, None, 0.5]

@@ -6,7 +6,6 @@ from support.marks import Marks
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.tables import TableEntry, read_dispatch
 
 
 def measure(built: Marks) -> None:
@@ -56,25 +55,10 @@ def test_check_finds_what_is_wrong(copied: Marks) -> None:
     assert "is not what was built" in done.out
 
 
-def test_prune_writes_a_table_of_fewer_programs(copied: Marks) -> None:
-    measure(copied)
-    script = copied.script("mark")
-    (here,) = read_dispatch(script).tables
-    entry = TableEntry((64,), 3, "measured", 2e-6)
-    tables.record(script, here.fingerprint, [entry, *here.entries[1:]])
-    done = copied.run("dispatch", "prune", "mark", "--slowdown", "1.1")
-    assert "within 1.1 of the best everywhere: programs 0" in done.out
-    assert read_dispatch(script).tables[0].entries[0] == entry
-    copied.run("dispatch", "prune", "mark", "--write")
-    assert [e.program for e in read_dispatch(script).tables[0].entries] == [0, 0]
-    copied.run("dispatch", "check", "mark")
-
-
 def test_mistakes_are_told(copied: Marks) -> None:
     for words, text in (
         (["show", "marc"], 'did you mean "mark"?'),
         (["show", "mark", "-t", "gpu"], 'no target "gpu"'),
-        (["prune", "mark", "--slowdown", "0.5"], "must be at least 1"),
         (["shew", "mark"], "invalid choice"),
     ):
         done = copied.run("dispatch", *words, status=2)

@@ -1,7 +1,6 @@
 """Tables and measurements as files; trees as expressions; the fewest programs."""
 
 import json
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from support.marks import Marks
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
-from tilusbuild.dispatch.overview import cover
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import CorruptCacheError
@@ -197,40 +195,6 @@ def test_a_tree_has_the_values_of_its_expression(source: str, m: int, n: int) ->
         value = function({"m": m, "n": n})
         assert value == expected
         assert type(value) is type(expected)
-
-
-TIMES: dict[tuple[int, ...], dict[int, float]] = {
-    (1,): {0: 1.0, 1: 1.04, 2: 3.0},
-    (2,): {0: 2.0, 1: 1.0, 2: 1.02},
-    (3,): {0: 9.0, 1: 1.03, 2: 1.0},
-}
-
-
-def test_one_program_that_is_good_enough_everywhere() -> None:
-    found = cover(TIMES, 1.05)
-    assert found.programs == (1,)
-    assert found.worst == 1.04
-    assert found.mean == pytest.approx((1.04 * 1.0 * 1.03) ** (1 / 3))
-    assert cover(TIMES, 1.0).worst == 1.0
-    assert set(cover(TIMES, 1.0).programs) == {0, 1, 2}
-
-
-def test_every_key_is_served_within_the_bound() -> None:
-    found = cover(TIMES, 1.03)
-    for key, program in found.chosen.items():
-        assert TIMES[key][program] <= 1.03 * min(TIMES[key].values())
-
-
-def test_a_program_that_was_not_measured_everywhere() -> None:
-    times: dict[tuple[int, ...], dict[int, float]] = {(1,): {0: 1.0}, (2,): {1: 1.0}}
-    assert set(cover(times, 2.0).programs) == {0, 1}
-    assert cover({}, 1.0).programs == ()
-
-
-@pytest.mark.parametrize("slowdown", [0.99, 0.0, math.nan])
-def test_a_slowdown_is_at_least_one(slowdown: float) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        cover(TIMES, slowdown)
 
 
 # What is written of decisions: whose bucket, which program, which row goes.

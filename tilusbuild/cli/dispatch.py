@@ -1,4 +1,4 @@
-"""`tilusbuild dispatch`: show, check and prune the tables that choose programs by size."""
+"""`tilusbuild dispatch`: show, check and build what chooses programs by size."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     DeviceCompilerArgs,
     Verb,
-    flag,
-    option,
     positional,
     positionals,
     target_option,
@@ -31,7 +29,6 @@ _ACTIONS = {
     "check": "check every table, rule and program; exit with status 1 for a problem",
     "coverage": "print which program serves which sizes, and why",
     "build": "build the C dispatcher again, from the tables as they are now",
-    "prune": "find the fewest programs that serve the measured sizes well",
 }
 
 
@@ -45,14 +42,6 @@ class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "SCRIPT", at_least_one=True, help="the script or the instance whose tables they are"
     )
     target: str | None = target_option("use the tables of this target only")
-    slowdown: float = option(
-        "--slowdown",
-        type=float,
-        default=1.05,
-        metavar="R",
-        help="prune: accept programs that take at most R times as long as the best (default: 1.05)",
-    )
-    write: bool = flag("--write", help="prune: restrict the tables to the programs that are kept")
 
 
 class DispatchTable(Struct, frozen=True):
@@ -87,30 +76,14 @@ class CoverageLine(JsonLine, frozen=True):
     why: str
 
 
-class PruneLine(JsonLine, frozen=True):
-    """The programs to keep for a device: how much slower than the best they are, as ratios."""
-
-    event: ClassVar[str] = "prune"
-    instance: str
-    device: str
-    programs: tuple[int, ...]
-    worst: float
-    mean: float
-
-
 def run(arguments: DispatchArgs) -> int:
     """Print to stdout; 1 when `check` finds a problem."""
-    from tilusbuild.errors import input_error
-
-    if not arguments.slowdown >= 1:
-        raise input_error(f"--slowdown {arguments.slowdown:g}: must be at least 1")
     with options.project(arguments) as project:
         looks = list(_looks(arguments, project))
-        act = {"show": _show, "check": _check, "coverage": _coverage, "prune": _prune}
-        status = act[arguments.action](arguments, looks) if arguments.action in act else 0
-        if arguments.action == "build" or (arguments.action == "prune" and arguments.write):
-            _build(arguments, project, looks)
-        return status
+        if arguments.action == "build":
+            return _build(arguments, project, looks)
+        act = {"show": _show, "check": _check, "coverage": _coverage}
+        return act[arguments.action](arguments, looks)
 
 
 def _looks(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
@@ -142,8 +115,7 @@ def _show(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
         print(f"default: {default}")
         if look.tables or look.refused:
             print("\n" + table_text(script, look.tables, look.refused), end="")
-    _summary(arguments, looks)
-    return 0
+    return _summary(arguments, looks)
 
 
 def _line(look: DispatchOverview) -> DispatchLine:
@@ -191,48 +163,24 @@ def _coverage(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int
         print(table((*names, "choice", "source", "why"), shown), end="")
         counts = Counter(choice.source for _, choice in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
-    _summary(arguments, looks)
-    return 0
+    return _summary(arguments, looks)
 
 
-def _prune(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
-    for look in looks:
-        for fingerprint, times in look.times().items():
-            kept = look.thinned(fingerprint, times, arguments.slowdown, arguments.write)
-            device = dict(fingerprint).get("device", "")
-            if arguments.json:
-                programs = tuple(kept.programs)
-                emit(PruneLine(look.script.label, device, programs, kept.worst, kept.mean))
-                continue
-            used = {program for measured in times.values() for program in measured}
-            print(
-                f"{look.script.label} on {device}: {counted(len(times), 'key')},"
-                f" {counted(len(used), 'program')}"
-            )
-            listed = ", ".join(map(str, sorted(kept.programs)))
-            print(f"within {arguments.slowdown:g} of the best everywhere: programs {listed}")
-    if not arguments.json and not any(look.times() for look in looks):
-        print("no measurements: run `tilusbuild tune` first")
-    _summary(arguments, looks)
-    return 0
-
-
-def _build(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOverview]) -> None:
+def _build(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOverview]) -> int:
     from tilusbuild.dispatch.dispatcher import refresh
 
     toolchain = project.toolchain(cuda=False)
     for look in looks:
-        if arguments.action == "build" or look.has_dispatcher:
-            made = refresh(project.cache, look.script, toolchain, project.runner)
-            if arguments.action == "build" and not arguments.json:
-                print(made or f"{look.script.label}: cannot have a C dispatcher")
-    if arguments.action == "build":
-        _summary(arguments, looks)
+        made = refresh(project.cache, look.script, toolchain, project.runner)
+        if not arguments.json:
+            print(made or f"{look.script.label}: cannot have a C dispatcher")
+    return _summary(arguments, looks)
 
 
-def _summary(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> None:
+def _summary(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     if arguments.json:
         emit(CountsLine({"instances": len(looks)}))
+    return 0
 
 
-VERB = Verb(DispatchArgs, run, (DispatchLine, CoverageLine, PruneLine, ProblemLine, CountsLine))
+VERB = Verb(DispatchArgs, run, (DispatchLine, CoverageLine, ProblemLine, CountsLine))

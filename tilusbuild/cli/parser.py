@@ -50,7 +50,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
             "measure and choose", "run gemm/12 --size m=4096,n=4096,k=4096"),
     "tune": ("measure a script's programs and write its dispatch table",
              "measure and choose", "tune gemm --grid m=1,16,4096 --budget 10m"),
-    "dispatch": ("show, check and prune the tables that choose programs",
+    "dispatch": ("show and check the tables that choose programs",
                  "measure and choose", "dispatch coverage gemm"),
     "package": ("package what was built, for other machines",
                 "ship", "package --format wheel -o dist"),

@@ -1,22 +1,14 @@
-"""A script's dispatch as it stands in the cache: what is there, what is wrong, which program serves
-which sizes, and how few programs would serve as well.
-
-Thinning is a greedy set cover over measured times. A program serves a key when it takes at most
-`slowdown` times the key's best. Greedy choice is at most ln(keys) times the smallest possible set
-(Chvátal, 1979), and is the same every time.
-"""
+"""A script's dispatch as it stands in the cache: what is there, what is wrong, and which program
+serves which sizes."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
 
 from msgspec import Struct
 
 from tilusbuild.cache.layout import DISPATCH
-from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.csource import NoDispatcherError
 from tilusbuild.dispatch.dispatcher import is_current
 from tilusbuild.errors import input_error
@@ -42,7 +34,6 @@ from tilusbuild.runtime.tables import (
     table_for,
 )
 
-Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
 _MAKE = "`tilusbuild dispatch build`"
 
 
@@ -69,11 +60,8 @@ class DispatchOverview(Struct, frozen=True):
                 pass
         elif len(self.tables) == 1:
             entries = self.tables[0].entries
-        return Chooser(self.script, entries, programs_there(self.script), self.reasons())
-
-    def reasons(self) -> dict[int, str]:
-        """Return why programs are chosen nowhere, by their numbers."""
-        return by_number(self.script.programs, self.refused)
+        refused = by_number(self.script.programs, self.refused)
+        return Chooser(self.script, entries, programs_there(self.script), refused)
 
     def coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
         """Return the manifest's sizes and everything that is measured, each with who serves it."""
@@ -109,7 +97,7 @@ class DispatchOverview(Struct, frozen=True):
         chosen |= {rule.program for rule in self.script.rules}
         if self.script.default is not None:
             chosen.add(self.script.default)
-        reasons = self.reasons()
+        reasons = by_number(self.script.programs, self.refused)
         for program in sorted(chosen):
             if program in reasons:
                 yield f"program {program} is chosen, and is refused: it was {reasons[program]}"
@@ -126,47 +114,11 @@ class DispatchOverview(Struct, frozen=True):
                 yield str(error)
         try:
             self.coverage()
-            if self.trouble is None and self.has_dispatcher and not is_current(self.script):
+            has_dispatcher = os.path.isdir(os.path.join(self.script.path, DISPATCH))
+            if self.trouble is None and has_dispatcher and not is_current(self.script):
                 yield f"the C dispatcher is of other tables: {_MAKE} makes it"
         except (LoadError, NoDispatcherError) as error:
             yield str(error)
-
-    @property
-    def has_dispatcher(self) -> bool:
-        """Return whether there is a directory of one."""
-        return os.path.isdir(os.path.join(self.script.path, DISPATCH))
-
-    def times(self) -> dict[Fingerprint, dict[Key, Mapping[int, float]]]:
-        """Return what was measured, by device."""
-        found: dict[Fingerprint, dict[Key, Mapping[int, float]]] = {}
-        for measured in latency.read(self.script):
-            device = tuple(sorted(measured.fingerprint.items()))
-            if measured.seconds:
-                found.setdefault(device, {})[measured.key] = measured.seconds
-        return found
-
-    def thinned(
-        self,
-        fingerprint: Fingerprint,
-        times: Mapping[Key, Mapping[int, float]],
-        slowdown: float,
-        write: bool,
-    ) -> Cover:
-        """Return the programs to keep; with `write` the table uses these only."""
-        out = self.reasons()
-        times = {
-            key: left
-            for key, measured in times.items()
-            if (left := {p: seconds for p, seconds in measured.items() if p not in out})
-        }
-        kept = cover(times, slowdown)
-        if write:
-            entries = [
-                TableEntry(key, program, "measured", times[key][program])
-                for key, program in kept.chosen.items()
-            ]
-            tables.record(self.script, dict(fingerprint), entries)
-        return kept
 
 
 def overviews(
@@ -205,53 +157,3 @@ def _device(script: Script) -> Device | None:
         return devices.cuda(0) if devices.may_have_cuda() else None
     except DriverError:
         return None
-
-
-Key: TypeAlias = tuple[int, ...]
-Times: TypeAlias = Mapping[Key, Mapping[int, float]]
-
-
-class Cover(Struct, frozen=True):
-    """A set of programs, in the order of choice, and what it costs against the best of each key."""
-
-    programs: tuple[int, ...]
-    worst: float
-    """The greatest ratio of times over all keys."""
-    mean: float
-    """The geometric mean of the ratios."""
-    chosen: Mapping[Key, int]
-    """The best of them for each key."""
-
-
-def cover(times: Times, slowdown: float) -> Cover:
-    """Return the fewest programs, as far as greed finds them, that serve every key within
-    `slowdown`.
-
-    Raises `ValueError` for a slowdown below 1.
-    """
-    if not slowdown >= 1:
-        raise ValueError(f"a slowdown is at least 1, not {slowdown}")
-    serves: dict[int, dict[Key, float]] = {}
-    for key, measured in times.items():
-        best = min(measured.values())
-        for program, seconds in measured.items():
-            if seconds <= best * slowdown:
-                serves.setdefault(program, {})[key] = seconds / best
-    open_keys, picked = set(times), list[int]()
-    while open_keys:
-        program = min(
-            serves,
-            key=lambda p: (
-                -len(open_keys & serves[p].keys()),
-                sum(math.log(serves[p][k]) for k in sorted(open_keys & serves[p].keys())),
-                p,
-            ),
-        )
-        picked.append(program)
-        open_keys -= serves[program].keys()
-    chosen, ratios = {}, []
-    for key, measured in times.items():
-        seconds, chosen[key] = min((measured[p], p) for p in picked if p in measured)
-        ratios.append(seconds / min(measured.values()))
-    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
-    return Cover(tuple(picked), max(ratios, default=1.0), mean, chosen)
