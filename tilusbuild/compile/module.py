@@ -42,6 +42,7 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
+from tilusbuild.toolchain.probe import SCRUBBED
 
 if TYPE_CHECKING:
     from tilusbuild.binary import CodeImage, PtxasUsage
@@ -190,13 +191,6 @@ def _launcher_directory(source: str, launcher_o: bytes | None) -> tuple[str, Map
     return sha256_text(manifest), {**files, "MANIFEST": manifest.encode()}
 
 
-# All but the last add directories or options to those that gcc, ld and nvcc are given. CDPATH makes
-# `cd` print the directory.
-_UNSET = (
-    "CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS "
-    "GCC_EXEC_PREFIX COMPILER_PATH DEPENDENCIES_OUTPUT CDPATH"
-)
-
 _VARIABLES = {
     "{nvcc}": '"$NVCC"',
     "{nvrtc}": '"${nvrtc[@]}"',
@@ -232,7 +226,7 @@ def compile_script(
             _HEAD.replace("@TOOLS@", pipeline.script.tools),
             "".join(f"#   {line}\n" for line in toolchain),
             _given(recipe),
-            _START.replace("@UNSET@", _UNSET),
+            _START.replace("@UNSET@", " ".join(sorted(SCRUBBED))),
             pipeline.script.start.replace("@SHARED@", launcher),
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
             _NVCC_DIRECTORY if "{nvcc}" in used else "",
@@ -297,7 +291,7 @@ _HEAD = """\
 
 _START = """\
 set -euo pipefail
-unset @UNSET@
+unset CDPATH @UNSET@
 export LC_ALL=C
 module=${BASH_SOURCE[0]}
 case $module in */*) module=${module%/*}/ ;; *) module=./ ;; esac

@@ -31,10 +31,12 @@ SCRUBBED = frozenset(
         "COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG", "DEPENDENCIES_OUTPUT",
         "SUNPRO_DEPENDENCIES", "SOURCE_DATE_EPOCH", "LD_RUN_PATH", "LDEMULATION", "LD_PRELOAD",
         "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_THREADS",
+        "INCLUDES", "SYSTEM_INCLUDES", "LIBRARIES", "CUDAFE_FLAGS", "PTXAS_FLAGS",
         "CCC_OVERRIDE_OPTIONS", "CL", "_CL_", "LANGUAGE", "LC_CTYPE", "LC_MESSAGES",
     }
 )  # fmt: skip
-"""Variables that add options of gcc, ld or nvcc, or that change the language of their output."""
+"""Variables that add options of gcc, ld or nvcc, or that change the language of their output.
+nvcc.profile appends to those from INCLUDES to PTXAS_FLAGS."""
 
 _SECONDS = 60.0
 _SHORTAGES = (
