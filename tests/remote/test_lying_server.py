@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,11 @@ VERBS = {
     "explain": ("explain",),
 }
 SAMPLE = ("drips: trailers", "floods: interim answers", "a record of 4 GiB")
+SCHEMES = ("http", "https", "https, and no TLS", "grpc", "grpcs")
+"""Only in the first two is what the server sends an answer to what was asked."""
 Run = Callable[[Project, str, str, Path], tuple[float, int, int]]
+Server = AbstractContextManager[str]
+Serve = Callable[[str, str], Server]
 
 
 @pytest.fixture
@@ -56,19 +62,41 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return ran
 
 
-def tried(run: Run, user: Project, verb: str, kind: str, root: Path, alone: float) -> str:
-    """Run a verb against a kind of server; return a row of the table."""
-    cache = root / f"{verb}-{kind.replace(' ', '-')}"
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Serve:
+    """serve(kind, scheme) is a server, whose certificate is accepted."""
+
+    def start(kind: str, scheme: str) -> Server:
+        if scheme not in ("https", "grpcs"):
+            return lying(kind, scheme.split(",")[0])
+        keys = request.getfixturevalue("keys")
+        monkeypatch.setenv("TILUSBUILD_REMOTE_TLS_CA", str(keys / "ca.pem"))
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(keys / "server.pem", keys / "server.key")
+        tls.set_alpn_protocols(["h2" if scheme == "grpcs" else "http/1.1"])
+        return lying(kind, scheme, tls)
+
+    return start
+
+
+def tried(
+    run: Run,
+    user: Project,
+    verb: str,
+    server: AbstractContextManager[str],
+    root: Path,
+    alone: float,
+) -> str:
+    """Run a verb against a server; return a row of the table."""
+    cache = root / f"{verb}-cache"
     if verb in ("push", "explain"):
         shutil.copytree(user.cache, cache, symlinks=True)
-    with lying(kind) as address:
+    with server as address:
         seconds, status, memory = run(user, verb, address, cache)
     shutil.rmtree(cache, ignore_errors=True)
     over = seconds - alone - TIMEOUT
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    row = (
-        f"{verb:8} {kind:28} {seconds:6.2f} s ({over:+.2f}) {memory >> 10:+4} MiB  status {status}"
-    )
+    row = f"{seconds:6.2f} s ({over:+.2f}) {memory >> 10:+4} MiB  status {status}"
     # A busy machine takes longer for all.
     assert over <= 1.0 + alone * load, row
     assert memory < MAX_MEMORY, row
@@ -83,20 +111,28 @@ def alone(run: Run, user: Project, verb: str, root: Path) -> float:
     return min(run(user, same, "off", root / f"alone-{verb}-{n}")[0] for n in range(2))
 
 
-@pytest.mark.parametrize("verb", ["plan", "pull"])
-def test_a_sample_of_lies(verb: str, run: Run, new_user: NewProject, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "verb"),
+    [("http", "plan"), ("http", "pull"), *((each, "plan") for each in SCHEMES[1:])],
+)
+def test_a_sample_of_lies(
+    scheme: str, verb: str, serve: Serve, run: Run, new_user: NewProject, tmp_path: Path
+) -> None:
     user = new_user("off")
     usual = alone(run, user, verb, tmp_path)
-    for kind in SAMPLE:
-        tried(run, user, verb, kind, tmp_path, usual)
+    for kind in SAMPLE if scheme == "http" else SAMPLE[:1]:
+        tried(run, user, verb, serve(kind, scheme), tmp_path, usual)
 
 
 @pytest.mark.skipif(
     "LIES" not in os.environ, reason="LIES=1: every lie under every verb, as a table"
 )
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_lie(
+    scheme: str,
     verb: str,
+    serve: Serve,
     run: Run,
     new_user: NewProject,
     tmp_path: Path,
@@ -105,13 +141,15 @@ def test_every_lie(
     user = new_user("off")
     user.build()
     usual = alone(run, user, verb, tmp_path)
-    rows = [f"{verb} without a remote: {usual:.2f} s"]
+    rows = [f"{scheme}: {verb} without a remote: {usual:.2f} s"]
     wrong = []
     for kind in KINDS:
         try:
-            rows.append(tried(run, user, verb, kind, tmp_path, usual))
+            took = tried(run, user, verb, serve(kind, scheme), tmp_path, usual)
         except AssertionError as error:
-            wrong.append(str(error))
+            wrong.append(f"{kind}: {error}")
+        else:
+            rows.append(f"{verb:8} {kind:28} {took}")
     with capsys.disabled():
         print("\n", *rows, *wrong, sep="\n", flush=True)
     assert not wrong

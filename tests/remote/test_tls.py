@@ -52,29 +52,6 @@ class Secured:
         return new_user(self.address, WRITE="1", **files)
 
 
-def openssl(root: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=root, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a CA, and a server's and a client's certificates of it."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    root = tmp_path_factory.mktemp("keys")
-    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    own = ("-x509", "-days", "2", "-subj", "/CN=a CA of tests")
-    openssl(root, *new, *own, "-keyout", "ca.key", "-out", "ca.pem")
-    (root / "names").write_text("subjectAltName = IP:127.0.0.1\n")
-    for name in ("server", "client"):
-        subject = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        openssl(root, *new, *subject)
-        by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-        signed = ("-in", f"{name}.csr", "-out", f"{name}.pem", "-extfile", "names")
-        openssl(root, "x509", "-req", *by, *signed)
-    return root
-
-
 @pytest.fixture(params=["https", "grpcs"])
 def secured(request: pytest.FixtureRequest, keys: Path, tmp_path: Path) -> Iterator[Secured]:
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")

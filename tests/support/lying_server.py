@@ -1,10 +1,12 @@
-"""A server of /ac and /cas that answers in 32 wrong ways: it drips, floods, refuses, lies."""
+"""A server of /ac and /cas that answers in 32 wrong ways: it drips, floods, refuses, lies. It does
+so in clear, within TLS, and where a client waits for TLS or for HTTP/2."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -61,21 +63,26 @@ KINDS: dict[str, tuple[bytes, bytes, float]] = {
 
 
 @contextlib.contextmanager
-def lying(kind: str) -> Iterator[str]:
-    """The address of a server of this kind."""
+def lying(kind: str, scheme: str = "http", tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The address of a server of this kind, whose lies come within `tls`."""
     first, again, pause = KINDS[kind]
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
 
-        def serve(line: socket.socket) -> None:
-            with contextlib.suppress(OSError), line:
-                asked = line.recv(1 << 16)
-                if kind == "blobs without end" and b"/cas/" in asked:
-                    while True:
-                        line.sendall(OK + b"\r\n" + bytes(1 << 20))
-                line.sendall(first)
-                while pause >= 0:
-                    line.sendall(again)
-                    time.sleep(pause)
+        def serve(plain: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                line = tls.wrap_socket(plain, server_side=True) if tls else plain
+                with line:
+                    answer(line)
+
+        def answer(line: socket.socket) -> None:
+            asked = line.recv(1 << 16)
+            if kind == "blobs without end" and b"/cas/" in asked:
+                while True:
+                    line.sendall(OK + b"\r\n" + bytes(1 << 20))
+            line.sendall(first)
+            while pause >= 0:
+                line.sendall(again)
+                time.sleep(pause)
 
         def accept() -> None:
             with contextlib.suppress(OSError):
@@ -85,6 +92,6 @@ def lying(kind: str) -> Iterator[str]:
 
         threading.Thread(target=accept, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             listener.shutdown(socket.SHUT_RDWR)

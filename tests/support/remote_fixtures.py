@@ -1,5 +1,7 @@
 """Fixtures: users of one project, each with a path and a cache of their own, and a server."""
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,3 +90,26 @@ def held(origin: tuple[Path, dict[str, bytes]], server: HttpCache) -> HttpCache:
     """A server that has all programs."""
     server.held.update(origin[1])
     return server
+
+
+def openssl(root: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=root, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a CA, and a server's and a client's certificates of it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    root = tmp_path_factory.mktemp("keys")
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    own = ("-x509", "-days", "2", "-subj", "/CN=a CA of tests")
+    openssl(root, *new, *own, "-keyout", "ca.key", "-out", "ca.pem")
+    (root / "names").write_text("subjectAltName = IP:127.0.0.1\n")
+    for name in ("server", "client"):
+        subject = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl(root, *new, *subject)
+        by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+        signed = ("-in", f"{name}.csr", "-out", f"{name}.pem", "-extfile", "names")
+        openssl(root, "x509", "-req", *by, *signed)
+    return root
