@@ -115,6 +115,122 @@ def test_a_signal_of_which_a_library_makes_an_error(number: int) -> None:
     assert (ended.returncode, ended.stderr) == (128 + number, "interrupted\n")
 
 
+_SWALLOWED = """\
+import ctypes, os, sys, time, weakref
+from tilusbuild.cli import main, parser
+
+api = ctypes.pythonapi
+
+def stop(*_):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    for _ in range(1000):  # where the handler runs
+        pass
+    return 0
+
+class Dying:
+    def __del__(self): stop()
+
+class Asked:
+    def __getattr__(self, name): stop()
+
+def finalizer(): Dying()
+
+def weak_reference():
+    kept = {1}
+    reference = weakref.ref(kept, stop)
+    del kept
+
+def cycle():
+    import gc
+    made = Dying()
+    made.itself = made
+    del made
+    gc.collect()
+
+def callback():
+    compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(stop)
+    ctypes.CDLL(None).qsort((ctypes.c_int * 2)(), 2, 4, compare)
+
+def cleared(): api.PyObject_HasAttrString(ctypes.py_object(Asked()), b"x")
+
+def printed():
+    try:
+        stop()
+    except BaseException as error:
+        sys.last_value = error  # as PyErr_Print does
+        sys.excepthook(type(error), error, error.__traceback__)
+
+def handled():
+    try:
+        stop()
+    except:
+        pass
+
+def handled_often():
+    for _ in range(3):
+        try:
+            stop() if not _ else time.sleep(5)
+        except:
+            pass
+
+def became_an_answer():
+    global kept
+    try:
+        stop()
+    except BaseException as error:
+        kept = error
+
+def in_a_loop_of_messages():
+    from tilusbuild.process.stopping import catch_signals
+    handled()
+    messages = []
+    with catch_signals(messages.append):
+        while not messages:
+            time.sleep(0.01)
+
+class Command:
+    verb = "verify"
+    class arguments: json, color, directory = False, "auto", None
+    def run():
+        globals()[sys.argv[2]]()
+        if sys.argv[2] not in ("became_an_answer", "in_a_loop_of_messages"):
+            time.sleep(60)
+        return 0
+
+parser.parse = lambda *_, **__: Command
+sys.exit(main.main(["verify"]))
+"""
+
+
+WAYS = (
+    "finalizer",
+    "weak_reference",
+    "cycle",
+    "callback",
+    "cleared",
+    "printed",
+    "handled",
+    "handled_often",
+    "became_an_answer",
+    "in_a_loop_of_messages",
+)
+
+
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [
+        *((way, signal.SIGINT) for way in WAYS),
+        ("finalizer", signal.SIGTERM),
+        ("handled_often", signal.SIGTERM),
+        ("in_a_loop_of_messages", signal.SIGHUP),
+    ],
+)
+def test_a_stop_that_something_swallows(way: str, number: int) -> None:
+    ended = run_python(_SWALLOWED, int(number), way, status=None, timeout=30)
+    assert (ended.returncode, ended.stdout) == (128 + number, "")
+    assert ended.stderr == "interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("verb", "number"),
     [

@@ -56,9 +56,6 @@ def main(words: Sequence[str] | None = None) -> int:
         _drop(sys.stdout)
         return 1
     except Exception as error:
-        if (number := _stopped_by()) is not None:
-            _say("interrupted\n")
-            return 128 + number
         # Only what was printed has no file name to go with it.
         if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
             _drop(sys.stdout)
@@ -89,12 +86,6 @@ def _is_open(number: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _stopped_by() -> int | None:
-    """Return the signal of which a library made another exception."""
-    stopping = sys.modules.get("tilusbuild.process.stopping")
-    return stopping.stopped_by() if stopping is not None else None
 
 
 def _unforeseen(error: Exception, words: list[str]) -> int:

@@ -3,20 +3,27 @@
 The first one is an exception in the main thread, as Python makes one of Ctrl-C, so that whatever
 holds something lets go of it in its own `with` block. What has a loop takes signals as messages
 instead (`catch_signals`). Either way a second one ends the process as it would by itself. What a
-parent ignores (`nohup`) stays ignored. A fork that does not exec takes the handlers back
-(`held_back`, `forget`): it must never run its parent's blocks.
+parent ignores (`nohup`) stays ignored.
+
+An exception that comes up in a finalizer, or in Python that C code called, may go no further. The
+death of a `StoppedError` that has not left its `stoppable` block says so, whoever swallowed it: a
+timer then stops the command again, until the exception arrives. It costs one more signal's handler.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_SECONDS = 0.01
+"""From the death of an exception to the next one: the finalizer that swallowed it has ended."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -26,34 +33,74 @@ class StoppedError(KeyboardInterrupt):
         super().__init__(signal.Signals(number).name)
         self.number = number
 
+    def __del__(self) -> None:
+        if _within and _stopped_by is not None:
+            # Again and again: a signal just before a call that blocks does not end that call.
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS, _AGAIN_SECONDS)
+
 
 _stopped_by: int | None = None
+_within = False
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within the block, SIGTERM and SIGHUP raise `StoppedError`, and SIGINT `KeyboardInterrupt`.
-    Off the main thread, where Python allows no handlers, nothing is installed."""
-    global _stopped_by
-    _stopped_by = None
-    with _handled(_raise, STOPPING):
-        yield
-
-
-def stopped_by() -> int | None:
-    """Return the signal that the last `stoppable` block has raised. Its exception may have become
-    another on its way: pydantic-core makes a `SchemaError`, without a cause, of any that it meets
-    while it builds a model."""
-    return _stopped_by
+    """Within the block, the signals raise `StoppedError`, and its end does for a stop that became
+    nothing on its way, a result, or another exception: pydantic-core makes a `SchemaError`, without
+    a cause, of any that it meets while it builds a model. Off the main thread, where Python allows
+    no handlers, nothing is installed."""
+    global _stopped_by, _within
+    _stopped_by, _within = None, True
+    with _handled(_raise, STOPPING), _handled(_raise_again, (signal.SIGALRM,)), _unprinted():
+        try:
+            yield
+        except Exception:
+            if _stopped_by is None:
+                raise
+        finally:
+            _within = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    if _stopped_by is not None:
+        raise StoppedError(_stopped_by)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
     global _stopped_by
     _stopped_by = number
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    signal.signal(number, signal.SIG_DFL)
+    if number != signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)
     raise StoppedError(number)
+
+
+def _raise_again(alarm: int, frame: FrameType | None) -> None:
+    """Stop once more: by a message where signals are taken as messages now."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if _within and _stopped_by is not None:
+        handler = signal.getsignal(_stopped_by)
+        (handler if callable(handler) else _raise)(_stopped_by, frame)
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Within the block nobody prints a stop: neither the interpreter that cannot raise it further
+    nor C code that has its own way to say so (`PyErr_Print`)."""
+    unraisable, uncaught = sys.unraisablehook, sys.excepthook
+
+    def drop(given: Any) -> None:
+        if not isinstance(given.exc_value, StoppedError):
+            unraisable(given)
+
+    def drop_printed(kind: Any, error: BaseException, trace: Any) -> None:
+        if isinstance(error, StoppedError):
+            error.__del__()  # Python may keep it, as `sys.last_value`
+        else:
+            uncaught(kind, error, trace)
+
+    sys.unraisablehook, sys.excepthook = drop, drop_printed
+    try:
+        yield
+    finally:
+        sys.unraisablehook, sys.excepthook = unraisable, uncaught
 
 
 @contextmanager
