@@ -293,7 +293,6 @@ def test_a_compile_killed_for_memory_is_tried_once_more_alone() -> None:
         ("crashed", Cause.KILLED),
         ("crashed", Cause.MEMORY),
         ("crashed", Cause.CRASH),
-        ("crashed", Cause.TOOL),
         ("no_output", Cause.OUTPUT),
     ],
 )
@@ -306,18 +305,30 @@ def test_an_accident_that_happens_twice_is_reported(status: str, cause: Cause | 
     assert summary.exit_status == 1
 
 
-def test_a_file_outside_that_a_source_names_is_not_looked_for_twice() -> None:
-    outside = failed("/opt/x.h is outside", "crashed", Cause.OUTSIDE)
-    compiler = only_failing("matmul 1", result=outside)
+@pytest.mark.parametrize("cause", [Cause.OUTSIDE, Cause.TOOL])
+def test_what_a_second_later_is_the_same_is_not_retried(cause: Cause) -> None:
+    compiler = only_failing("matmul 1", result=failed("it is not there", "crashed", cause))
     assert columns(run(jobs(3), compiler=compiler).summary) == {"compiled": 2, "crashed": 1}
     assert compiler.runs["matmul 1"] == 1
 
 
-def test_retries_that_are_all_in_vain_are_given_up() -> None:
-    compiler = FakeCompiler(lambda job: failed("Segmentation fault", "crashed", Cause.CRASH))
+def test_what_is_said_again_by_a_retry_is_not_retried_for_others() -> None:
+    compiler = FakeCompiler(
+        lambda job: failed(
+            f"'{job.text}' has no {'seat' if job.text.endswith('0') else 'server'}",
+            "crashed",
+            Cause.CRASH,
+        )
+    )
     summary = run(jobs(40), compiler=compiler).summary
     assert columns(summary) == {"crashed": 40}
-    assert sum(compiler.runs.values()) == 40 + 8
+    assert sum(compiler.runs.values()) == 40 + 2
+
+
+def test_programs_that_are_killed_for_memory_are_retried_each() -> None:
+    compiler = FakeCompiler(lambda job: failed("Killed", "crashed", Cause.MEMORY))
+    assert columns(run(jobs(9), compiler=compiler).summary) == {"crashed": 9}
+    assert sum(compiler.runs.values()) == 9 + 9
 
 
 def test_a_compiler_is_cancelled_by_the_object_that_it_was_given() -> None:

@@ -43,6 +43,14 @@ def test_failures_stay_above_the_frame(reporter, screen, clock) -> None:
     assert len(screen.lines) == 4
 
 
+def test_equal_failures_are_one_line_above_the_frame(reporter, screen, clock) -> None:
+    tale = Story(4)
+    failures = [tale.finished(each, "failed", reason="error: no") for each in range(3)]
+    play(reporter, clock, tale.plan, *failures, tale.started(3))
+    assert sum("error: no" in line for line in screen.lines) == 1
+    assert "3/4  3 failed" in screen.lines[2]
+
+
 def test_the_end_leaves_only_what_is_worth_keeping(reporter, screen, clock) -> None:
     tale = Story(1)
     play(reporter, clock, tale.plan, tale.started(0))

@@ -142,6 +142,20 @@ def test_a_build_reads_as_lines(clock: Clock) -> None:
     ]
 
 
+def test_equal_failures_are_one_message(clock: Clock) -> None:
+    out = io.StringIO()
+    reporter, tale = PlainReporter(out, now=clock), Story(3000)
+    for index in range(3000):
+        clock.time = index / 100
+        where = "source.cu(9)" if index == 7 else "source.cu(3)"
+        reason = f"{where}: error: tile {index} is too wide"
+        reporter.emit(tale.finished(index, "failed", reason=reason))
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if "too wide" in line] == [lines[0], lines[7]]
+    assert lines[1] == "[   2/3000] matmul/1 sm_90a: as matmul/0 sm_90a"
+    assert len(lines) < 50
+
+
 def test_after_the_first_few_one_line_a_second_and_the_last(clock: Clock) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, now=clock), Story(1000)

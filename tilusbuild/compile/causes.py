@@ -79,6 +79,7 @@ def not_started(tool: str, error: OSError) -> StepError:
     why = f"{error.filename or tool}: {error.strerror or error}"
     if (shortage := shortage_of(error)) is not None:
         why += f": {shortage.what}"
+        cause = Cause.CRASH if cause is Cause.TOOL else cause  # it may start when others have ended
     return StepError(cause, f"{tool} cannot be started: {why}")
 
 

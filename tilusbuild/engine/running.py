@@ -20,6 +20,7 @@ from msgspec import Struct
 from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import Remote
 from tilusbuild.engine.interfaces import Compiler
+from tilusbuild.engine.results import normalised
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.engine.timeline import MEMORY, TOKEN, Timeline
 from tilusbuild.process.machine import Machine, usable_cores
@@ -40,12 +41,10 @@ _PRESSED = 0.1
 _PUBLISHING = 3
 """How many may be on their way into the store, for each that may compile: they wait for the disk,
 and the cores are free meanwhile."""
-_RETRIED = (Status.KILLED, Status.CRASHED, Status.NO_OUTPUT)
+_RETRIED = (Status.CRASHED, Status.NO_OUTPUT)
 """Not `TIMED_OUT`, which would take as long again."""
-_MAX_IN_VAIN = 8
-"""After this many retries in a row that ended in an accident, the programs that still wait for a
-retry are reported as they are: retries run one at a time, and hundreds of crashes would take hours.
-A program that was killed for memory is always retried."""
+_PERMANENT = (Cause.OUTSIDE, Cause.TOOL)
+"""A file outside that a source names, a tool that does not start: the same a second later."""
 
 
 Admission: TypeAlias = Callable[[int | None, list[int]], bool]
@@ -231,8 +230,9 @@ class RunningTickets:
         self._tickets: set[Ticket] = set()
         self._begun: set[str] = set()
         """The units of which a program has been compiled."""
-        self._in_vain = 0
-        """Retries in a row that were accidents again."""
+        self._in_vain: set[object] = set()
+        """What was said again by the retry of a program. Others that end in the same words are not
+        retried: retries run one at a time, and hundreds of crashes would take hours."""
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -310,16 +310,17 @@ class RunningTickets:
 
     def wants_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
         """Return whether a compile that ended so is tried once more. Called once for each end."""
-        # What a source names outside is there the next time, too.
-        accident = compiled.status in _RETRIED and compiled.cause is not Cause.OUTSIDE
-        if ticket.alone:
-            self._in_vain = self._in_vain + 1 if accident else 0
-            return False
-        return accident and (compiled.status == Status.KILLED or self._in_vain < _MAX_IN_VAIN)
+        words, first = _words(compiled), ticket.accident
+        if compiled.status == Status.KILLED:
+            return first is None  # how much memory it takes says nothing of another program
+        if first is not None and _words(first) == words:
+            self._in_vain.add(words)
+        retried = compiled.status in _RETRIED and compiled.cause not in _PERMANENT
+        return retried and first is None and words not in self._in_vain
 
     def given_up(self, ready: ReadyQueue) -> list[tuple[Ticket, Compiled]]:
         """Take out those that are not tried once more after all, with how they ended."""
-        return ready.take_isolated(_RETRIED[1:]) if self._in_vain >= _MAX_IN_VAIN else []
+        return ready.take_isolated(lambda ended: _words(ended) in self._in_vain)
 
     def _has_tokens(self, compiles: int) -> bool:
         """Return whether so many may run at once, one more than do; take the token that this
@@ -345,3 +346,8 @@ class RunningTickets:
     def _compiling(self) -> list[Ticket]:
         """Return those whose compiler has not ended, as far as is known."""
         return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]
+
+
+def _words(compiled: Compiled) -> object:
+    """Return what a compile's end has in common with those of other schedules."""
+    return compiled.status, normalised(compiled.reason)

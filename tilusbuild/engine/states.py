@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
@@ -161,13 +161,13 @@ class ReadyQueue:
         """Add one that is tried once more when nothing else runs."""
         self._isolated.append(ticket)
 
-    def take_isolated(self, statuses: Collection[Status]) -> list[tuple[Ticket, Compiled]]:
-        """Take out those that are to be tried once more and ended so the first time; return them
-        with that end."""
+    def take_isolated(self, hopeless: Callable[[Compiled], bool]) -> list[tuple[Ticket, Compiled]]:
+        """Take out those that are to be tried once more and whose first end is hopeless; return
+        them with that end."""
         waiting, self._isolated = self._isolated, deque()
         taken: list[tuple[Ticket, Compiled]] = []
         for ticket in waiting:
-            if ticket.accident is not None and ticket.accident.status in statuses:
+            if ticket.accident is not None and hopeless(ticket.accident):
                 taken.append((ticket, ticket.accident))
             else:
                 self._isolated.append(ticket)

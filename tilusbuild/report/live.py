@@ -104,6 +104,8 @@ class LiveReporter:
                 if not self._verbose:
                     return None
                 return f"{one_line(event.label)} {event.status} {duration(event.seconds)}"
+            case events.Finished() | events.Retried() if self._progress.same_as(event):
+                return None  # the frame counts it, and the summary says of which
             case events.Finished():
                 return failure_line(event.label, event.status, event.reason)
             case events.Planned():

@@ -3,9 +3,10 @@
 `Progress` is pure: time comes in with each call. The estimate weighs programs by the seconds that
 history expects of them, corrected by how those that ended compare with what was expected; without a
 history, by the mean of those that ended; before anything ended, there is none. A plain line stands
-alone and is never redrawn, for files, pipes and CI. Every failure gets its line. Of what goes well,
-the first few programs get one, then at most one a second does, with the counter, so that a log of
-ten thousand programs stays readable; `verbose` shows every one, `quiet` none.
+alone and is never redrawn, for files, pipes and CI. The first of equal failures gets its line; the
+summary counts them. Of the others and of what goes well, the first few programs get a line, then at
+most one a second does, with the counter, so that a log of ten thousand programs stays readable;
+`verbose` shows every one, `quiet` none.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tilusbuild.engine.events import (
     Started,
     Waiting,
 )
+from tilusbuild.engine.results import located, normalised
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, counted, duration, one_line
 from tilusbuild.status import Status
@@ -66,6 +68,8 @@ class Progress:
         self.shared = False
         """Whether other machines may compile."""
         self.began = 0.0
+        self.first: dict[object, str] = {}
+        """The label of the first program of each message."""
         self._expected: float | None = None
         self._expected_done = 0.0
         self._seconds_done = 0.0
@@ -94,6 +98,14 @@ class Progress:
                 self.running.pop(event.hash, None)
             case Finished():
                 self._finished(event)
+
+    def same_as(self, event: Finished | Retried) -> str | None:
+        """Return the label of the program of which the same was reported before; None when this is
+        the first."""
+        kind = event.status if isinstance(event, Finished) else event.event
+        what = (kind, located(event.reason) or normalised(event.reason))
+        label = self.first.setdefault(what, event.label)
+        return None if label == event.label else label
 
     def _finished(self, event: Finished) -> None:
         self.running.pop(event.hash, None)
@@ -175,9 +187,12 @@ class PlainReporter(Reporter):
     def _finished(self, event: events.Finished, now: float) -> None:
         width = len(str(event.to_compile))
         counter = f"[{event.done:>{width}}/{event.to_compile}] "
-        if event.status not in _GOOD:
+        if event.status not in _GOOD and (before := self._progress.same_as(event)) is None:
             line = failure_line(event.label, event.status, event.reason)
             self._out.write(f"{counter}{line}\n")
+        elif event.status not in _GOOD:
+            if not self._quiet and self._due(event, now):
+                self._out.write(f"{counter}{one_line(event.label)}: as {one_line(before)}\n")
         elif not self._quiet and self._due(event, now):
             took = "by another build" if event.cached else duration(event.seconds)
             took = "fetched" if event.remote else took
@@ -214,6 +229,8 @@ class PlainReporter(Reporter):
                 first, self._waits = not self._waits, True
                 if self._verbose or first:
                     return f"{one_line(event.label)} is compiled by another build; others first"
+                return None
+            case events.Retried() if self._progress.same_as(event) is not None:
                 return None
         return note(event)
 
