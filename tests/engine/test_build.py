@@ -313,13 +313,11 @@ def test_what_a_second_later_is_the_same_is_not_retried(cause: Cause) -> None:
 
 
 def test_what_is_said_again_by_a_retry_is_not_retried_for_others() -> None:
-    compiler = FakeCompiler(
-        lambda job: failed(
-            f"'{job.text}' has no {'seat' if job.text.endswith('0') else 'server'}",
-            "crashed",
-            Cause.CRASH,
-        )
-    )
+    def script(job: Any) -> Compiled:
+        what = "seat" if job.text.endswith("0") else "server"
+        return failed(f"'{job.text}' has no licence {what}", "crashed", Cause.CRASH)
+
+    compiler = FakeCompiler(script)
     summary = run(jobs(40), compiler=compiler).summary
     assert columns(summary) == {"crashed": 40}
     assert sum(compiler.runs.values()) == 40 + 2

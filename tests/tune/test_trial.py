@@ -300,6 +300,10 @@ def test_integers_are_compared_as_whole_numbers() -> None:
 @pytest.mark.parametrize("want", [np.float32(1), np.ones(1), np.ones((1, 4)), np.ones((3, 1))])
 def test_a_reference_has_the_shape_of_its_output(want: Any) -> None:
     """One number, or one row, is not taken for all elements."""
-    with pytest.raises(InputError, match="the output has"):
-        prepare.expected("f32", (3, 4), want)
-    assert prepare.expected("f32", (1,), np.float32(2)).tolist() == [2]
+    output = declared(y=("f32*[n]", "out"), n="i64").arguments[0]
+    check = OutputCheck(declared, None, None)
+    with pytest.raises(InputError, match="for y, which has") as caught:
+        prepare.expected(output, (3, 4), want, check)
+    assert caught.value.path is not None
+    assert caught.value.path.endswith("test_trial.py")
+    assert prepare.expected(output, (1,), np.float32(2), check).tolist() == [2]

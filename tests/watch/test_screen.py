@@ -4,6 +4,9 @@ import io
 import json
 from typing import Any
 
+import pytest
+
+from support.build_story import summary
 from tilusbuild.engine.events import Event
 from tilusbuild.report.plain import PlainReporter
 from tilusbuild.watch import events
@@ -33,6 +36,26 @@ def test_plain_lines_elsewhere() -> None:
         "changed: kernels/a.j2, include/b.h and 3 more → scale gpu, add gpu",
         "rebuilt 2 programs of scale, 0.50 s after the save",
     ]
+
+
+@pytest.mark.parametrize("programs", [0, 3])
+def test_one_line_says_that_nothing_was_built(programs: int) -> None:
+    err = io.StringIO()
+    screen = Screen(
+        reporter=lambda: PlainReporter(err),
+        stderr=err,
+        json=None,
+        terminal=False,
+        quiet=False,
+        verbose=False,
+        clear=False,
+    )
+    screen.building().emit(summary(programs=programs, cached=programs))
+    screen.emit(events.Rebuilt(False, 0, (), 0.5, False))
+    screen.building().emit(summary(programs=programs + 1, cached=programs, compiled=1))
+    first, second = err.getvalue().splitlines()
+    assert first == "not built (0.50 s after the save)"
+    assert "1 compiled" in second
 
 
 def test_of_many_parts_the_first_are_named() -> None:

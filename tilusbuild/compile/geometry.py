@@ -17,9 +17,18 @@ from tilusbuild.signature import Signature, Tile
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
 _PLACES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")
 _ATTRIBUTES = ("cluster.x", "cluster.y", "cluster.z", "cooperative", "pdl", "carve-out")
+_AXES = ("x", "y", "z")
 _SWITCHES = ("cooperative", "pdl")
 _NOTHING = {"cooperative": 0, "pdl": 0, "carve-out": -1}
 """What a place holds that the launch does not mention, where that is not 1."""
+
+
+class LaunchError(ValueError):
+    """A number of a launch has no value. `keys` is where the script's table has it."""
+
+    def __init__(self, message: str, *keys: str | int) -> None:
+        super().__init__(message)
+        self.keys = keys
 
 
 class Geometry(Struct, frozen=True):
@@ -36,7 +45,7 @@ class Geometry(Struct, frozen=True):
 def geometry(recipe: Recipe) -> Geometry:
     """Divide a launch into the constants of the schedule and expressions over arguments.
 
-    Raises `ValueError` if an expression has no value, is not an integer, or has an unknown name.
+    Raises `LaunchError` if an expression has no value, is not an integer, or has an unknown name.
     """
     if recipe.launch is None:
         raise ValueError("the kernel pipeline needs a launch")
@@ -49,7 +58,10 @@ def geometry(recipe: Recipe) -> Geometry:
     table = {name: index for index, name in enumerate(_table_names(recipe, places))}
     fixed, texts, sources = [], [], []
     for slot, (place, expression) in enumerate(places.items()):
-        value, text = _place(recipe, place, expression, numbers, table, len(places))
+        try:
+            value, text = _place(recipe, place, expression, numbers, table, len(places))
+        except ValueError as error:
+            raise LaunchError(str(error), *_keys(place)) from None
         fixed.append(value)
         texts.append(text or f"tilus_constants[{slot}]")
         sources.append(f"{place} = {expression.source}" if text and expression else "")
@@ -92,6 +104,12 @@ def _places(launch: Launch, signature: Signature) -> _Places:
     for name, tile in signature.tensor_maps:
         places |= map_places(name, tile)
     return places
+
+
+def _keys(place: str) -> tuple[str | int, ...]:
+    name, _, rest = place.partition(".")
+    axis = (_AXES.index(rest),) if rest in _AXES else ()
+    return ("args", name) if rest and not axis else ("launch", name, *axis)
 
 
 def _three(sizes: tuple[Expr, ...]) -> list[Expr | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tilusbuild.compile.arguments import unit_bytes, variable_symbol
-from tilusbuild.compile.geometry import INT64_LIMITS, map_places, numbers_in_c
+from tilusbuild.compile.geometry import INT64_LIMITS, LaunchError, map_places, numbers_in_c
 from tilusbuild.expr import Expr, ExprError
 from tilusbuild.runtime.dtypes import DataType, integer_limits, scalar_type
 from tilusbuild.runtime.structs import is_struct, struct_of
@@ -96,7 +96,10 @@ def argument_tables(
         kind = _STRUCT if is_struct(argument.dtype) else scalar_type(argument.dtype)
         low, high = _range(argument)
         rank = "TL_SCALAR" if argument.dims is None else str(len(argument.dims))
-        first = dims.add(argument.dims or ())
+        try:
+            first = dims.add(argument.dims or ())
+        except ValueError as error:
+            raise LaunchError(str(error), "args", argument.name) from None
         rows.append(
             f"  {{{place(argument.name)}, {place(argument.type_text())}, {kind.code}, "
             f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilusbuild.errors import did_you_mean
+from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
@@ -71,7 +71,8 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
         try:
             mode = os.stat(full).st_mode
         except FileNotFoundError:
-            checks.error(f'there is no {what} "{name}"', place, _similar(full, name))
+            found = absent(root, name, place())
+            checks.error(found.message, place, found.hint)
             return
         except OSError as error:
             checks.error(f"the {what} cannot be read: {error.strerror}", place)
@@ -86,6 +87,12 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
             checks.error(f"the {what} is a directory, not a file", place, _contents(full, name))
         elif not stat.S_ISREG(mode):
             checks.error(f"the {what} is not a regular file", place)
+
+
+def absent(root: str, name: str, place: Place) -> Diagnostic:
+    """Return the error for a file of the project that is not there."""
+    full = os.path.normpath(os.path.join(root, name))
+    return Diagnostic(f'file not found: "{name}"', place, _similar(full, name))
 
 
 def _inside(path: str, root: str) -> bool:

@@ -7,6 +7,7 @@ returned. A program that is only planned is rendered and dropped: it stays out o
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -14,9 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.compile import Recipe, options_text
+from tilusbuild.compile.geometry import LaunchError
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.steps import DEFINE_FLAGS
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.manifest.check_files import absent
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources, is_source, language_of
@@ -97,7 +100,7 @@ def render(spec: InstanceSpec, sources: Sources, schedule: Schedule) -> Rendered
     given = context(spec, schedule)
     renderer = sources.renderer.styled(spec.style)
     template = spec.owner.template
-    rendered = _rendered(spec, renderer, template, given)
+    rendered = _rendered(spec, renderer, template, given, "template")
     source = rendered.text
     if spec.manifest.build.line_directives:
         source = renderer.line_map(template, given, source).with_directives()
@@ -105,7 +108,7 @@ def render(spec: InstanceSpec, sources: Sources, schedule: Schedule) -> Rendered
     if spec.owner.generate:
         generator = sources.renderer.styled(replace(spec.style, rendered=True))
         headers = {
-            name: _rendered(spec, generator, each, given)
+            name: _rendered(spec, generator, each, given, "generate", name)
             for name, each in spec.owner.generate.items()
         }
     return _program(spec, sources, schedule, source, template, rendered, headers)
@@ -134,11 +137,15 @@ def context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
 
 
 def _rendered(
-    spec: InstanceSpec, renderer: Renderer, template: str, given: Mapping[str, object]
+    spec: InstanceSpec, renderer: Renderer, template: str, given: Mapping[str, object], *keys: str
 ) -> Rendering:
+    """Render the template that a script's table names at `keys`. Raises `InputError`."""
     try:
         return renderer.render(template, given)
     except InputError as error:
+        if not os.path.lexists(renderer.path(template)):  # deleted since the manifest was checked
+            place = spec.manifest.place_of_value("script", spec.script, *keys)
+            raise InputError(absent(spec.manifest.root, template, place)) from None
         raise error if spec.grouping is None else spec.grouping.explained(error) from None
 
 
@@ -262,8 +269,10 @@ def _options(spec: InstanceSpec, sources: Sources, recipe: Recipe, closure: Clos
     try:
         return options_text(recipe, spec.toolchain, sources.other_headers(spec, closure))
     except ValueError as error:
-        keys = spec.manifest.written(spec.script, spec.target.name, "launch")
-        raise InputError(Diagnostic(str(error), spec.manifest.place(*keys))) from None
+        at = error.keys if isinstance(error, LaunchError) else ("launch",)
+        keys = spec.manifest.written(spec.script, spec.target.name, *at)
+        place = spec.manifest.place_of_value(*keys)
+        raise InputError(Diagnostic(str(error), place)) from None
 
 
 def closure_of_text(spec: InstanceSpec, sources: Sources, source: str, template: str) -> Closure:

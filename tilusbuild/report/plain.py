@@ -187,18 +187,19 @@ class PlainReporter(Reporter):
     def _finished(self, event: events.Finished, now: float) -> None:
         width = len(str(event.to_compile))
         counter = f"[{event.done:>{width}}/{event.to_compile}] "
-        if event.status not in _GOOD and (before := self._progress.same_as(event)) is None:
+        bad = event.status not in _GOOD
+        same = self._progress.same_as(event) if bad else None
+        if bad and same is None:
             line = failure_line(event.label, event.status, event.reason)
             self._out.write(f"{counter}{line}\n")
-        elif event.status not in _GOOD:
-            if not self._quiet and self._due(event, now):
-                self._out.write(f"{counter}{one_line(event.label)}: as {one_line(before)}\n")
         elif not self._quiet and self._due(event, now):
             took = "by another build" if event.cached else duration(event.seconds)
             took = "fetched" if event.remote else took
             took += f" by {one_line(event.worker)}" if event.worker else ""
             pruned = f" pruned: {one_line(event.reason)}" if event.status == Status.PRUNED else ""
-            self._out.write(f"{counter}{one_line(event.label)} {took}{pruned}{self._eta(now)}\n")
+            took = f" {took}{pruned}{self._eta(now)}"
+            shown = took if same is None else f": as {one_line(same)}"
+            self._out.write(f"{counter}{one_line(event.label)}{shown}\n")
         self._out.write("".join(f"{line}\n" for line in details(event)))
 
     def _due(self, event: events.Finished, now: float) -> bool:

@@ -44,6 +44,12 @@ def summary_text(summary: Summary, *, quiet: bool = False) -> str:
     return "\n".join(parts)
 
 
+def nothing_done(summary: Summary) -> bool:
+    """Return whether a build found everything in the cache."""
+    fetched = summary.remote is not None and summary.remote.hits
+    return summary.cached == summary.programs and not fetched and summary.signal is None
+
+
 def sums(summary: Summary) -> str:
     """Return the sums in one line."""
     total = counted(summary.programs, "program")
@@ -51,8 +57,7 @@ def sums(summary: Summary) -> str:
     if summary.signal is not None:
         kept = f"{summary.compiled} compiled and kept, {summary.skipped} not done"
         return f"interrupted: {kept} ({took})"
-    fetched = summary.remote is not None and summary.remote.hits
-    if summary.cached == summary.programs and not fetched:
+    if nothing_done(summary):
         return f"{total}, nothing to do ({took})" if summary.programs else "nothing to build"
     words = (
         (summary.compiled, "compiled"),

@@ -26,13 +26,14 @@ from msgspec import Struct
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.expr import Value
+from tilusbuild.manifest.document import shown_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
-from tilusbuild.signature import Signature
+from tilusbuild.signature import Argument, Signature
 from tilusbuild.tune import inputs
 from tilusbuild.tune.bench.work import Candidate, Case, CaseArgument, Work, write_case
 
@@ -156,7 +157,7 @@ def prepare_case(
         argument = CaseArgument(declared.name, declared.dtype, array.shape, out=declared.out)
         if declared.name in want:
             rtol, atol = tolerances(declared.dtype, check.rtol, check.atol)
-            right = expected(declared.dtype, array.shape, want[declared.name])
+            right = expected(declared, array.shape, want[declared.name], check)
             _write(directory, f"{declared.name}.want", right)
             argument = replace(argument, want=kept_type(declared.dtype), rtol=rtol, atol=atol)
         arguments.append(argument)
@@ -177,16 +178,21 @@ def kept_type(dtype: str) -> str:
     return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 
-def expected(dtype: str, shape: tuple[int, ...], want: Any) -> inputs.Array:
+def expected(
+    output: Argument, shape: tuple[int, ...], want: Any, check: OutputCheck
+) -> inputs.Array:
     """Return what a reference returned, in the shape of its output and the type it is kept in.
     Raises `InputError`."""
     found = np.asarray(inputs.widen(want))
     # One number for all elements would be right for a kernel that writes only one of them.
     if found.shape != shape and not found.size == np.prod(shape) == 1:
+        name = getattr(check.function, "__name__", "")
         raise input_error(
-            f"the reference returns an array of shape {found.shape}, the output has {shape}"
+            f"the reference {name} returned shape {found.shape} for {output.name},"
+            f" which has {shape}",
+            place=_defined(check.function),
         )
-    return found.reshape(shape).astype(inputs.numpy_type(kept_type(dtype)))
+    return found.reshape(shape).astype(inputs.numpy_type(kept_type(output.dtype)))
 
 
 def _scalar(value: Any) -> Any:
@@ -292,14 +298,14 @@ def _passed(
     return tuple(given.values()), {}
 
 
-def _defined(function: Callable[..., Any]) -> Place | None:
+def _defined(function: Callable[..., Any] | None) -> Place | None:
     """Return where a function is defined."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     if code is None:
         return None
     line = code.co_firstlineno
     text = linecache.getline(code.co_filename, line).rstrip("\n")
-    return Place(code.co_filename, line, None, text or None)
+    return Place(shown_path(code.co_filename), line, None, text or None)
 
 
 def _parameters(function: Callable[..., Any]) -> list[str] | None:
@@ -316,8 +322,8 @@ def _raised(error: Exception, path: str, message: str) -> Diagnostic:
     what = f"{message}: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == path:
         text = (error.text or "").rstrip("\n")
-        return Diagnostic(what, Place(path, error.lineno, error.offset, text))
+        return Diagnostic(what, Place(shown_path(path), error.lineno, error.offset, text))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     if not frames:
         return Diagnostic(what)
-    return Diagnostic(what, Place(path, frames[-1].lineno, None, frames[-1].line))
+    return Diagnostic(what, Place(shown_path(path), frames[-1].lineno, None, frames[-1].line))

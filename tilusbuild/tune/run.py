@@ -177,7 +177,7 @@ def compare_outputs(
         if not argument.out:
             continue
         actual = np.asarray(got[argument.name])
-        expected = prepare.expected(argument.dtype, actual.shape, want[argument.name])
+        expected = prepare.expected(argument, actual.shape, want[argument.name], check)
         error, wrong = compare(
             argument.name,
             actual.shape,

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from tilusbuild.engine.events import Event, Reporter
+from tilusbuild.engine.events import Event, Reporter, Summary
 from tilusbuild.report.jsonl import JsonReporter
 from tilusbuild.report.live import LiveReporter
+from tilusbuild.report.summary import nothing_done
 from tilusbuild.report.text import Stream, cleaned, counted, duration, one_line, visible
 from tilusbuild.watch import events
 
@@ -59,7 +60,7 @@ class Screen:
         """Return the display of a build that begins now."""
         with self._guard:
             self._show("")
-            self._build = _Guarded(self._make(), self._guard)
+            self._build = _Guarded(self._make(), self._guard, self._json is not None)
             return self._build
 
     def emit(self, event: Event) -> None:
@@ -167,11 +168,14 @@ def _short(command: str) -> str:
 class _Guarded:
     """A build's display, to which one thread emits and others add lines."""
 
-    def __init__(self, reporter: Reporter, guard: threading.RLock) -> None:
+    def __init__(self, reporter: Reporter, guard: threading.RLock, whole: bool) -> None:
         self._reporter = reporter
         self._guard = guard
+        self._whole = whole
 
     def emit(self, event: Event, /) -> None:
+        if isinstance(event, Summary) and nothing_done(event) and not self._whole:
+            return  # what `Rebuilt` says of it is enough
         with self._guard:
             self._reporter.emit(event)
 
