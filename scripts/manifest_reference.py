@@ -31,6 +31,20 @@ your own.
 Two scripts must not have the same directory in the cache tree. A script's directory is its name in
 lower case, with `_` before each capital but the first and in place of each `-`.
 
+**Reading.** tilusbuild reads much of what you leave out. A script's kernel and the rest of its
+`args` come from the `__global__` function of its template, as the text says it: nothing is rendered
+for that. Two such functions, a C++ template, Jinja among the parameters, or a type that the text
+does not say are errors that name the line; then write `kernel` and `args`. No `[target.NAME]`: the
+GPUs of this machine, and `cpu` where the template asks for `target.kind`. No `[project]`: the
+directory's name. `tilusbuild plan -v` prints what was read. The least manifest:
+
+```toml
+edition = 1
+[script.saxpy]
+template = "saxpy.cu.j2"
+launch = { grid = "cdiv(n, 256)", block = 256 }
+```
+
 **Expressions** are strings in a small language with Python's operators and integers, and the
 functions `min max abs cdiv align pow2 log2 divides gcd`. Each sees the names that are known where
 it stands:

@@ -3,7 +3,6 @@
 import ast
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,19 +123,23 @@ def test_every_page_can_be_reached_from_the_readme_through_the_index() -> None:
 
 
 def test_the_readmes_manifest_loads(tmp_path: Path) -> None:
-    (manifest,) = blocks(ROOT / "README.md", "toml")
-    (tmp_path / "tilus.toml").write_text(manifest)
-    shutil.copytree(ROOT / "examples/quickstart/kernels", tmp_path / "kernels")
-    assert list(load(str(tmp_path / "tilus.toml")).scripts) == ["saxpy"]
+    write_the_readmes(tmp_path)
+    script = load(str(tmp_path / "tilus.toml")).scripts["saxpy"]
+    assert [*script.args] == ["a", "x", "y", "n"]
+
+
+def write_the_readmes(directory: Path) -> None:
+    """The project that the README shows."""
+    ((manifest,), (template,)) = (blocks(ROOT / "README.md", of) for of in ("toml", "cpp"))
+    (directory / "tilus.toml").write_text(manifest)
+    (directory / "kernels").mkdir()
+    (directory / "kernels/saxpy.cu.j2").write_text(template)
 
 
 @pytest.mark.slow
 def test_the_page_of_a_librarys_interface_is_true(tmp_path: Path) -> None:
     """Given the README's saxpy, built for the cpu, when the page's program runs beside lib.so."""
-    (manifest,) = blocks(ROOT / "README.md", "toml")
-    vector = manifest.replace("threads = 256, vector = 4", "threads = 128, vector = 4")
-    (tmp_path / "tilus.toml").write_text(vector)
-    shutil.copytree(ROOT / "examples/quickstart/kernels", tmp_path / "kernels")
+    write_the_readmes(tmp_path)
     words = ("build", "-t", "cpu", "--level", "0", "-q", "--cache-dir", "cache")
     command_line.run(tmp_path, *words)
     (library,) = tmp_path.glob("cache/programs/*/module/lib.so")

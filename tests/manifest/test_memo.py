@@ -20,7 +20,7 @@ Loader = Callable[[str], Manifest]
 @pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home directory; our own code counts as old, though it may have been edited just now."""
-    monkeypatch.setattr(memo, "_A_MINUTE", -(10**19))
+    monkeypatch.setattr(memo, "A_MINUTE", -(10**19))
     return tmp_path_factory.mktemp("home")
 
 
@@ -122,7 +122,7 @@ def test_what_others_may_write_is_not_read(load_script, home, environment) -> No
 def test_code_that_changed_lately_is_not_vouched_for(
     load_script: Loader, home: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memo, "_A_MINUTE", 10**19)
+    monkeypatch.setattr(memo, "A_MINUTE", 10**19)
     memo.remember(load_script(""), environment)
     assert not (home / ".cache").exists()
 

@@ -105,7 +105,7 @@ started = []
 sys.addaudithook(lambda event, _: event in ("os.posix_spawn", "os.fork", "subprocess.Popen")
                  and started.append(event))
 from tilusbuild.manifest import memo
-memo._A_MINUTE = 0  # our own code may have been edited just now
+memo.A_MINUTE = 0  # our own code may have been edited just now
 from tilusbuild.cli.main import main
 status = main(["build", "--json"])
 print(json.dumps([status, sorted(sys.modules), started]))

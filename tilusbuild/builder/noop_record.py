@@ -217,7 +217,8 @@ def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
 
 def _inputs_so_far(project: Project, planned: Plan) -> dict[str, Sighting]:
     """Return what was read or searched by now for the programs: compiling may add to it."""
-    found = {**project.sightings, **project.renderer.sightings, **project.digests.consulted()}
+    # What was read twice may have changed between: the first stamp shows that.
+    found = {**project.renderer.sightings, **project.digests.consulted(), **project.sightings}
     return {**{path: sighting(path) for path in planned.inputs - found.keys()}, **found}
 
 

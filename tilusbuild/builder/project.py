@@ -57,7 +57,7 @@ class Project:
         self.settings = chosen
         self.environment = environment
         self.sightings: Mapping[str, Sighting] = {}
-        """The manifest, as it was before it was read."""
+        """The manifest, and what it was completed from, as they were before they were read."""
         self.timeline = Timeline(memory=Machine().free_memory)
         self.counting: Counting | None = None
         """Called with the progress of a long count of a space."""
@@ -74,7 +74,7 @@ class Project:
         path = find(start)
         seen = {path: sighting(path)}
         project = cls._opened(_load(path), options, environment)
-        project.sightings = seen
+        project.sightings = {**seen, **project.manifest.reading.sightings}
         return project
 
     @classmethod
@@ -87,7 +87,7 @@ class Project:
         seen = {path: sighting(path)}
         manifest = recalled(path, environment)
         project = cls._opened(manifest or _load(path), options, environment)
-        project.sightings = seen
+        project.sightings = {**seen, **project.manifest.reading.sightings}
         project._remembers = manifest is None
         return project
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb, optional
@@ -28,7 +27,7 @@ class CreatedLine(JsonLine, frozen=True):
 
 
 def run(arguments: InitArgs) -> int:
-    """Copy the starter project, named after its directory."""
+    """Copy the starter project."""
     from tilusbuild.errors import input_error
     from tilusbuild.render import templates_directory
     from tilusbuild.state.files import write_atomic
@@ -45,15 +44,12 @@ def run(arguments: InitArgs) -> int:
         raise input_error(
             f"{os.path.relpath(taken[0])} already exists", hint="name an empty or a new directory"
         )
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(directory)).strip("-.") or "kernels"
     try:
         for source, target in targets.items():
             if os.path.lexists(target):
                 continue
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            write_atomic(
-                target, read_bytes(os.path.join(starter, source)).replace(b"@NAME@", name.encode())
-            )
+            write_atomic(target, read_bytes(os.path.join(starter, source)))
     except OSError as error:
         raise input_error(f"{error.filename or directory}: {error.strerror}") from None
     if arguments.json:

@@ -75,6 +75,11 @@ class SpaceLine(JsonLine, frozen=True):
 def run(arguments: PlanArgs) -> int:
     """Print the plan to stdout. Runs no compiler and writes nothing to the tree."""
     with options.project(arguments) as project:
+        if arguments.verbose and not arguments.json:
+            notes = project.manifest.reading.notes
+            print(
+                "\n".join(["read, as the manifest does not say it:", *notes, ""] if notes else [])
+            )
         if arguments.space:
             return _spaces(arguments, project)
         plan = project.plan(options.selected(arguments, project))

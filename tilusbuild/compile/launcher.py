@@ -32,7 +32,7 @@ from tilusbuild.expr import c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.structs import Struct, is_struct, struct_of
-from tilusbuild.signature import Argument, Signature
+from tilusbuild.signature import ANY_SHAPE, Argument, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 """The functions that every `lib.so` exports."""
@@ -142,6 +142,7 @@ def _part(name: str) -> str:
 _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_U64": lambda argument: argument.dims is None and argument.dtype == "u64",
     "TL_OPTIONAL": lambda argument: argument.optional,
+    "TL_ANY_SHAPE": lambda argument: argument.dims == ANY_SHAPE,
     "TL_STRIDES": lambda argument: argument.strides is not None,
     "TL_POINTER": lambda argument: argument.dtype == POINTER,
     "TL_STRUCT": lambda argument: is_struct(argument.dtype),

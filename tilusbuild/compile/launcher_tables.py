@@ -14,7 +14,7 @@ from tilusbuild.compile.geometry import INT64_LIMITS, LaunchError, map_places, n
 from tilusbuild.expr import Expr, ExprError
 from tilusbuild.runtime.dtypes import DataType, integer_limits, scalar_type
 from tilusbuild.runtime.structs import is_struct, struct_of
-from tilusbuild.signature import Argument, Dim, Signature
+from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
 
 
 class Strings:
@@ -95,9 +95,10 @@ def argument_tables(
     for argument in arguments:
         kind = _STRUCT if is_struct(argument.dtype) else scalar_type(argument.dtype)
         low, high = _range(argument)
-        rank = "TL_SCALAR" if argument.dims is None else str(len(argument.dims))
+        shape = () if argument.dims == ANY_SHAPE else argument.dims
+        rank = "TL_SCALAR" if shape is None else str(len(shape))
         try:
-            first = dims.add(argument.dims or ())
+            first = dims.add(shape or ())
         except ValueError as error:
             raise LaunchError(str(error), "args", argument.name) from None
         rows.append(
@@ -108,6 +109,7 @@ def argument_tables(
     strides = [dims.add(a.strides) if a.strides is not None else -1 for a in arguments]
     optional = [int(argument.optional) for argument in arguments]
     structs = [struct_of(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
+    any_shape = [int(argument.dims == ANY_SHAPE) for argument in arguments]
     empty = "  {0},"
     return "\n".join(
         [
@@ -120,6 +122,7 @@ def argument_tables(
             "};",
             *_table("int16_t", "tl_strides", strides, None if always_strides else -1),
             *_table("uint8_t", "tl_optional", optional, 0),
+            *_table("uint8_t", "tl_any_shape", any_shape, 0),
             *_table("uint16_t", "tl_struct_bytes", structs, None if always_structs else 0),
             "",
         ]

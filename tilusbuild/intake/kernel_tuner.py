@@ -22,11 +22,12 @@ from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.intake import recorder
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
-from tilusbuild.intake.kernels import declared, take_arguments, take_constants, without_comments
+from tilusbuild.intake.kernels import declared, take_arguments, take_constants
 from tilusbuild.manifest.pure_flags import impure
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.regular import read_text
+from tilusbuild.signature.reading import readable
 from tilusbuild.space.space import MAX_SCHEDULES
 from tilusbuild.state.temporary import TemporaryDirectory
 
@@ -73,15 +74,15 @@ class _Reader(Struct, frozen=True):
         text = self._source(kernel, source)
         if text is None:
             return f"tunes {kernel.template}, which is not there"
-        code = without_comments(text)
+        code = readable(text, jinja=False)
         found = declared(code, kernel.kernel)
         if found is None:
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
-        kernel.kernel = found.name
+        kernel.kernel, declaration, bound = found
         if others:
             self._note(kernel, "its other sources are not written; it may include them")
         self._space(kernel, space)
-        take_arguments(self.draft, kernel, found, code)
+        take_arguments(self.draft, kernel, declaration, bound, code)
         if isinstance(filled := said.get("cmem_args"), dict):
             take_constants(self.draft, kernel, filled, code)
         self._macros(said, kernel, text)

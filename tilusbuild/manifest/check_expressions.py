@@ -315,7 +315,8 @@ def _arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
         if error is None:
             return
         name = error.argument or ""
-        _signature_error(checks, path, name, error)
+        of = script.args[name].type if name in script.args else None
+        _signature_error(checks, path, name, error, of)
         arguments[name] = _STAND_IN
 
 
@@ -337,15 +338,17 @@ def _argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | Non
     try:
         return argument_of(name, arg)
     except SignatureError as error:
-        _signature_error(checks, path, name, error)
+        _signature_error(checks, path, name, error, arg.type)
     except ExprError:
         pass  # of a tensor map's: its own place says so
     return None
 
 
-def _signature_error(checks: Checks, path: Path, name: str, error: SignatureError) -> None:
+def _signature_error(
+    checks: Checks, path: Path, name: str, error: SignatureError, of: str | None
+) -> None:
     where: Path = (*path, "args", name, "type")
-    place = checks.document.inside(where, error.column)
+    place = checks.document.inside(where, error.column, of=of)
     checks.error(error.message, place, error.hint)
 
 

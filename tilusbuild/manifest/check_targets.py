@@ -31,17 +31,11 @@ NAMED = ("toolchain", "named")
 
 def check_targets(checks: Checks) -> None:
     """Check that architectures are known, and that every target or script named exists."""
-    if not checks.wrote("target"):
-        checks.error(
-            "the manifest has no target",
-            checks.document.key(),
-            'add one, such as:\n[target.h100]\narch = "sm_90a"',
-        )
     if not checks.wrote("script") and not checks.wrote("library"):
         checks.error(
             "the manifest has no script",
             checks.document.key(),
-            'add one, such as:\n[script.saxpy]\ntemplate = "kernels/saxpy.cu.j2"\nkernel = "saxpy"',
+            'add one, such as:\n[script.saxpy]\ntemplate = "kernels/saxpy.cu.j2"',
         )
     for name, target in checks.manifest.targets.items():
         _archs(checks, name, target)
@@ -136,7 +130,8 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
         )
     elif not has_kernel and not has_entry:
         checks.error(
-            f'script "{name}" sets neither "kernel" nor "entry"',
+            f'script "{name}" sets neither "kernel" nor "entry", and its template has no '
+            "__global__ function to read",
             place,
             'kernel = "NAME" for an extern "C" __global__ function, entry = "NAME" for a host '
             'launch function, library = "NAME" for an object of [library.NAME]',

@@ -90,4 +90,6 @@ def _step(at: Any, part: str | int) -> Any:
         return at.get(part)
     if isinstance(at, list) and isinstance(part, int) and part < len(at):
         return at[part]
+    if part == 0 and isinstance(at, str | int):
+        return at  # one value where several may be
     return None

@@ -87,14 +87,17 @@ class Document:
         """Return where a value is written. The nearest table when absent."""
         return self._place(self.locations.values, path)
 
-    def inside(self, path: Path, column: int | None, width: int = 1) -> Place:
-        """Return a position within a string value; `column` counts its characters from 1."""
+    def inside(
+        self, path: Path, column: int | None, width: int = 1, of: str | None = None
+    ) -> Place:
+        """Return a position within a string value; `column` counts its characters from 1, or those
+        of `of`, which ends with it."""
         span = self.locations.values.get(self.written(path))
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.value(*path)
         raw = self.text[span[0] : span[1]]
         content, offsets = decode_string(raw)
-        index = column - 1
+        index = max(0, column - 1 - (0 if of is None else len(of) - len(content)))
         at = offsets[index] if 0 <= index < len(offsets) else len(raw) - len(raw.lstrip(raw[0]))
         if index >= len(offsets) and offsets:
             at = offsets[-1] + 1
@@ -159,7 +162,7 @@ def read_document(path: str) -> Document:
         raise input_error(
             "the manifest is empty",
             place=Place(shown_path(path)),
-            hint="the least is: edition = 1, [project], one [target.NAME], one [script.NAME]; "
+            hint="the least is: edition = 1, and a [script.NAME] with its template and launch; "
             "`tilusbuild init` makes a project to start from",
         )
     document = Document(path, text)

@@ -28,6 +28,7 @@ from tilusbuild.manifest.check_targets import NAMED, check_flags, check_targets
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, too_many
 from tilusbuild.manifest.document import Document, read_document, shown_path
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.reading import fill
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import KernelSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, REMOTE_SECRETS, WHERE_SECRETS_ARE
@@ -63,16 +64,19 @@ def load(path: str | os.PathLike[str]) -> Manifest:
 def _load(path: str) -> Manifest:
     document = read_document(path)
     spread(document)
+    read, unread = fill(document)
     manifest, diagnostics = structured(document)
+    diagnostics += unread
     if manifest is not None:
         checks = Checks(document, manifest)
         with suppress(InputError):  # too many: `diagnostics` has them
-            for check in _CHECKS:
+            # Of what a template does not say, the others would only say that it is missing.
+            for check in (check_files,) if unread else _CHECKS:
                 check(checks)
         diagnostics += checks.diagnostics
     if diagnostics or manifest is None:
         raise InputError(*sorted(diagnostics, key=_position))
-    return manifest.with_libraries()
+    return manifest.replaced(_reading=read).with_libraries()
 
 
 _ALONE = ("kernel", "entry", "library")
@@ -134,7 +138,6 @@ _LIMITS = {
 }
 _PLACEHOLDERS: Mapping[Path, Any] = {
     ("edition",): 1,
-    ("project",): {"name": "unnamed", "version": "0"},
     ("project", "name"): "unnamed",
     ("project", "version"): "0",
 }
@@ -295,8 +298,6 @@ def _missing_key(document: Document, path: Path) -> Diagnostic:
     example = example_at(path)
     if key == "edition":
         example = "edition = 1"
-    if path == ("project",):
-        example = '[project]\nname = "…"\nversion = "0.1.0"'
     subject = header(tuple(table)) if table else "the manifest"
     if table and isinstance(table[-1], int):
         subject = _called(tuple(table))

@@ -24,17 +24,15 @@ from tilusbuild.manifest.check_files import check_files
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.document import Document, read_text
 from tilusbuild.manifest.model import NO_DOCUMENT, Manifest
+from tilusbuild.manifest.reading import A_MINUTE
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.noop import record
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import is_settled, stamp_of
 
-_ENVELOPE = Envelope("manifest 4")
+_ENVELOPE = Envelope("manifest 5")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_A_MINUTE = 60_000_000_000
-"""Nanoseconds. Code that changed so lately may be other code than what runs."""
-
 
 _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
 """What it is of, the stamps of our own code, and the manifest."""
@@ -59,7 +57,10 @@ def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
 
 
 def _checked(document: Document, manifest: Manifest) -> Manifest | None:
-    manifest = manifest.replaced(_document=document)
+    reading = manifest.reading.again()
+    if reading is None:
+        return None
+    manifest = manifest.replaced(_document=document, _reading=reading)
     checks = Checks(document, manifest)
     check_files(checks)
     if manifest.libraries:
@@ -113,6 +114,6 @@ def _our_code() -> list[list[Any]] | None:
     }
     stamps = [(file, stamp_of(file)) for file in sorted(filter(None, files))]
     now = time.time_ns()
-    if not all(is_settled(stamp.newest, now, _A_MINUTE) for _, stamp in stamps):
+    if not all(is_settled(stamp.newest, now, A_MINUTE) for _, stamp in stamps):
         return None
     return [[file, *stamp] for file, stamp in stamps]

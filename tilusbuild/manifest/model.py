@@ -10,6 +10,7 @@ from tilusbuild.errors import Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.library import SOURCES, LibrarySection, scripts_of, searched
+from tilusbuild.manifest.reading import Reading
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
     BuildSection,
@@ -30,8 +31,8 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     edition: Annotated[Literal[1], Key(before=not_boolean)]
     """The format of this file; 1 is the only one so far."""
-    project: ProjectSection
-    """What the project is."""
+    project: ProjectSection = ProjectSection(name="kernels", version="0")
+    """What the project is. Without it: called as its directory is, version 0."""
     build: BuildSection = BuildSection()
     """What holds for every program of the project."""
     toolchain: ToolchainSection = ToolchainSection()
@@ -39,7 +40,8 @@ class Manifest(Table, frozen=True, kw_only=True):
     remote: RemoteSection = RemoteSection()
     """A cache that other machines share."""
     targets: Entries[TargetSection] = field(name="target", default=NOTHING)
-    """What to compile for, by name."""
+    """What to compile for, by name. Without any: the GPUs of this machine, or `sm_80` with PTX
+    where it has none; and `cpu` for scripts whose template asks for `target.kind`."""
     scripts: Entries[ScriptSection] = field(name="script", default=NOTHING)
     """Kernel scripts, by name."""
     libraries: Entries[LibrarySection] = field(name="library", default=NOTHING)
@@ -50,6 +52,12 @@ class Manifest(Table, frozen=True, kw_only=True):
     _document: Document = NO_DOCUMENT
     """What it was read from."""
     _last_flags: tuple[str, ...] = ()
+    _reading: Reading = Reading()
+
+    @property
+    def reading(self) -> Reading:
+        """What of it was not written, but read."""
+        return self._reading
 
     @property
     def path(self) -> str:

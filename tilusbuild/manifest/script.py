@@ -254,15 +254,15 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     ] = None
     """The `__global__` function that the template defines; the launcher is written by tilusbuild. A
     plain name is that of an `extern "C"` function; others are C++ names, `::saxpy` too. `{{ … }}`
-    is an expression over the program's values. Exactly one of `kernel` and `entry`."""
+    is an expression over the program's values. Without it, `entry` and `library`: the one that the
+    template has."""
     kernels: Entries[KernelSection] = NOTHING
     """Several kernels of the template, in place of `kernel`: each is a script `NAME.KERNEL`, and
     all are one translation unit."""
     entry: Annotated[
         Annotated[str, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None, Key(examples=["launch"])
     ] = None
-    """The host launch function that the template defines itself. Exactly one of `kernel` and
-    `entry`."""
+    """The host launch function that the template defines itself, in place of `kernel`."""
     library: Annotated[Text | None, Key(examples=["backend"])] = None
     """The `[library.NAME]` that every program of this script is an object of, in place of `kernel`
     and `entry`: the template defines what it likes, under C++ names."""
@@ -271,7 +271,10 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     ] = None
     """Names of `[target.NAME]` to build for; all without it."""
     args: Annotated[Entries[Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = NOTHING
-    """The call signature, in the kernel's order."""
+    """The call signature, in the kernel's order. What is left out of it is read from the template's
+    own parameters: a pointer to `const` is an input of any shape, another one an output, a scalar
+    is passed. So it is for what they do not say: shapes, sizes read off them, strides, `optional`.
+    Names that the kernel's parameters do not have make it whole."""
     params: Annotated[
         Entries[ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
     ] = NOTHING

@@ -243,7 +243,8 @@ class Arg(Table, frozen=True):
         Text,
         Key(examples=["f16*[m, k]", "i32", "void*", "struct Params { f32 alpha; i64 strides[3] }"]),
     ]
-    """The type. A tensor is an element type, `*` and its dimensions. Element types: `bool i8 i16
+    """The type. A tensor is an element type, `*` and its dimensions: `[...]` is any shape. `[m, k]`
+    alone has the element type of the template's parameter of this name. Element types: `bool i8 i16
     i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1x2` (two values, one byte),
     or a parameter of `params` whose value is one. `void*` is an opaque pointer: an address, or
     None. A struct that is passed by value has its C++ name and its members."""
@@ -300,7 +301,7 @@ class Arg(Table, frozen=True):
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
         made = super().__get_pydantic_json_schema__(core, handler)
         text, table = made["anyOf"]
-        return {**made, "anyOf": [text, table, {**table, "required": ["tensor-map"]}]}
+        return {**made, "anyOf": [text, {**table, "required": []}]}  # the type may be read
 
 
 def argument_of(name: str, arg: Arg) -> Argument:
@@ -429,25 +430,39 @@ class JinjaSection(Table, frozen=True):
 _SWITCHES = ("trim-blocks", "lstrip-blocks", "keep-trailing-newline")
 
 
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+_SOURCES = {"type": "array", "items": VALUE_SCHEMA, "minItems": 1, "maxItems": 3}
+_ONE_OR_MORE = Key(before=_one_or_more, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]})
+
+
 class LaunchOverride(Table, frozen=True):
     """A target's own launch geometry; what it leaves out stays."""
 
     grid: Annotated[
         tuple[ExprSource, ...] | None,
-        Key(min_length=1, max_length=3, examples=[["cdiv(n, block_n)", "cdiv(m, block_m)"]]),
+        Key(min_length=1, max_length=3, examples=["cdiv(n, 256)", ["n // tile_n", "m // tile_m"]]),
+        _ONE_OR_MORE,
     ] = None
-    """One to three expressions: blocks in x, y and z."""
+    """An expression, or an array of up to three: blocks in x, y and z."""
     block: Annotated[
-        tuple[ExprSource, ...] | None, Key(min_length=1, max_length=3, examples=[["threads"]])
+        tuple[ExprSource, ...] | None,
+        Key(min_length=1, max_length=3, examples=[256, ["threads"]]),
+        _ONE_OR_MORE,
     ] = None
-    """One to three expressions: threads of a block in x, y and z."""
+    """An expression, or an array of up to three: threads of a block in x, y and z."""
     smem: Annotated[ExprSource | None, Key(examples=["smem"])] = None
     """Bytes of dynamic shared memory of a block."""
     cluster: Annotated[
-        tuple[ExprSource, ...] | None, Key(min_length=1, max_length=3, examples=[["cluster_m", 1]])
+        tuple[ExprSource, ...] | None,
+        Key(min_length=1, max_length=3, examples=[["cluster_m", 1]]),
+        _ONE_OR_MORE,
     ] = None
-    """One to three expressions: blocks of a cluster in x, y and z, of which the grid is a multiple.
-    For sm_90 and later; without it, and where it is one block, there are not clusters."""
+    """An expression, or an array of up to three: blocks of a cluster in x, y and z, of which the
+    grid is a multiple. For sm_90 and later; without it, and where it is one block, there are not
+    clusters."""
     cooperative: Annotated[ExprSource | None, Key(examples=[True])] = None
     """Whether all blocks must be resident at once, as `grid.sync()` needs. A bool, or an expression
     without arguments of the call."""

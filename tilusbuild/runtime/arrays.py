@@ -25,6 +25,8 @@ from tilusbuild.runtime.structs import is_struct, packed, struct_of
 
 _LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax.numpy"}
 _LIBRARIES["jaxlib"] = "jax.numpy"
+_ANY_SHAPE = ("...",)
+"""The dimensions of a tensor that is declared without a shape."""
 
 
 def passed(script: Script) -> tuple[ScriptArgument, ...]:
@@ -73,9 +75,10 @@ def sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]:
         if value is None:
             continue
         shape = _shape(script, argument, value)
-        for dim, size in zip(argument.dims, shape, strict=True):
+        for dim, size in zip(argument.dims, shape, strict=argument.dims != _ANY_SHAPE):
             if isinstance(dim, str):
                 found.setdefault(dim, size)
+    found.pop(*_ANY_SHAPE, None)
     return found
 
 
@@ -87,7 +90,7 @@ def _shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[int, .
         raise TypeError(
             f'{script.name}: argument "{argument.name}": expected {argument.type}, got {kind}'
         ) from None
-    if argument.dims is not None and len(shape) != len(argument.dims):
+    if argument.dims not in (None, _ANY_SHAPE) and len(shape) != len(argument.dims or ()):
         raise ValueError(
             f'{script.name}: argument "{argument.name}": expected {argument.type},'
             f" got shape {shape}"

@@ -8,10 +8,11 @@ declared constant.
 """
 
 from tilusbuild.signature.joining import resolve, signature
-from tilusbuild.signature.model import Argument, Dim, Signature, SignatureError, Tile
+from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature, SignatureError, Tile
 from tilusbuild.signature.parsing import parse_argument
 
 __all__ = [
+    "ANY_SHAPE",
     "Argument",
     "Dim",
     "Signature",

@@ -12,7 +12,7 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 from tilusbuild.runtime.structs import is_struct
-from tilusbuild.signature.model import Argument, Dim, Signature, SignatureError, Tile
+from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature, SignatureError, Tile
 from tilusbuild.signature.parsing import C_TYPES, check_argument
 
 _DIMENSION_TYPES = ("i32", "i64")
@@ -56,7 +56,7 @@ def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) ->
         for argument in declared
     )
     for argument in marked:
-        for dim in argument.dims or ():
+        for dim in argument.dims or () if argument.dims != ANY_SHAPE else ():
             _check_dim(argument, dim, by_name, constants)
         if argument.tile is not None:
             _check_tile(argument, argument.tile, by_name)
@@ -72,9 +72,10 @@ def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument])
             hint=did_you_mean(tile.tensor, [n for n, a in by_name.items() if a.dims]),
         )
     rank = len(tensor.dims)
-    if not 1 <= rank <= 5:
+    what = "any shape" if tensor.dims == ANY_SHAPE else f"{rank} dimensions"
+    if tensor.dims == ANY_SHAPE or not 1 <= rank <= 5:
         raise SignatureError(
-            f'"{tile.tensor}" has {rank} dimensions; a tensor map has 1 to 5',
+            f'"{tile.tensor}" has {what}; a tensor map has 1 to 5',
             argument=argument.name,
         )
     for what, sizes in (("box", tile.box), ("element-strides", tile.element_strides)):

@@ -12,6 +12,8 @@ from tilusbuild.expr import Expr, parse
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
+ANY_SHAPE: tuple[Dim, ...] = ("...",)
+"""The shape of a contiguous tensor of any shape, as in `f32*[...]`."""
 
 
 class SignatureError(Exception):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 from tilusbuild.runtime.structs import is_struct, struct_of
-from tilusbuild.signature.model import Argument, Dim, SignatureError
+from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, SignatureError
 
 C_TYPES = {
     "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
@@ -121,6 +121,8 @@ def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
     inner = body[start + 1 : -1]
     if not inner.strip():
         return ()
+    if inner.strip() == "...":
+        return ANY_SHAPE
     dims: list[Dim] = []
     for offset, piece in _split_at_commas(inner):
         column = start + 1 + offset + (len(piece) - len(piece.lstrip())) + 1
@@ -185,6 +187,8 @@ def check_argument(argument: Argument) -> None:
         )
     if argument.out and argument.optional:
         raise SignatureError("an output cannot be optional", argument=name)
+    if argument.dims == ANY_SHAPE and (argument.strides is not None or argument.constant):
+        raise SignatureError("needs its shape, in place of [...]", argument=name)
     if argument.strides is not None and len(argument.strides) != len(argument.dims or ()):
         raise SignatureError(
             f"{len(argument.strides)} strides for {len(argument.dims or ())} dimensions",

@@ -24,7 +24,7 @@ from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
 from tilusbuild.runtime.structs import Member, is_struct, struct_of
-from tilusbuild.signature import Argument, Dim, Signature
+from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
 
 Number = bool | int | float
 StructInput = dict[str, Any]
@@ -186,6 +186,11 @@ def _extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> int:
 
 
 def _shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
+    if argument.dims == ANY_SHAPE:
+        raise input_error(
+            f'the shape of "{argument.name}" is not declared: run and tune cannot make the array',
+            hint=f'as in args.{argument.name} = "[n]", where n is an integer argument or a number',
+        )
     return tuple(_extent(argument, dim, dims) for dim in argument.dims or ())
 
 

@@ -45,6 +45,9 @@ static int tl_take_tensor(tl_call *call, int index, const tl_any *any) {
       tensor->dtype.lanes != 1)
 #endif
     return tl_wrong_tensor(call, "TypeError", index);
+#ifdef TL_ANY_SHAPE
+  if (tl_any_shape[index]) return 0;
+#endif
   if (tensor->rank != argument->rank) return tl_wrong_tensor(call, "ValueError", index);
   for (int axis = 0; axis < tensor->rank; axis++) {
     const tl_dim *dim = &tl_dims[argument->first_dim + axis];
@@ -378,6 +381,9 @@ static int tl_check_plain(tl_call *call) {
     if (argument->rank == TL_SCALAR || call->value[i].pointer) continue;
 #ifdef TL_OPTIONAL
     if (tl_optional[i]) continue;
+#endif
+#ifdef TL_ANY_SHAPE
+    if (tl_any_shape[i]) continue; /* it may have no elements */
 #endif
     for (int axis = 0; axis < argument->rank; axis++) {
       int64_t size;

@@ -1,0 +1,163 @@
+"""What a manifest leaves out: read from the template and the machine, and never once more than it
+says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.project import Project
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import reading
+from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.model import Manifest
+
+KERNEL = """\
+{% if target.kind == "cpu" %}
+extern "C" void axpy(int n, float a, const float *x, float *y) {
+  for (int i = 0; i < n; ++i) y[i] += a * x[i];
+}
+{% else %}
+extern "C" __global__ void __launch_bounds__({{ threads }})
+axpy(int n, float a, const float *__restrict__ x, float *y) {
+  int i = blockIdx.x * {{ threads }} + threadIdx.x;
+  if (i < n) y[i] += a * x[i];
+}
+{% endif %}
+"""
+LEAST = """\
+edition = 1
+[script.axpy]
+template = "axpy.cu.j2"
+launch = { grid = "cdiv(n, threads)", block = "threads" }
+space.threads = [128, 256]
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Manifest]:
+    """Load `LEAST`, or another text, in a directory called `my kernels!`, with this template."""
+    directory = tmp_path / "my kernels!"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+
+    def load_it(more: str = "", kernel: str = KERNEL) -> Manifest:
+        (directory / "axpy.cu.j2").write_text(kernel)
+        (directory / "tilus.toml").write_text(LEAST + more)
+        return load("tilus.toml")
+
+    return load_it
+
+
+def signature(manifest: Manifest) -> dict[str, tuple[str, bool]]:
+    return {name: (arg.type, arg.out) for name, arg in manifest.scripts["axpy"].args.items()}
+
+
+READ = {
+    "n": ("i32", False),
+    "a": ("f32", False),
+    "x": ("f32*[...]", False),
+    "y": ("f32*[...]", True),
+}
+
+
+def test_all_that_is_not_written_is_read(read: Callable[..., Manifest]) -> None:
+    manifest = read()
+    assert manifest.project.name == "my-kernels"
+    assert manifest.scripts["axpy"].kernel == "axpy"
+    assert signature(manifest) == READ
+    assert list(manifest.targets) == ["sm_80", "cpu"]
+    assert manifest.targets["sm_80"].ptx
+    assert manifest.targets_of("axpy") == ("sm_80", "cpu")
+
+
+def test_the_gpus_of_the_machine(
+    read: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "archs_here", lambda: ("sm_80", "sm_90a"))
+    manifest = read(kernel=KERNEL.replace("target.kind", "kind"))
+    assert list(manifest.targets) == ["sm_80", "sm_90a"]
+    assert not manifest.targets["sm_80"].ptx
+    assert manifest.reading.again() is not None
+    monkeypatch.setattr(reading, "archs_here", lambda: ("sm_80",))
+    assert manifest.reading.again() is None
+
+
+@pytest.mark.parametrize(
+    ("written", "changed"),
+    [
+        ('args = { x = "[n]", y = "[n]" }', {"x": ("f32*[n]", False), "y": ("f32*[n]", True)}),
+        ('args = { x = "f32*[n]" }', {"x": ("f32*[n]", False)}),
+        ('args = { y = "f32*[n]" }', {"y": ("f32*[n]", False)}),
+        ("args = { y = { optional = true } }", {"y": ("f32*[...]", False)}),
+        ("args = { n = { range = [1, 8] } }", {}),
+        ('args = { x = "[m]", m = { type = "i64", parameter = false } }',
+         {"x": ("f32*[m]", False), "m": ("i64", False)}),
+        ('kernel = "axpy"', {}),
+    ],
+)  # fmt: skip
+def test_what_is_written_is_laid_over(
+    read: Callable[..., Manifest], written: str, changed: dict[str, tuple[str, bool]]
+) -> None:
+    assert signature(read(written)) == READ | changed
+
+
+def test_arguments_by_other_names_are_whole(read: Callable[..., Manifest]) -> None:
+    said = 'kernel = "axpy"\nargs = { n = "i32", b = "f32", p = "f32*[n]", q = "f32*[n]" }'
+    assert [*signature(read(said))] == ["n", "b", "p", "q"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says", "right"),
+    [
+        ("float a", "Half a", 6, 'the type of the parameter "Half a"', 'args.a = "f32"'),
+        ("x, float *y", "x, {{ t }} *y", 6, 'the type of the parameter "*y"', 'args.y = "f32*[n]"'),
+        ("axpy(int n, float a, const float *__", "{{ f }}(const float *__", 6, "not plain C++",
+         'kernel = "NAME"'),
+        ('extern "C" __g', "template <int N> __g", 6, '"axpy" is a template', 'kernel = "NAME"'),
+        ("{% endif %}\n", "__global__ void g() {}\n{% endif %}\n", 6,
+         '2 kernels are declared: "axpy" in line 6, "g" in line 11', 'kernel = "NAME"'),
+        ("float a, const float *__", "{% if 1 %}float a,{% endif %}const float *__", 6,
+         "depend on a tag", 'kernel = "NAME"'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said(
+    read: Callable[..., Manifest], old: str, new: str, line: int, says: str, right: str
+) -> None:
+    assert old in KERNEL
+    with pytest.raises(InputError) as raised:
+        read(kernel=KERNEL.replace(old, new))
+    (only,) = raised.value.diagnostics
+    assert only.place is not None
+    assert (only.place.path, only.place.line) == ("axpy.cu.j2", line)
+    assert only.place.text == KERNEL.replace(old, new).split("\n")[line - 1]
+    assert says in only.message
+    assert right in (only.hint or "")
+
+
+def test_a_caret_is_below_what_is_written(read: Callable[..., Manifest]) -> None:
+    with pytest.raises(InputError) as raised:
+        read('args = { x = "[n, a q]" }')
+    place = raised.value.diagnostics[0].place
+    assert place is not None
+    assert (place.text or "")[(place.column or 0) - 1 :] == 'q]" }'
+
+
+def test_a_changed_signature_is_read_again(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
+    project.environment["XDG_CACHE_HOME"] = str(tmp_path / "home")
+    project.write_all({"tilus.toml": LEAST, "axpy.cu.j2": KERNEL})
+
+    def parameters() -> list[str]:
+        project.build("--target", "cpu")
+        (script,) = tmp_path.glob(".cache/scripts/axpy/*/script.json")
+        names = [each["name"] for each in json.loads(script.read_text())["arguments"]]
+        (tmp_path / ".cache" / "scripts" / "axpy" / script.parent.name).rename(tmp_path / names[-1])
+        return names
+
+    assert parameters() == ["n", "a", "x", "y"]
+    text = KERNEL.replace("float *y)", "float *y, int step)")
+    assert text.count("step") == 2
+    project.write("axpy.cu.j2", text)
+    assert parameters() == ["n", "a", "x", "y", "step"]

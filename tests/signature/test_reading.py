@@ -1,0 +1,179 @@
+"""Kernels read from a text, against what a compiler makes of the same text.
+
+Each seed is a batch of random kernels. Those that are read are held by g++ to the type that was
+read; those of which nothing sure can be said must not be. TILUSBUILD_SIGNATURES is how many.
+"""
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.signature.reading import has_cpu_branch, kernels, readable
+
+BATCHES = max(1, int(os.environ.get("TILUSBUILD_SIGNATURES", "120")) // 60)
+SPELLINGS = [
+    *("float", "double", "bool", "char", "signed char", "unsigned char", "short", "int", "long"),
+    *("long long", "long int", "int long", "unsigned", "unsigned int", "int unsigned", "size_t"),
+    *("unsigned long long int", "long unsigned int", "short unsigned", "signed", "int64_t"),
+    *("std::uint8_t", "uint16_t", "std::int32_t", "signed long", "long long unsigned"),
+]
+STUB = """\
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#define __global__
+#define __launch_bounds__(...)
+#define BOUNDS(x)
+struct Other { int a[3]; };
+"""
+
+
+class Source:
+    """A random kernel; `is_sure` is whether its text says all of it."""
+
+    def __init__(self, random: random.Random, number: int) -> None:
+        self.random, self.number, self.is_sure = random, number, True
+        self.before = ""
+        parameters = [self.parameter(place) for place in range(random.randrange(6))]
+        inside = f",{self.gap()}".join(parameters) or random.choice(["", "void", " void "])
+        bounds = [
+            "",
+            "__launch_bounds__(2 * (64 + 1), 2) ",
+            "BOUNDS((3)) ",
+            "__launch_bounds__(8)\n",
+        ]
+        first, second = random.choice(bounds), random.choice(bounds)
+        end = random.choice([" {}", ";", "\n{ /* ; */ }"])
+        linkage = random.choice(['extern "C" ', 'extern "C" {\n'])
+        self.text = (
+            f"{self.before}{linkage}__global__{self.gap()} {first}void {second}k{number}"
+            f"{self.gap()}({inside}{self.gap()}){self.gap()}{end}\n{'}' * (linkage[-2] == '{')}\n"
+        )
+
+    def gap(self) -> str:
+        """What may stand between any two words."""
+        return self.random.choice(
+            ["", " ", "\n", "/* a, (b) */", "// const float *z, \\\n x )\n", "  /* __global__ */ "]
+        )
+
+    def alias(self, of: str) -> str:
+        name = f"T{self.number}_{len(self.before)}"
+        ways = ["typedef {of} {name};", "using {name} = {of};", "#define {name} {of}"]
+        how = self.random.choice(ways[: 2 if "const" in of else 3])  # a macro would say it twice
+        self.before += how.format(of=of, name=name) + self.random.choice(["\n", " // a type\n"])
+        return name
+
+    def unsure(self, place: int) -> str:
+        self.is_sure = False
+        name = f"p{place}"
+        twice = f"U{self.number}_{place}"
+        if self.random.random() < 0.2:
+            self.before += f"namespace s{twice} {{ using {twice} = float; }}\n"
+            self.before += f"typedef double {twice};\n"
+            return f"{twice} {name}"
+        others = f"float **{name}", f"Other {name}", f"const int &{name}", f"float *{name}[2]"
+        return self.random.choice([*others, f"void (*{name})(int)"])
+
+    def parameter(self, place: int) -> str:
+        choose = self.random.choice
+        if self.random.random() < 0.05:
+            return self.unsure(place)
+        of = choose(SPELLINGS)
+        while self.random.random() < 0.3:
+            of = self.alias(of if self.random.random() < 0.8 else f"const {of}")
+        space = self.gap() or " "
+        if self.random.random() < 0.4:
+            of = choose([f"const{space}{of}", f"{of}{space}const", f"volatile {of}"])
+        name = f"p{place}"
+        if self.random.random() < 0.4:
+            return f"{choose(['', '[[maybe_unused]] '])}{of}{space} {name}"
+        if self.random.random() < 0.2:
+            return f"{of} {name}{choose(['[]', '[16]', '[4 * 2]'])}"
+        star = choose(["*", " * ", "* const ", "*__restrict__ ", "* __restrict ", "/**/*"])
+        return f"{of}{star}{name}"
+
+
+def c_type(dtype: str, *, is_pointer: bool, is_const: bool) -> str:
+    if dtype == "void":
+        return "const void *" if is_const else "void *"
+    of = DTYPES[dtype].c.replace("_Bool", "bool")
+    return f"{'const ' * (is_const and is_pointer)}{of}{' *' * is_pointer}"
+
+
+@pytest.mark.parametrize("seed", range(BATCHES))
+def test_what_is_read_is_what_a_compiler_takes(seed: int, tmp_path: Path) -> None:
+    unit, read, sure = STUB, 0, 0
+    for number in range(60):
+        source = Source(random.Random(1000 * seed + number), number)
+        text = readable(source.text, jinja=bool(number % 2))
+        assert len(text) == len(source.text)
+        (kernel,) = kernels(text)
+        is_read = not kernel.problem and all(each.dtype for each in kernel.parameters)
+        assert kernel.name == f"k{number}", source.text
+        sure, read = sure + source.is_sure, read + is_read
+        assert is_read == source.is_sure, (source.text, kernel)
+        unit += source.text
+        if is_read:
+            types = [
+                c_type(each.dtype, is_pointer=each.is_pointer, is_const=each.is_const)
+                for each in kernel.parameters
+            ]
+            wanted = f"void (*)({', '.join(types)})"
+            unit += (
+                f'static_assert(std::is_same<decltype(same(&k{number})), {wanted}>::value, "");\n'
+            )
+    # `volatile`, and `long` for `long long`, are the same bits.
+    unit = unit.replace(STUB, STUB + SAME)
+    (tmp_path / "unit.cc").write_text(unit)
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-w", str(tmp_path / "unit.cc")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[:3000]
+    assert read > 30
+
+
+SAME = """\
+template <class T> struct as { using t = T; };
+#define AS(A, B) template <> struct as<A> { using t = B; };
+AS(long, int64_t) AS(long long, int64_t) AS(unsigned long, uint64_t) AS(char, int8_t)
+AS(unsigned long long, uint64_t)
+template <class T> struct as<volatile T> { using t = typename as<T>::t; };
+template <class T> struct as<const T> { using t = const typename as<T>::t; };
+template <class T> struct as<const volatile T> { using t = const typename as<T>::t; };
+template <class T> struct as<T *> { using t = typename as<T>::t *; };
+template <class... A> void (*same(void (*)(A...)))(typename as<A>::t...);
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "problem"),
+    [
+        ("template <int N>\n__global__ void f(float *x) {}", "::f", '"f" is a template'),
+        ("namespace a { namespace b { __global__ void f(int n) {} } }", "a::b::f", ""),
+        (
+            "namespace { __global__ void f(int n) {} }",
+            "namespace::f",
+            '"f" is in a namespace without',
+        ),
+        ("__global__ void f(int a, {% if two %} int b {% endif %}) {}", "::f", "depend on a tag"),
+        ("__global__ void f(\n#ifdef A\nint n\n#endif\n) {}", "::f", "depend on macros"),
+        ('extern "C" __global__ void {{ name }}(int n) {}', "", "are not plain C++"),
+        ("__global__ void __launch_bounds__({{ (threads) }}) f(int n) {}", "::f", ""),
+        ("{# __global__ void g(int n) {} #}__global__ void f(int n) {}", "::f", ""),
+        ('const char *s = "__global__ // "; __global__ void f(int n) {}', "::f", ""),
+    ],
+)
+def test_what_is_not_sure_is_not_read(text: str, name: str, problem: str) -> None:
+    kernel = kernels(readable(text, jinja=True))[-1]
+    assert kernel.name == name
+    assert problem in kernel.problem
+    assert bool(problem) == bool(kernel.problem)
+
+
+def test_a_branch_for_the_cpu() -> None:
+    assert has_cpu_branch('{% if target.kind == "cpu" %}')
+    assert has_cpu_branch('{{ "a" if target.kind != "cuda" }}')
+    assert not has_cpu_branch("{# target.kind #} int target.kind; {{ x }} // {% y %}")

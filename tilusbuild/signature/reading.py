@@ -1,0 +1,206 @@
+"""Kernels as a source or a template declares them: each `__global__` function, with its parameters.
+
+No compiler runs and nothing is rendered, so what the text does not say for sure is not read: a
+kernel's `problem`, or a parameter without a `dtype`, is for a person. Each place in a text is one
+of the file. It takes time in proportion to the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from tilusbuild.signature.parsing import C_TYPES
+
+# Each way begins with a letter of its own: only there is anything tried.
+_SOURCE = (
+    r"/(?P<comment>/(?:\\\n|[^\n])*|\*.*?\*/)"
+    r'|R"(?P<raw>[^()\\\s]{0,16})\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"'
+)
+_JINJA = r"\{(?P<remark>#.*?#\})|\{(?P<value>\{(?:(?!\}\}|;).)*\}\})|\{(?P<tag>%.*?%\})"
+_IN_SOURCE = re.compile(_SOURCE, re.DOTALL)
+_IN_TEMPLATE = re.compile(f"{_JINJA}|{_SOURCE}", re.DOTALL)
+_VALUE, _TAG = "\1", "\2"
+"""What a text has in the place of Jinja: letters of no C++."""
+_CPU = re.compile(r"\btarget\.kind\b|\btilusbuild/portable\b")
+_HEAD = re.compile(r"\s*(?:\[\[.*?\]\]|([A-Za-z_][\w:]*)\s*(\()?)", re.DOTALL)
+_BRACE = re.compile(
+    r'e(?<!\we)xtern(?P<c>\s{1,9}"C")\s{0,9}\{|n(?<!\wn)amespace\b(?P<of>[\s\w:]{0,200})\{|\{|\}'
+)
+_DROPPED = re.compile(r"\[\[.*?\]\]|\\\n|\b(?:volatile|__restrict(?:__)?|TB_RESTRICT)\b")
+_PARAMETER = re.compile(
+    r"\s*([\w:\s]+?)\s*(\*(?:\s*const\b)?)?\s*\b([A-Za-z_]\w*)\s*(\[[^][]*\])?\s*"
+)
+_ALIAS = re.compile(
+    r"#\s*define\s+(?P<a>\w+)\s+(?P<A>[\w: \1]+?)\s*(?:\n|\Z)"
+    r"|t(?<!\wt)ypedef\s+(?P<B>[\w: \1]+?)\s+(?P<b>\w+)\s*;"
+    r"|u(?<!\wu)sing\s+(?P<c>\w+)\s*=\s*(?P<C>[\w: \1]+?)\s*;"
+)
+_WHOLE = {"unsigned", "signed", "long", "short", "int", "char"}
+_TYPES = {*_WHOLE, "const", "float", "double", "void", "bool"}
+_OURS = {f"tb::{name}": name for name in ("f16", "bf16", "f8e4m3", "f8e5m2")}
+
+
+class Parameter(Struct, frozen=True):
+    """A parameter. `dtype` is that of a manifest, of a pointer that of its elements, or "void"; ""
+    where the text does not say it."""
+
+    name: str
+    dtype: str
+    is_pointer: bool
+    is_const: bool
+    text: str
+
+
+class Kernel(Struct, frozen=True):
+    """A `__global__` function. Its name is as a manifest has it: of C++, with `::`."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    start: int
+    """Where it begins in the text."""
+    problem: str = ""
+    """Why it is not read."""
+    template: str = ""
+    """The parameters of the template that it is."""
+
+    @property
+    def plain(self) -> str:
+        """The name without its namespaces."""
+        return self.name.rpartition("::")[2]
+
+
+def readable(source: str, *, jinja: bool) -> str:
+    """Return a text with blanks for its comments, and letters of no C++ for Jinja's tags."""
+
+    def instead(found: re.Match[str]) -> str:
+        kind = found.lastgroup or ""
+        mark = {"comment": " ", "remark": " ", "value": _VALUE, "tag": _TAG}.get(kind)
+        if mark is None:
+            return found[0]
+        return "\n".join(mark * len(line) for line in found[0].split("\n"))
+
+    return (_IN_TEMPLATE if jinja else _IN_SOURCE).sub(instead, source)
+
+
+def has_cpu_branch(template: str) -> bool:
+    """Return whether a template asks what kind of target it is rendered for."""
+    if not _CPU.search(template):
+        return False
+    tags = (found for found in _IN_TEMPLATE.finditer(template) if found["tag"] or found["value"])
+    return any(_CPU.search(found[0]) for found in tags)
+
+
+def kernels(text: str) -> list[Kernel]:
+    """Return the kernels of a readable text."""
+    starts = [found.start() for found in re.finditer(r"__global__(?<!\w__global__)\b", text)]
+    named = aliases(text) if starts else {}
+    return [_kernel(text, *each, named) for each in zip(starts, _scopes(text, starts), strict=True)]
+
+
+def _kernel(text: str, start: int, scopes: list[str], named: Mapping[str, str]) -> Kernel:
+    name, inside, at = "", None, start
+    while inside is None and (head := _HEAD.match(text, at)):
+        at = head.end()
+        if head[2]:  # the parameters, or those of an attribute, or of a macro
+            end = _closed(text, at)
+            if text[end : end + 200].lstrip()[:1] in ("{", ";"):
+                name, inside = head[1], text[at : end - 1]
+            at = end
+    before = text[max(text.rfind(mark, 0, start) for mark in ";}{") + 1 : start]
+    template = re.search(r"\btemplate\s*<(.*)>", before, re.DOTALL)
+    outer = [each for each in scopes if each not in ("", 'extern "C"')]
+    is_c = 'extern "C"' in scopes or re.search(r'extern\s+"C"', before)
+    problem = ""
+    if inside is None:
+        problem = "the name and the parameters of this kernel are not plain C++"
+    elif template or ">" in before:
+        problem = f'"{name}" is a template'
+    elif _TAG in inside or "#" in inside:
+        problem = f'the parameters of "{name}" depend on {"a tag" if _TAG in inside else "macros"}'
+    elif "namespace" in outer:
+        problem = f'"{name}" is in a namespace without a name'
+    return Kernel(
+        name if is_c else "::".join([*outer, name]) if outer else f"::{name}",
+        tuple(parameter(each, named) for each in _split(inside or "")),
+        start,
+        problem,
+        template[1] if template else "",
+    )
+
+
+def _closed(text: str, at: int) -> int:
+    """Return where the parenthesis that was opened before `at` ends."""
+    depth = 1
+    for found in re.compile(r"[()]").finditer(text, at):
+        depth += 1 if found[0] == "(" else -1
+        if not depth:
+            return found.end()
+    return len(text)
+
+
+def _scopes(text: str, places: list[int]) -> list[list[str]]:
+    """Return what is open at each place, in order: `extern "C"`, namespaces by name ("namespace"
+    for none), "" for other braces."""
+    found, stack, braces = [], list[str](), _BRACE.finditer(text)
+    brace = next(braces, None)
+    for place in places:
+        while brace is not None and brace.start() < place:
+            if brace[0] == "}":
+                stack = stack[:-1]
+            else:
+                named = brace["of"] is not None and ("".join(brace["of"].split()) or "namespace")
+                stack = [*stack, 'extern "C"' if brace["c"] else named or ""]
+            brace = next(braces, None)
+        found.append(stack)
+    return found
+
+
+def _split(inside: str) -> list[str]:
+    """Return the parts between the commas that no bracket encloses."""
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(inside):
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and not depth:
+            parts.append(inside[start:at])
+            start = at + 1
+    return [] if not parts and inside.strip() in ("", "void") else [*parts, inside[start:]]
+
+
+def aliases(text: str) -> dict[str, str]:
+    """Return what a text names types by itself: "" where several places do, or one in braces."""
+    found: dict[str, str] = {}
+    every = list(_ALIAS.finditer(text))
+    for each, scopes in zip(every, _scopes(text, [each.start() for each in every]), strict=True):
+        name, of = each["a"] or each["b"] or each["c"], each["A"] or each["B"] or each["C"]
+        found[name] = "" if name in found or set(scopes) - {'extern "C"'} else of
+    return found
+
+
+def parameter(text: str, named: Mapping[str, str]) -> Parameter:
+    """Return a parameter as C++ has it; `named` has what the source names types by itself."""
+    shown = " ".join(text.replace(_VALUE, "").split())
+    match = _PARAMETER.fullmatch(_DROPPED.sub(" ", text.partition("=")[0]))
+    if match is None or match[3] in _TYPES:
+        last = (re.findall(r"[A-Za-z_]\w*", text.partition("=")[0].partition("[")[0]) or [""])[-1]
+        pointer, const = "*" in text or "[" in text, "const" in text.split("*")[0].split()
+        return Parameter("" if last in _TYPES else last, "", pointer, const, shown)
+    words, seen = match[1].split(), set[str]()
+    while (own := " ".join(w for w in words if w != "const")) in named and own not in seen:
+        seen.add(own)
+        words = [*named[own].split(), *(word for word in words if word == "const")]
+    is_pointer = bool(match[2] or match[4])
+    dtype = _dtype([word.removeprefix("std::") for word in words if word != "const"])
+    if (match[2] and match[4]) or (dtype == "void" and not is_pointer):
+        dtype = ""
+    return Parameter(match[3], dtype, is_pointer, "const" in words, shown)
+
+
+def _dtype(words: list[str]) -> str:
+    if _WHOLE.issuperset(words) and len(words) > 1:
+        kept = [word for word in words if word not in ("int", "signed")]
+        words = sorted(kept, key=lambda word: word != "unsigned") or ["int"]
+    name = "int" if words == ["signed"] else " ".join(words)
+    return "void" if name == "void" else C_TYPES.get(name, "") or _OURS.get(name, "")
