@@ -85,20 +85,3 @@ def test_the_screen_tells_what_changed_and_what_came_of_it(project, terminal):
     project.kernel("add", "fake: fail")
     text = terminal.until(lambda text: "kernels/add.cu.j2(3)" in text and at_rest(text))
     assert text.count("Ctrl-C ends") == 1, "the line at the bottom is one line"
-
-
-def test_keys_are_neither_shown_nor_left_for_the_shell(project, terminal):
-    terminal.start(command(), str(project.directory))
-    before = terminal.until(at_rest)
-    terminal.tmux("send-keys", "quit", "Enter", "Enter")
-    project.kernel("add", "edited")
-    text = terminal.until(lambda text: len(text) > len(before) and at_rest(text))
-    terminal.tmux("send-keys", "make", "Enter")
-    terminal.tmux("send-keys", "C-c")
-    text = terminal.until(lambda text: "ended with" in text)
-    # From here on a `cat` is at the terminal, which would show what is left over, before its own.
-    terminal.tmux("send-keys", "echo", "Enter")
-    text = terminal.until(lambda text: text.count("echo") == 2)
-    assert "quit" not in text
-    assert "make" not in text
-    assert text.splitlines()[-3:] == ["ended with 130", "echo", "echo"]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.layout import OPTIONS_TXT, PROGRAM_TXT
+from tilusbuild.cache.layout import TEXTS
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.identity import sections
@@ -108,17 +108,13 @@ def last_programs(cache: Tree, manifest: str, directory: str, target: str) -> Pr
 def _texts(cache: Tree, program: str) -> tuple[str, str] | None:
     """program.txt and options.txt of an entry; None when they are not there."""
     directory = cache.program_path(program)
-    program_txt, options_txt = (
-        _read(os.path.join(directory, name)) for name in (PROGRAM_TXT, OPTIONS_TXT)
-    )
-    return None if program_txt is None or options_txt is None else (program_txt, options_txt)
-
-
-def _read(path: str) -> str | None:
     try:
-        return read_text(path, "surrogateescape")
+        program_txt, options_txt = (
+            read_text(os.path.join(directory, name), "surrogateescape") for name in TEXTS
+        )
     except OSError:
         return None
+    return program_txt, options_txt
 
 
 class ExplanationLine(JsonLine, frozen=True):

@@ -25,7 +25,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.builder.shards import Shard, jobs_of
 from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
 from tilusbuild.cache.entries import lookup
-from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.includes import is_whole
 from tilusbuild.cache.index import record_build
 from tilusbuild.cache.layout import SCRIPT_JSON, is_hash
 from tilusbuild.cache.scripts import publish_script
@@ -226,7 +226,7 @@ def _publish_script(
         metas = metas_of(project, instance)
         inherits = dispatch is not None
         record = script_record(project, instance, metas, inherits=inherits)
-        return record, statuses_of(metas)
+        return record, {p: meta["status"] for p, meta in metas.items() if meta is not None}
 
     tree = project.cache
     record, statuses = content()
@@ -256,11 +256,6 @@ def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[s
     """Return the meta.json of each program of an instance; None for one that is not there."""
     entries = ((program, lookup(project.cache, program)) for program in instance.programs)
     return {program: entry.meta if entry else None for program, entry in entries}
-
-
-def statuses_of(metas: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
-    """Return the statuses of those that are there."""
-    return {program: meta["status"] for program, meta in metas.items() if meta is not None}
 
 
 def script_record(
@@ -447,16 +442,9 @@ def mend_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], No
         digests = needed.of(instance)
         for digest in digests:
             if digest not in whole:
-                whole[digest] = _is_whole(cache, digest)
+                # Contents are compared before a compile may use them.
+                whole[digest] = is_whole(cache.include_path(digest), digest, deep=False)
         if missing := {digest for digest in digests if not whole[digest]}:
             every = (ProgramJob(each, i, instance) for i, each in enumerate(instance.programs))
             needed.mend(every, missing.intersection(needed.read(instance)), lay_out)
     needed.save()
-
-
-def _is_whole(cache: Tree, digest: str) -> bool:
-    """Return whether every file is there; contents are compared before a compile may use them."""
-    try:
-        return not include_problems(cache.include_path(digest), digest, deep=False)
-    except OSError:
-        return False

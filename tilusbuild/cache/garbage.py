@@ -280,14 +280,10 @@ def headers_used(path: str) -> list[str]:
         return []
 
 
-def is_entry(tree: Tree, *names: str) -> bool:
-    """Return whether this can be an entry: a directory of its own that is named by a digest."""
-    return layout.is_hash(names[-1]) and is_directory(tree.path(*names))
-
-
 def entries_in(tree: Tree, *directory: str) -> list[str]:
     """Return the names of the entries in a directory of the tree."""
-    return [name for name in tree.names(*directory) if is_entry(tree, *directory, name)]
+    names = filter(layout.is_hash, tree.names(*directory))
+    return [name for name in names if is_directory(tree.path(*directory, name))]
 
 
 def script_entries(tree: Tree) -> list[tuple[str, str]]:

@@ -92,7 +92,7 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
     manifest says, and `ValueError` for a manifest that is not the digest's or not the files'.
     """
     path = tree.include_path(digest)
-    if _is_whole(path, digest):
+    if is_whole(path, digest):
         return path
     manifest = files.get(layout.MANIFEST)
     if not isinstance(manifest, bytes) or sha256_bytes(manifest) != digest:
@@ -104,14 +104,15 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
     if files.keys() - {layout.MANIFEST} != listed.keys():
         raise ValueError("the manifest does not list these files")
     with tree.held(LockName("include", digest)):
-        if not _is_whole(path, digest):
+        if not is_whole(path, digest):
             _make(tree, path, digest, files, listed)
     return path
 
 
-def _is_whole(path: str, digest: str) -> bool:
+def is_whole(path: str, digest: str, *, deep: bool = True) -> bool:
+    """Return whether a header directory is what its name says, as `include_problems` looks."""
     try:
-        return not include_problems(path, digest)
+        return not include_problems(path, digest, deep=deep)
     except OSError:
         return False
 

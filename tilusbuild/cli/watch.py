@@ -31,7 +31,7 @@ def run(arguments: WatchArgs) -> int:
     from tilusbuild.manifest import find
     from tilusbuild.plan.model import chosen_pairs
     from tilusbuild.report.choose import can_redraw
-    from tilusbuild.watch.screen import Screen, echo_disabled
+    from tilusbuild.watch.screen import Screen
     from tilusbuild.watch.session import Session
     from tilusbuild.watch.wait_for_manifest import wait_for_manifest
 
@@ -57,18 +57,17 @@ def run(arguments: WatchArgs) -> int:
         verbose=bool(arguments.verbose),
         clear=arguments.clear,
     )
-    with echo_disabled(0):
-        project = wait_for_manifest(open_project, find(os.getcwd()), screen)
-        if isinstance(project, int):
-            screen.close()
-            return 128 + project
-        with project, options.traced(arguments.trace, project):
-            selection = options.selected(arguments, project)
-            config = BuildConfig(
-                keep_going=arguments.keep_going, strict=arguments.strict, verbose=arguments.verbose
-            )
-            command, poll = arguments.command, arguments.poll
-            return Session(project, selection, config, screen, command=command, poll=poll).run()
+    project = wait_for_manifest(open_project, find(os.getcwd()), screen)
+    if isinstance(project, int):
+        screen.close()
+        return 128 + project
+    with project, options.traced(arguments.trace, project):
+        selection = options.selected(arguments, project)
+        config = BuildConfig(
+            keep_going=arguments.keep_going, strict=arguments.strict, verbose=arguments.verbose
+        )
+        command, poll = arguments.command, arguments.poll
+        return Session(project, selection, config, screen, command=command, poll=poll).run()
 
 
 VERB = Verb(WatchArgs, run)

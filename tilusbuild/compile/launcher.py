@@ -181,10 +181,6 @@ def _with_features(name: str, features: frozenset[str]) -> str:
     return pattern.sub(chosen, _part(name))
 
 
-def _is_u64(argument: Argument) -> bool:
-    return argument.dims is None and argument.dtype == "u64"
-
-
 def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:
     taken = symbol in EXPORTS and not kind.starts_kernel
     # A host function called `launch` has the exported function's own C type, and is that function.
@@ -284,7 +280,8 @@ def _plain_launch(arguments: tuple[Argument, ...]) -> str:
         stores.append(f"  call.value[{i}].u64 = 0;")
         stores.append(f"  call.value[{i}].{_FIELDS[argument.dtype]} = a{i};")
         if argument.dtype not in ("f32", "f64", POINTER):
-            stores.append(f"  call.number[{i}] = {'(int64_t)' * _is_u64(argument)}a{i};")
+            cast = "(int64_t)" if argument.dtype == "u64" else ""
+            stores.append(f"  call.number[{i}] = {cast}a{i};")
     body = "\n".join(stores)
     return f"""\
 TL_EXPORT int launch({", ".join([*parameters, "void *stream"])}) {{

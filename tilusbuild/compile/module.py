@@ -128,7 +128,7 @@ def command_lines(recipe: Recipe) -> list[str]:
 
 
 def _line(step: Step) -> str:
-    line = " ".join(_word(word) for word in step.argv)
+    line = " ".join(word if is_placeholder(word) else _quoted(word) for word in step.argv)
     if step.unless_empty:
         given, other = step.unless_empty
         return f"test -s {given} && {line} || cp {other} {step.output}"
@@ -138,13 +138,9 @@ def _line(step: Step) -> str:
 _digest = lru_cache(maxsize=64)(sha256_text)
 
 
-def _word(word: str) -> str:
-    """Return an argument quoted for a shell, on one line; placeholders stay as they are."""
-    return word if is_placeholder(word) else _quoted(word)
-
-
 @lru_cache(maxsize=1024)
 def _quoted(word: str) -> str:
+    """Return an argument quoted for a shell, on one line."""
     return shlex.quote(word).replace("\n", "'$'\\n''")
 
 

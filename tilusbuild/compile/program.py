@@ -344,8 +344,8 @@ class Compile(Struct):
         reads = self._reads()
         reads.forget()
         made = self.recipe.pipeline.made_elsewhere(step)
-        stays = bool(made) and self._stays()
-        if stays:
+        why = self.recipe.pipeline.stays_here(self.recipe, self.notes) if made else None
+        if stays := why is not None:
             made = ()
         command = Command(
             reads.argv(step),
@@ -362,10 +362,6 @@ class Compile(Struct):
         self.elsewhere = finished.elsewhere or self.elsewhere
         self.peak_rss = 0 if self.elsewhere else max(self.peak_rss, finished.peak_rss)
         return finished
-
-    def _stays(self) -> bool:
-        """Return whether no other machine may run what compiles."""
-        return self.recipe.pipeline.stays_here(self.recipe, self.notes) is not None
 
     def _reads(self) -> Reads:
         return Reads(self.tools, self.work, self.include_dir)

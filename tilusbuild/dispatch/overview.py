@@ -20,7 +20,7 @@ from tilusbuild.runtime import library
 from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
-from tilusbuild.runtime.errors import DriverError, LoadError
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.naming import Name, snake_case
 from tilusbuild.runtime.places import SearchPlace
@@ -143,17 +143,7 @@ def overviews(
             found_file = read_dispatch(read)
         except LoadError as error:
             trouble = str(error)
-        yield DispatchOverview(
-            read, found_file.tables, found_file.refused, trouble, sizes, _device(read)
-        )
+        device = devices.cpu() if read.kind == "cpu" else devices.first_gpu()
+        yield DispatchOverview(read, found_file.tables, found_file.refused, trouble, sizes, device)
     if not found:
         raise input_error(f"{name} is not built", hint=f"`tilusbuild build {name}` builds it")
-
-
-def _device(script: Script) -> Device | None:
-    if script.kind == "cpu":
-        return devices.cpu()
-    try:
-        return devices.cuda(0) if devices.may_have_cuda() else None
-    except DriverError:
-        return None

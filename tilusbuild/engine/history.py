@@ -76,7 +76,7 @@ class History:
         """Return the seconds and the memory of this very program, not of another one in the same
         place; `NOTHING` if unknown."""
         value = self._file.get(_key(job))
-        if (known := _valid(value)) is None or value[2:] != [_mark(job)]:
+        if (known := _valid(value)) is None or value[2] != _mark(job):
             return NOTHING
         return Estimate(known[0], known[1] or None)
 
@@ -84,9 +84,7 @@ class History:
         """Return the seconds of each program that is remembered, by the first digits of its
         hash."""
         valid = ((value, _valid(value)) for _, value in self._file.items())
-        return {
-            str(value[2]): known[0] for value, known in valid if known is not None and value[2:]
-        }
+        return {str(value[2]): known[0] for value, known in valid if known is not None}
 
     def _remembered(self, job: Job) -> Estimate:
         groups = self._summed()
@@ -139,10 +137,10 @@ def _mark(job: Job) -> str:
 
 
 def _valid(value: Any) -> tuple[float, int] | None:
-    """Return a record of the file, when it has the shape of one; older ones have no mark."""
-    if not isinstance(value, list) or len(value) not in (2, 3):
+    """Return a record of the file, when it has the shape of one."""
+    if not isinstance(value, list) or len(value) != 3:
         return None
-    seconds, peak_rss = value[:2]
+    seconds, peak_rss, _ = value
     if not isinstance(seconds, int | float) or not isinstance(peak_rss, int):
         return None
     # NaN, which Python reads in JSON, compares false with every bound.

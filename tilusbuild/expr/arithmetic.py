@@ -99,11 +99,6 @@ def integer(part: VectorPart) -> VectorPart:
     raise UnprovenError
 
 
-def is_mixed(part: VectorPart) -> bool:
-    """Return whether a value of the part may be a bool."""
-    return part.mixed or part.kind == BOOL
-
-
 def real(part: VectorPart) -> Any:
     """Return the part as doubles, if they are the same numbers."""
     if part.kind == REAL:
@@ -279,7 +274,9 @@ def extreme(name: str, parts: list[VectorPart], bad: Any) -> VectorPart:
     low, high = bound(part.low for part in parts), bound(part.high for part in parts)
     if kinds == {BOOL}:
         return VectorPart(BOOL, data, low, high, bad)
-    return VectorPart(INT, data, low, high, bad, mixed=any(is_mixed(part) for part in parts))
+    return VectorPart(
+        INT, data, low, high, bad, mixed=any(part.mixed or part.kind == BOOL for part in parts)
+    )
 
 
 def absolute(part: VectorPart) -> VectorPart:

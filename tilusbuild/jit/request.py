@@ -38,8 +38,7 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.pure_flags import names_march
 from tilusbuild.plan.model import Target, targets_of
 from tilusbuild.plan.spaces import imported_space
-from tilusbuild.runtime.device import Device, can_run, code_rank, cuda, may_have_cuda
-from tilusbuild.runtime.errors import DriverError
+from tilusbuild.runtime.device import Device, can_run, code_rank, first_gpu
 from tilusbuild.runtime.places import get_cache_dir
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.clock import Moment
@@ -249,17 +248,9 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
     return project, script, target, since
 
 
-def _gpu_here() -> Device | None:
-    """cuda:0, or None where there is none."""
-    try:
-        return cuda(0) if may_have_cuda() else None
-    except DriverError:
-        return None
-
-
 def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
     if word in (AUTO, CUDA):
-        gpu = _gpu_here()
+        gpu = first_gpu()
         if gpu is None and word == CUDA:
             raise input_error(
                 'target "cuda" is the GPU of this machine, and there is none',
@@ -287,7 +278,7 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
         if not fitting:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
-    gpu = _gpu_here()
+    gpu = first_gpu()
     fitting = _for_gpu(known, gpu)
     if word == AUTO:
         fitting += [name for name, each in known.items() if each.kind == "cpu"]

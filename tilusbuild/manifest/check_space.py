@@ -88,7 +88,8 @@ def _domain(checks: Checks, path: Path, key: str, parameter: ParameterSection) -
     before = len(checks.diagnostics)
     kinds = [k for k in ("values", "range", "pow2") if _given(parameter, k)]
     if len(kinds) != 1:
-        if kinds or not _cut_out(checks, path):
+        # One that was written, and is not there, has been reported already.
+        if kinds or all(checks.wrote(*path, k) is None for k in ("values", "range", "pow2")):
             said = " and ".join(f'"{k}"' for k in kinds) if kinds else 'none of "values"'
             rest = " are set" if kinds else ', "range" and "pow2" is set'
             checks.error(f"{said}{rest}", checks.document.key(*path), "exactly one says the values")
@@ -111,11 +112,6 @@ def _domain(checks: Checks, path: Path, key: str, parameter: ParameterSection) -
 def _given(parameter: ParameterSection, kind: str) -> bool:
     value = parameter.bounds if kind == "range" else getattr(parameter, kind)
     return value is not None
-
-
-def _cut_out(checks: Checks, path: Path) -> bool:
-    """Return whether the domain was written, and has been reported already."""
-    return any(checks.wrote(*path, kind) is not None for kind in ("values", "range", "pow2"))
 
 
 def _conditional(checks: Checks, path: Path, key: str, parameter: ParameterSection) -> None:

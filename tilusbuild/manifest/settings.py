@@ -50,12 +50,6 @@ def find(start: str) -> str:
     )
 
 
-def git_root(start: str) -> str | None:
-    """Return the top directory of the git repository (or worktree) that holds `start`; None outside
-    one."""
-    return next((directory for directory in upwards(start) if _is_git_root(directory)), None)
-
-
 def _is_git_root(directory: str) -> bool:
     # A directory in a clone, a file in a worktree or a submodule.
     return os.path.exists(os.path.join(directory, ".git"))
@@ -157,7 +151,7 @@ def settings_in(manifest: Manifest) -> dict[str, str | float | None]:
 
 def default_cache_dir(root: str) -> str:
     """`.cache` at the root of the git repository that holds `root`, else `~/.cache/tilus`."""
-    repository = git_root(root)
+    repository = next(filter(_is_git_root, upwards(root)), None)
     if repository is not None:
         return os.path.join(repository, ".cache")
     return os.path.join(os.path.expanduser("~"), ".cache", "tilus")

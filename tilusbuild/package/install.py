@@ -17,7 +17,7 @@ from msgspec import Struct
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import Entry, lookup, product_of
-from tilusbuild.cache.includes import include_problems, publish_include
+from tilusbuild.cache.includes import is_whole, publish_include
 from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.merging import install_program, install_script
@@ -136,7 +136,7 @@ def _root(path: str) -> str:
 def _missing(cache: Tree, listing: FileList) -> set[str]:
     found = {f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has(cache, listing, p)}
     digests = {names.root_of(p)[2] for p in listing.files if p.startswith(layout.INCLUDE)}
-    found |= {f"{layout.INCLUDE}/{d}" for d in digests if not _has_include(cache, d)}
+    found |= {f"{layout.INCLUDE}/{d}" for d in digests if not is_whole(cache.include_path(d), d)}
     built_here = _built_here(cache)
     for script in listing.scripts:
         if script.place not in built_here and not _has_script(cache, listing, script):
@@ -162,13 +162,6 @@ def _check_same(cache: Tree, listing: FileList, entry: Entry) -> None:
             f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root}; in the package it is {listed}",
             hint="the same inputs gave other results; --cache-dir names another cache",
         )
-
-
-def _has_include(cache: Tree, digest: str) -> bool:
-    try:
-        return not include_problems(cache.include_path(digest), digest)
-    except OSError:
-        return False
 
 
 def _built_here(cache: Tree) -> set[tuple[str, str]]:

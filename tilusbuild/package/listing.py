@@ -252,13 +252,11 @@ def digest_of_inputs(
     programs', the dispatch tables' paths and digests, and what another kind names, all sorted."""
     lines = [f"script {each}" for each in sorted(scripts)]
     lines += [f"program {each}" for each in sorted(programs)]
-    lines += [f"table {files[path].sha256} {path}" for path in sorted(files) if _is_table(path)]
+    tables = (p for p in sorted(files) if p.startswith(layout.SCRIPTS))
+    names = (p for p in tables if p.rpartition("/")[2] == layout.TABLE_JSON)
+    lines += [f"table {files[path].sha256} {path}" for path in names]
     lines += [f"entry {path}" for path in sorted(entries)]
     return sha256_text("".join(f"{line}\n" for line in lines))
-
-
-def _is_table(path: str) -> bool:
-    return path.startswith(layout.SCRIPTS) and path.rpartition("/")[2] == layout.TABLE_JSON
 
 
 def _check_scripts(found: FileList) -> None:

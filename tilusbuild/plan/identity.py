@@ -82,11 +82,6 @@ def _headers_section(headers: tuple[tuple[str, str], ...]) -> str:
     return section("headers", (f"{digest}  {name}" for digest, name in headers))
 
 
-def program_hash(program_txt: str, options_txt: str) -> str:
-    """Return the name of a program: what `cat program.txt options.txt | sha256sum` prints."""
-    return sha256_text(program_txt + options_txt)
-
-
 def script_text(
     *,
     script: str,

@@ -27,6 +27,7 @@ from tilusbuild.plan.valued import launch_lines
 from tilusbuild.render.closure import Closure, joined
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.space import Schedule
+from tilusbuild.state.files import sha256_text
 from tilusbuild.state.patterns import PatternTooWideError
 from tilusbuild.toolchain import Toolchain
 
@@ -51,7 +52,8 @@ class RenderedProgram(Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        return identity.program_hash(self.program_txt, self.options_txt)
+        """What `cat program.txt options.txt | sha256sum` prints."""
+        return sha256_text(self.program_txt + self.options_txt)
 
 
 class Reads:

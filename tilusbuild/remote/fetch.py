@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Arrivals
-from tilusbuild.cache.includes import include_problems, publish_include
+from tilusbuild.cache.includes import is_whole, publish_include
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Store
@@ -162,18 +162,12 @@ class Fetcher:
         """Make `include/<digest>` be there, of which the listing is the file `listed`."""
         listing = decode_listing(read_bytes(listed))
         check_listing(digest, listing, arrival.claim)
-        if not self._is_whole(digest):
+        if not is_whole(self._cache.include_path(digest), digest):
             came = self._arriving.bring(set(listing.values()))
             files: dict[str, Source] = {n: came[each].result() for n, each in listing.items()}
             files[layout.MANIFEST] = read_bytes(str(files[layout.MANIFEST]))
             publish_include(self._cache, digest, files)
         self._laid_out[digest] = arrival.claim.launcher if digest != arrival.claim.headers else None
-
-    def _is_whole(self, digest: str) -> bool:
-        try:
-            return not include_problems(self._cache.include_path(digest), digest)
-        except OSError:
-            return False
 
     def _publish(self, some: Sequence[_Arrival]) -> tuple[list[Outcome], list[_Arrival]]:
         """Put programs into the store; return how they ended, and those of which another process

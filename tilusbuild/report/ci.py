@@ -223,16 +223,13 @@ def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, s
 def command(level: str, title: str, message: str, place: Mapping[str, str] | None = None) -> str:
     """Return a workflow command in one line."""
     said = {**(place or {}), **({"title": one_line(title)} if title else {})}
-    properties = ",".join(f"{name}={_property(value)}" for name, value in said.items())
+    values = ((n, _data(v).replace(":", "%3A").replace(",", "%2C")) for n, v in said.items())
+    properties = ",".join(f"{name}={value}" for name, value in values)
     return f"::{level}{' ' if properties else ''}{properties}::{_data(cleaned(message).strip())}\n"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _title(group: FailureGroup) -> str:

@@ -93,6 +93,14 @@ def cuda(index: int) -> Device:
         return known
 
 
+def first_gpu() -> Device | None:
+    """Return cuda:0; None where there is none."""
+    try:
+        return cuda(0) if may_have_cuda() else None
+    except DriverError:
+        return None
+
+
 def is_only() -> bool:
     """Return whether cuda:0 is the only GPU."""
     try:

@@ -78,7 +78,7 @@ def _of_project(by_manifest: Mapping[str, set[str]], directory: str, start: str)
     """Of several projects in one cache, the one around `start`; else all, if they agree. Packages
     that were installed there, under names that are not paths, stand together like one project: each
     may bring another target."""
-    around = [m for m in by_manifest if os.path.isabs(m) and _is_within(start, os.path.dirname(m))]
+    around = [m for m in by_manifest if os.path.isabs(m) and is_within(start, os.path.dirname(m))]
     if around:
         return by_manifest[max(around, key=len)]
     packages = [found for m, found in by_manifest.items() if not os.path.isabs(m)]
@@ -93,7 +93,8 @@ def _of_project(by_manifest: Mapping[str, set[str]], directory: str, start: str)
     return set().union(*by_manifest.values())
 
 
-def _is_within(path: str, directory: str) -> bool:
+def is_within(path: str, directory: str) -> bool:
+    """Return whether a path is a directory or lies in it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 

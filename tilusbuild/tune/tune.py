@@ -149,18 +149,11 @@ class Publisher:
 
     def end(self, project: Project) -> None:
         """Have every other directory of the cache refuse the same, and make the dispatchers of the
-        tables as they are now. Raises as `remake_dispatcher`."""
+        tables as they are now. Raises `InputError` without a C compiler, `LoadError`, `CacheError`
+        and `TilusbuildError`."""
         for script in [self._script, *spread(self._script)]:
             if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
-                remake_dispatcher(project, script)
-
-
-def remake_dispatcher(project: Project, script: Script) -> None:
-    """Make the script's C dispatcher of the tables as they are now.
-
-    Raises `InputError` without a C compiler, `LoadError`, `CacheError` and `TilusbuildError`.
-    """
-    refresh(project.cache, script, project.toolchain(cuda=False), project.runner)
+                refresh(project.cache, script, project.toolchain(cuda=False), project.runner)
 
 
 class TuneRequest(Struct, frozen=True):

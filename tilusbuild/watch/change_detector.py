@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
 
+from tilusbuild.runtime.places import is_within
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import Observation, observe
 from tilusbuild.watch import events
@@ -22,7 +23,6 @@ from tilusbuild.watch.dependencies import (
     Part,
     affected,
     is_editor_temp_file,
-    is_within,
 )
 from tilusbuild.watch.observer import Observer, polling_reason, watch_roots
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.plan.instance import Inputs
 from tilusbuild.render.closure import Root
+from tilusbuild.runtime.places import is_within
 from tilusbuild.state.patterns import PatternTooWideError, matching
 from tilusbuild.toolchain import Toolchain
 
@@ -49,11 +50,6 @@ _EDITOR_TEMP_FILE = re.compile(
 def is_editor_temp_file(name: str) -> bool:
     """Return whether a file's name is one that editors give to files of their own."""
     return _EDITOR_TEMP_FILE.fullmatch(name) is not None
-
-
-def is_within(path: str, directory: str) -> bool:
-    """Return whether a path is a directory or lies in it."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 class Change(Struct, frozen=True):
@@ -125,12 +121,6 @@ def _directories_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[
         for base in {root.path for root in roots} | {root.base for root in roots}:
             with suppress(PatternTooWideError):
                 yield from matching(base, pattern).directories
-
-
-def dependencies_of_manifest(manifest: Manifest) -> Dependencies:
-    """Return what decides whether the manifest can be used, and what it means: itself, and where
-    the patterns of its libraries look."""
-    return Dependencies(frozenset({manifest.path, *manifest.searched}))
 
 
 def references(manifest: Manifest) -> Dependencies:

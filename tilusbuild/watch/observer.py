@@ -33,7 +33,8 @@ from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from tilusbuild.process.base import starting_threads
-from tilusbuild.watch.dependencies import is_editor_temp_file, is_within
+from tilusbuild.runtime.places import is_within
+from tilusbuild.watch.dependencies import is_editor_temp_file
 
 MAX_PLACES = 64
 """More places would cost more than they bring: what lies elsewhere is polled."""

@@ -44,7 +44,6 @@ from tilusbuild.watch.dependencies import (
     TOOLS,
     Dependencies,
     Part,
-    dependencies_of_manifest,
     dependencies_of_part,
     dependencies_of_tools,
     references,
@@ -87,7 +86,8 @@ class PlanState(Struct, frozen=True):
         """What each part, the manifest and the tools depend on."""
         manifest = self.project.manifest
         return {
-            MANIFEST: dependencies_of_manifest(manifest),
+            # Itself, and where the patterns of its libraries look.
+            MANIFEST: Dependencies(frozenset({manifest.path, *manifest.searched})),
             TOOLS: dependencies_of_tools(self.toolchains.values(), self.project.environment),
             REFERENCES: references(manifest),
             **{part: planning.dependencies for part, planning in self.parts.items()},

@@ -7,11 +7,8 @@ threads.
 
 from __future__ import annotations
 
-import os
-import termios
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import TextIO
 
 from tilusbuild.engine.events import Event, Reporter, Summary
@@ -191,30 +188,3 @@ class _Guarded:
         """Put a line above the display; False when there is none to put it above."""
         with self._guard:
             return isinstance(self._reporter, LiveReporter) and self._reporter.say(line)
-
-
-_LOCAL = 3
-"""Where `tcgetattr` has the flags of which ECHO is one."""
-
-
-@contextmanager
-def echo_disabled(terminal: int) -> Iterator[None]:
-    """Within the block, what is typed on this terminal, a file descriptor, goes nowhere."""
-    before = None
-    with suppress(OSError, termios.error):
-        if _is_ours(terminal):
-            before = termios.tcgetattr(terminal)
-            silent = [*before]
-            silent[_LOCAL] = before[_LOCAL] & ~termios.ECHO
-            termios.tcsetattr(terminal, termios.TCSANOW, silent)
-    try:
-        yield
-    finally:
-        with suppress(OSError, termios.error):
-            if before is not None and _is_ours(terminal):
-                termios.tcflush(terminal, termios.TCIFLUSH)
-                termios.tcsetattr(terminal, termios.TCSANOW, before)
-
-
-def _is_ours(terminal: int) -> bool:
-    return os.isatty(terminal) and os.tcgetpgrp(terminal) == os.getpgrp()

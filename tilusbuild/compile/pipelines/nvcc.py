@@ -200,7 +200,8 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
             single = ("-gencode", f"arch={virtual},code={names[0]}")
             to_ptx = self.nvcc(recipe, "-ptx", ("-arch", virtual))
-            own = (*self.nvcc(recipe, "-cubin", single), *_own_kernel(recipe))
+            of_unit = ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
+            own = (*self.nvcc(recipe, "-cubin", single), *of_unit)
             made += [
                 Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx, alone=_alone(recipe)),
                 *self._edits(recipe, ptx),
@@ -222,11 +223,6 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         if kernel_names.is_looked_up(recipe):
             argv = (*sed, *kernel_names.take_symbol(recipe), ptx)
             yield Step("symbol", argv, kernel_names.SYMBOL_FILE, False)
-
-
-def _own_kernel(recipe: Recipe) -> tuple[str, ...]:
-    """Return the arguments that have ptxas compile the program's kernel of a unit."""
-    return ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
 
 
 def _alone(recipe: Recipe) -> tuple[str, ...]:

@@ -284,15 +284,12 @@ def _pax(data: bytes, header: bytes) -> dict[bytes, bytes]:
         value = data[record.end() : end - 1]
         # A record that counts itself shorter or longer than it is would be read as two names.
         whole = record.end() < end <= len(data) and data[end - 1 : end] == b"\n"
-        if not whole or record[2] in found or (record[2] == b"size" and not _decimal(value)):
+        wrong = record[2] == b"size" and not (value.isdigit() and len(value) < 16)
+        if not whole or record[2] in found or wrong:
             raise truncated("an extended header is corrupt")
         found[record[2]] = value
         at = end
     return found
-
-
-def _decimal(value: bytes) -> bool:
-    return value.isdigit() and len(value) < 16
 
 
 # The package.
