@@ -17,8 +17,7 @@ _GAP = "  "
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return the table, each line with its newline. Raises `ValueError` for a row of another
-    length."""
+    """Return the table, each line with its newline. Raises `ValueError` for uneven rows."""
     body = [tuple(row) for row in rows]
     for row in body:
         if len(row) != len(headers):

@@ -72,8 +72,7 @@ def read_archs(data: bytes) -> tuple[CodeImage, ...]:
 
 
 def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
-    """Return the cubins of such a file, unpacked. Raises `BinaryError`, also for LZ4 (CUDA 12's
-    mode)."""
+    """Return the cubins of such a file, unpacked. Raises `BinaryError`, also for CUDA 12's LZ4."""
     return tuple(
         Cubin(found[0], _unpacked(data, found)) for found in _find(data) if found[0].kind == "sass"
     )

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 
 class CommandLine(JsonLine, frozen=True):
-    """The command that compiles a program; all paths are absolute. Also a line of
-    `compdb --json`."""
+    """The command that compiles a program, with absolute paths. Also a line of `compdb --json`."""
 
     event: ClassVar[str] = "command"
     label: str

@@ -141,8 +141,7 @@ def explain(
     last: Programs,
     origin: str | None = None,
 ) -> ExplanationLine:
-    """Explain one program from its texts and what the cache holds; `origin` says where it is
-    from."""
+    """Explain one program from its texts and the cache; `origin` says where it is from."""
     if (entry := lookup(cache, program)) is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         made = () if origin is None else (origin,)

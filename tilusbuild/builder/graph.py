@@ -216,8 +216,7 @@ def _text(text: str) -> str:
 
 
 def _quoted(*lines: str) -> str:
-    """Return a string of DOT. In one only the quote and, in labels, the backslash have a
-    meaning."""
+    """Return a string of DOT, in which the quote and, in labels, the backslash have a meaning."""
     escaped = (one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     text = "\\n".join(escaped)
     return '"' + text.encode("utf-8", "backslashreplace").decode("utf-8") + '"'

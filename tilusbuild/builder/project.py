@@ -169,8 +169,7 @@ class Project:
 
     @property
     def _state(self) -> str | None:
-        """The state of the cache; None without a cache, which is only made when something is
-        built."""
+        """The state of the cache; None without a cache: one is made when something is built."""
         return self.cache.state_path if os.path.isdir(self.cache.state_path) else None
 
     @cached_property

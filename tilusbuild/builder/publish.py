@@ -66,8 +66,7 @@ class Publish(Struct, frozen=True):
     def publish(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
     ) -> None:
-        """Publish, at the end of a build that was not stopped. Raises `CacheError` and
-        `InputError`."""
+        """Publish, after a build that was not stopped. Raises `CacheError`, `InputError`."""
 
 
 class Nothing(Publish, frozen=True):
@@ -345,8 +344,7 @@ class PublishedScripts:
         return bool(known) and known == self._row(instance, statuses, self.look(instance)[0])
 
     def look(self, instance: PlannedInstance) -> tuple[list[Sighting], Moment]:
-        """Return the parts of the directory as they are, and a moment before they were looked
-        at."""
+        """Return the directory's parts as they are, and a moment before they were looked at."""
         moment = self._clock.moment()
         directory = self._tree.script_path(instance.directory, instance.hash)
         return [sighting(os.path.join(directory, part)) for part in _PARTS], moment

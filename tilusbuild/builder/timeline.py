@@ -101,8 +101,7 @@ def _waits(finished: CompletedCommand) -> Iterator[tuple[str, float]]:
 
 
 class BuildTimeline(JsonLine, frozen=True):
-    """When everything of a build began and ended, in seconds since it did. Also a line of
-    `report --json`."""
+    """When everything of a build began and ended, in seconds. Also a line of `report --json`."""
 
     event: ClassVar[str] = "timeline"
     began: float

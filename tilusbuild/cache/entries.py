@@ -94,8 +94,7 @@ def compiler_log(tree: Tree, program: str) -> str:
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
-    """meta.json, checked in form. Raises `CorruptFileError`, or `FileNotFoundError` for no
-    directory."""
+    """meta.json, checked in form. Raises `CorruptFileError`; `FileNotFoundError`: no directory."""
     try:
         return _meta(path, program)
     except FileNotFoundError:
@@ -342,8 +341,7 @@ class Arrivals:
             self._private.discard()
 
     def add(self, program: str, files: Mapping[str, bytes | str], meta: bytes) -> None:
-        """Write a program's files, by name, and its meta.json: content, or the path of a file to
-        copy."""
+        """Write a program's files, content or the path of a file by name, and its meta.json."""
         if self._private is None:
             self._private = self._tree.private()
         place = os.path.join(self._private.path, program)

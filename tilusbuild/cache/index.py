@@ -52,8 +52,7 @@ class BuiltProject(Struct, frozen=True):
 
 
 def read_index(tree: Tree) -> dict[str, BuiltProject]:
-    """Return projects by the path of their manifest; {} without an index. Raises
-    `CorruptFileError`."""
+    """Return projects by their manifest's path; {} without an index. Raises `CorruptFileError`."""
     try:
         data = read_bytes(tree.path(layout.INDEX))
     except FileNotFoundError:
@@ -262,8 +261,7 @@ def find_programs(tree: Tree, prefix: str) -> list[str]:
 
 
 def script_listings(tree: Tree) -> list[ScriptListing]:
-    """Return every whole script directory, by directory and hash. Raises `InputError` for no
-    cache."""
+    """Return every whole script directory, by directory and hash. Raises `InputError`: no cache."""
     entries: dict[str, Entry | None] = {}
     return list(_scripts(tree, entries)) if tree.exists() else []
 
@@ -364,8 +362,7 @@ def parsed_name(word: str) -> Name:
 
 
 def _fits(name: Name, script: ScriptListing, target: str | None) -> bool:
-    """Return whether an instance has the name; `target`, a name or an architecture, is for a name
-    without one."""
+    """Return whether an instance has the name; `target` (or arch) is for a name without one."""
     there = name.program is None or name.program < len(script.programs)
     if not name.is_of(script.script):
         name = name._replace(script=script.script)

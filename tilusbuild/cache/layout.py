@@ -96,8 +96,7 @@ def is_inside(name: str) -> bool:
 
 
 def mentioned_headers(compile_sh: bytes) -> list[str]:
-    """Return the digests of the header directories that the text of a `compile.sh` names,
-    sorted."""
+    """Return the digests of the header directories that the text of a `compile.sh` names."""
     return sorted({found.decode() for found in _HEADERS.findall(compile_sh)})
 
 

@@ -56,8 +56,7 @@ class Merged(Struct):
 
 
 def sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
-    """Return the caches at these paths. Raises `InputError` for a path that is none, or is
-    `cache`."""
+    """Return the caches at these paths. Raises `InputError` for a path that is `cache` or none."""
     found = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
     for tree in found:
         if not tree.exists():

@@ -253,8 +253,7 @@ class Tree:
     # Changes.
 
     def private(self, *, uses: bool = True) -> Private:
-        """Return a new private directory. `uses`: garbage collection waits until it is let go
-        of."""
+        """Return a new private directory. `uses`: garbage collection waits until it is let go."""
         self.ensure_exists()
         return self._private(uses)
 

@@ -47,8 +47,7 @@ class CacheProblem(Struct, frozen=True):
 
 
 def verify_cache(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
-    """Return every problem, in the order of names. Raises `InputError` when this cannot be a
-    cache."""
+    """Return every problem, by name. Raises `InputError` when this cannot be a cache."""
     if not tree.exists():
         return []
     found = [*_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]

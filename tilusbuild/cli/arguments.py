@@ -133,8 +133,7 @@ def positionals(metavar: str, *, help: str | None = None, at_least_one: bool = F
 
 
 def one_of(flags: Mapping[str, str]) -> Any:
-    """Return the one of several flags that was given, named without its dashes; `flags` has their
-    help."""
+    """Return which of several flags was given, without its dashes; `flags` has their help."""
 
     def add(parser: Any, name: str) -> None:
         either = parser.add_mutually_exclusive_group()
@@ -210,8 +209,7 @@ def sign_option() -> Any:
 
 
 def specs_of(kind: type[Common]) -> dict[str, _Spec | None]:
-    """Return the names of the arguments, and how each becomes one of a parser; None: it does
-    not."""
+    """Return the names of the arguments, and how each becomes one of a parser; None: not."""
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     specs = [each.factory if hasattr(each, "factory") else None for each in defaults]
     none = [None] * (len(names) - len(specs))
@@ -357,8 +355,7 @@ def declare_common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
 def fill(
     kind: type[A], namespace: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> A:
-    """Return the arguments as their value. What is not given is taken from the variable that a
-    field names."""
+    """Return the arguments as their value; what is not given comes from a field's variable."""
     values: dict[str, Any] = {}
     for name, spec in specs_of(kind).items():
         if spec is None and not hasattr(namespace, name):
@@ -391,8 +388,7 @@ def _from_environment(missing: object, word: str) -> object:
 
 
 def settings_of(arguments: Common) -> dict[str, Any]:
-    """Return the settings that the command line overrides: None stands for one that it leaves
-    alone."""
+    """Return the settings that the command line overrides; None is one that it leaves alone."""
     found = {}
     for name, spec in specs_of(type(arguments)).items():
         if spec is not None and spec.setting is not None:

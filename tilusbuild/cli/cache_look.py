@@ -292,8 +292,7 @@ def _read(path: str) -> str:
 
 
 def _resources(meta: Mapping[str, Any]) -> str:
-    """Return what each kernel of a program takes on each architecture, as a table; "" for no
-    kernel."""
+    """Return what each kernel takes on each architecture, as a table; "" for no kernel."""
     from tilusbuild.table import table
 
     fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")

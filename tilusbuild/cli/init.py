@@ -65,8 +65,7 @@ def run(arguments: InitArgs) -> int:
 
 
 def _target(name: str) -> str:
-    """Return the name in the project: packagers leave out dot files, so it is shipped without its
-    dot."""
+    """Return the name in the project: packagers leave out dot files, so the dot is added here."""
     return ".gitignore" if name == "gitignore" else name
 
 

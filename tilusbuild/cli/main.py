@@ -79,8 +79,7 @@ def _open_streams() -> None:
 
 
 def _is_open(number: int) -> bool:
-    """Return whether a descriptor is open: Python takes one for closed that it could not ask
-    about."""
+    """Return whether a descriptor is open: Python takes one for closed that it may not ask."""
     try:
         os.fstat(number)
     except OSError:

@@ -51,8 +51,7 @@ class PlanSummary(JsonLine, frozen=True):
     programs: int
     instances: int
     remote: int | None = None
-    """How many of those to compile the remote cache has; None: no remote cache was asked, or
-    answered."""
+    """How many of those to compile the remote cache has; None: none was asked, or answered."""
 
 
 class SpaceLine(JsonLine, frozen=True):

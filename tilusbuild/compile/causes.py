@@ -318,8 +318,7 @@ def _has_header(program: Program, includer: str, name: str) -> bool:
 
 
 def _names_a_flag(line: str, flags: tuple[str, ...]) -> bool:
-    """Return whether an error names a word of the manifest: a flag, or the value of one in
-    quotes."""
+    """Return whether an error names a word of the manifest: a flag, or a quoted flag's value."""
     words = {part for flag in flags for part in (flag, *re.split("[=,]", flag))}
     bare = {word.lstrip("-") for word in words} - {""}
     for token in _TOKEN.finditer(line):

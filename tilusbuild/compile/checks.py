@@ -55,8 +55,7 @@ def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def launch_problem(recipe: Recipe) -> str | None:
-    """Return why no device of the target can run a launch of this size, before anything
-    compiles."""
+    """Return why no device of the target can run a launch of this size."""
     try:
         launch = geometry(recipe)
     except ValueError as error:

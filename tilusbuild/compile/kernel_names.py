@@ -68,8 +68,7 @@ def is_looked_up(recipe: Recipe) -> bool:
 
 
 def anchored(text: str) -> str:
-    """Return a source for NVRTC, which instantiates the kernel itself, with the same symbols in
-    each process."""
+    """Return a source for NVRTC, which instantiates the kernel, with the same symbols each time."""
     return f"{text}\n{_NVRTC_ANCHOR}"
 
 
@@ -110,8 +109,7 @@ def take_symbol(recipe: Recipe) -> tuple[str, ...]:
 
 
 def symbol_of(recipe: Recipe, work: str) -> str:
-    """Return the symbol of a recipe's kernel, whose device code was made in `work`; "" when it is
-    not known."""
+    """Return the symbol of a recipe's kernel, whose code was made in `work`; "": not known."""
     if not is_looked_up(recipe):
         return recipe.symbol
     try:

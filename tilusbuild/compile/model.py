@@ -103,8 +103,7 @@ class Link(Struct, frozen=True):
     dirs: tuple[str, ...] = ()
     """Directories below `include` that `libs` are looked for in first."""
     libs: tuple[str, ...] = ()
-    """Libraries, as after `-l`: those that are in no directory are the toolkit's or the
-    system's."""
+    """Libraries, as after `-l`: those in no directory are the toolkit's or the system's."""
     rpath: tuple[str, ...] = ()
     undefined: bool = False
     """Whether a symbol may be defined by nothing."""
@@ -143,8 +142,7 @@ class Recipe(Struct, frozen=True):
     ptx: bool
     source: str
     symbol: str
-    """The kernel, the host function, or the cpu function: an `extern "C"` name; of a kernel also a
-    C++ one."""
+    """The kernel, host function or cpu function: an `extern "C"` name; a kernel's may be of C++."""
     signature: Signature
     """Resolved: no constant is left in it."""
     launch: Launch | None
@@ -403,8 +401,7 @@ class Pipeline(ABC):
         return self.unsafe(recipe)
 
     def unsafe(self, recipe: Recipe) -> str | None:
-        """Return the flag that may mean another thing on another machine, in words; None for
-        none."""
+        """Return the flag that may mean something else on another machine, in words; or None."""
         if not recipe.flags:
             return None
         # Imported only here: a manifest that was checked before needs none of it.

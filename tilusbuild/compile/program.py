@@ -317,8 +317,7 @@ class Compile(Struct):
         )
 
     def _promised_headers(self) -> frozenset[str] | None:
-        """Return the names of the program's headers, whether they are there or not; None when that
-        is unknown."""
+        """Return the names of the program's headers, there or not; None when that is unknown."""
         if any(UNDETERMINED in note.message for note in self.notes):
             return None
         if self.recipe.includes.digest is None:

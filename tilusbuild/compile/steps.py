@@ -186,8 +186,7 @@ def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
 
 
 def _beside_ld(ld: str, name: str) -> str:
-    """Return the path of another program of the linker's binutils, whose version is the
-    linker's."""
+    """Return the path of another program of the linker's binutils, with its version."""
     directory, base = os.path.split(ld)
     path = os.path.join(directory, re.sub(r"ld(\.\w+)?$", name, base))
     return path if os.path.exists(path) else shutil.which(name) or name

@@ -156,8 +156,7 @@ def _model(
     keys: Sequence[str],
     columns: Columns,
 ) -> CostModel | None:
-    """Return the manifest's; else the built-in one, where it is asked for or no default is
-    declared."""
+    """Return the manifest's; else the built-in one, where asked for or without a default."""
     wrote = [name for name in COSTS if dispatch is not None and getattr(dispatch, name) is not None]
     try:
         if dispatch is not None and dispatch.model is not None:
@@ -192,8 +191,7 @@ def _rules(
 def _program_for(
     use: Mapping[str, Value], instance: PlannedInstance, schedules: Sequence[Mapping[str, Value]]
 ) -> int | None:
-    """Return the planned schedule that has these values, and else as much as can be of the
-    default."""
+    """Return the planned schedule that has these values, and else most of the default's."""
     default = schedules[instance.default] if instance.default is not None else {}
     best: tuple[int, int] | None = None
     for index, schedule in enumerate(schedules):

@@ -47,8 +47,7 @@ def library_name(script: Script) -> str:
 
 
 def is_current(script: Script) -> bool:
-    """Return whether what is built is what would be built now. Raises `LoadError`,
-    `NoDispatcherError`."""
+    """Return whether what is built is up to date. Raises `LoadError`, `NoDispatcherError`."""
     return _is_there(script, _texts(script))
 
 

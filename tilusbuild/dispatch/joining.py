@@ -102,8 +102,7 @@ def _described(path: str, digest: str) -> tuple[dict[str, Any], str]:
 
 
 def _alike(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all parts of a script must agree on: all but what each says of its
-    programs."""
+    """Return what all parts of a script must agree on: all but what each says of programs."""
     dispatch = dict(value["dispatch"])
     if dispatch["model"] is not None:
         dispatch["model"] = {**dispatch["model"], "columns": sorted(dispatch["model"]["columns"])}

@@ -81,8 +81,7 @@ def _write(script: Script, path: str, measured: Measured) -> None:
 
 
 def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict[str, bytes]:
-    """Return the files of a key, in the order in which they are written; `found` has one
-    measurement a device."""
+    """Return the files of a key, in the order of writing; `found` has one measurement a device."""
     value = {
         "schema": SCHEMA,
         "keys": list(script.keys),
@@ -101,8 +100,7 @@ def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict
 
 
 def read(script: Script) -> list[Measured]:
-    """Return everything measured of a script, on every device, by key. Raises
-    `CorruptCacheError`."""
+    """Return everything measured of a script, by key and device. Raises `CorruptCacheError`."""
     directory = os.path.join(script.path, DIRECTORY)
     try:
         names = sorted(os.listdir(directory))

@@ -247,8 +247,7 @@ def rows_of(
     programs: Sequence[str],
     metas: Sequence[Meta | None],
 ) -> list[tuple[Cell, ...]]:
-    """Return a row for each schedule. `metas` are the programs' meta.json, None where there is
-    none."""
+    """Return a row for each schedule. `metas` are the programs' meta.json, or None."""
     rows: list[tuple[Cell, ...]] = []
     for index, (values, program, meta) in enumerate(zip(schedules, programs, metas, strict=True)):
         kernels = meta.get("kernels", {}) if meta else {}

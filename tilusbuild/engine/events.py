@@ -126,8 +126,7 @@ class Finished(Event, frozen=True):
     remote: bool = False
     """True when it came from the remote cache."""
     worker: str = ""
-    """The worker that compiled it, or its server where that names none; "" when it was compiled
-    here."""
+    """The worker that compiled it, or its server where that names none; "": compiled here."""
     commands: tuple[str, ...] = ()
     """The command lines that were run, with -v."""
     log: str = ""

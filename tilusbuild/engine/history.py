@@ -81,8 +81,7 @@ class History:
         return Estimate(known[0], known[1] or None)
 
     def by_mark(self) -> dict[str, float]:
-        """Return the seconds of each program that is remembered, by the first digits of its
-        hash."""
+        """Return the seconds of each remembered program, by the first digits of its hash."""
         valid = ((value, _valid(value)) for _, value in self._file.items())
         return {str(value[2]): known[0] for value, known in valid if known is not None}
 

@@ -90,8 +90,7 @@ class Compiler(Protocol):
     """Fills a stage. `job` and `rendered` are what the build's jobs are and return."""
 
     def compile(self, job: Any, rendered: Any, stage: ProgramStage, /) -> Compiled:
-        """Raises `process.base.CancelledError` after `cancel`, `OSError` when nothing can be
-        started."""
+        """Raises `process.base.CancelledError` after `cancel`, `OSError` when nothing can start."""
         ...
 
     def expect(self, jobs: Iterable[Any], /) -> None:
@@ -132,8 +131,7 @@ class Store(Protocol):
         ...
 
     def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
-        """Take the lock of a program for a block; yield whether we have it. The engine never waits
-        here."""
+        """Take the lock of a program for a block; yield whether we have it. Never waited for."""
         ...
 
     def stage(self) -> ProgramStage:

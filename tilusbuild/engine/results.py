@@ -91,8 +91,7 @@ class Results:
             self.unbuilt += not cached
 
     def shared_error(self, instance: tuple[str, ...]) -> tuple[Job, str] | None:
-        """Return the default of an instance and its error, if every other schedule seems to share
-        it."""
+        """Return the default of an instance and its error, if all schedules seem to share it."""
         tally = self._tallies.get(instance)
         return None if tally is None else tally.shared_error()
 
@@ -137,8 +136,7 @@ class Results:
         signal: int | None = None,
         remote: RemoteSummary | None = None,
     ) -> Summary:
-        """Return the sums. A build that stopped with work left is not a success, whatever it
-        has."""
+        """Return the sums. A build that stopped with work left is not a success."""
         scripts = tuple(tally.verdict(strict, part) for tally in self._tallies.values())
         bad = not all(verdict.ok for verdict in scripts)
         unfinished = stopped and self.counts["skipped"] > 0
@@ -312,14 +310,12 @@ def first_error(log: str, otherwise: str = "") -> str:
 
 
 def headline(reason: str, log: Callable[[], str]) -> str:
-    """Return the line that identifies a failure. `log` may have to be read, so it is called only
-    when needed."""
+    """Return the line that identifies a failure. `log` is called only when it is needed."""
     return _PLACE.sub("", reason) if _ERROR.search(reason) else first_error(log(), reason)
 
 
 def normalised(error: str) -> str:
-    """Return an error line without what differs between schedules: places, quoted names,
-    numbers."""
+    """Return an error line without what differs between schedules: places, names, numbers."""
     return _VARIES.sub("#", _PLACE.sub("", error))
 
 

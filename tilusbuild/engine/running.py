@@ -164,8 +164,7 @@ class TokensBeside:
 
 
 class BuildConfig(Struct, frozen=True):
-    """How a build is to run: above what a user asks for, below what a build adds with
-    `replace`."""
+    """How a build is to run: what a user asks for, and what a build adds with `replace`."""
 
     jobs: int | None = None
     """Compiles at once; None is every core that this process may use."""
@@ -199,8 +198,7 @@ class BuildConfig(Struct, frozen=True):
     clock: Callable[[], float] = time.monotonic
     """Seconds."""
     started_at: float | None = None
-    """The time by `clock` from which the summary counts its seconds; None is when the loop
-    starts."""
+    """The time by `clock` from which the summary counts; None is when the loop starts."""
 
     @property
     def places(self) -> int:

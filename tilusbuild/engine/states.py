@@ -98,8 +98,7 @@ class Ticket(Struct, eq=False):
     """Further jobs with the same hash."""
     state: BuildState = BuildState.READY
     accident: Compiled | None = None
-    """How it ended the first time. It runs when nothing else does then, and is not retried
-    again."""
+    """How it ended the first time. It runs alone then, and is not retried again."""
     attempted: Job | None = None
     """The job as its worker has it: an object of that attempt's own, by which it is cancelled."""
     pause: float = FIRST_PAUSE
@@ -181,8 +180,7 @@ class ReadyQueue:
                 return
 
     def next(self, now: float, fits: Callable[[Ticket], bool], idle: bool) -> Ticket | None:
-        """Take out the one to start, or return None when none may start now; `idle` when nothing
-        runs."""
+        """Take out the one to start, or return None when none may start; `idle`: nothing runs."""
         for position in range(min(_WINDOW, len(self._ready))):
             if fits(self._ready[position]):
                 ticket = self._ready[position]

@@ -43,8 +43,7 @@ class CWriter:
         self._types = types or {}
 
     def write(self, node: Node) -> tuple[str, str]:
-        """Return the C text of `node` and its type: "int", "float" or "bool". Raises
-        `ExprError`."""
+        """Return the C text of `node` and its type: "int", "float", "bool". Raises `ExprError`."""
         text, kind = self._write(node)
         if len(text) > MAX_TEXT:
             raise ExprError("the expression is too large for C", node.column)

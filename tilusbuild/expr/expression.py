@@ -143,8 +143,7 @@ class Expr:
         return CWriter(names, types).write(self.tree)[0]
 
     def c_type(self, types: Mapping[str, str] | None = None) -> str:
-        """Return the type that `c` gives its value: "int", "float" or "bool". Raises as `c`
-        does."""
+        """Return the type that `c` gives its value: "int", "float" or "bool". Raises as `c`."""
         from tilusbuild.expr.c import CWriter
 
         return CWriter(dict.fromkeys(self.names, "x"), types).write(self.tree)[1]

@@ -90,8 +90,7 @@ def parse_text(source: str, *, max_characters: int = MAX_CHARACTERS) -> Node:
 
 
 def parse_value(value: bool | int | float) -> Node:
-    """Return the tree of a literal. Raises `ExprError` for a number that is not finite or too
-    large."""
+    """Return the tree of a literal. Raises `ExprError` for a number that is not finite or large."""
     return t.Const(_checked_number(value, None))
 
 
@@ -310,8 +309,7 @@ class _Reader:
 
 
 def _bits(node: Node) -> int:
-    """Return an upper bound of the bits of an integer that `node` can make; too many are an
-    error."""
+    """Return an upper bound of the bits of an integer of `node`; too many are an error."""
     below = [_bits(child) for child in children(node)]
     match node:
         case t.Const(value=value):

@@ -158,8 +158,7 @@ def is_boolean(node: Node) -> bool:
 
 
 def canonical(node: Node) -> str:
-    """Return the normal text of a tree: one space around operators, every operation in
-    parentheses."""
+    """Return the normal text of a tree: one space around operators, parentheses everywhere."""
     match node:
         case Const():
             return _constant(node.value)

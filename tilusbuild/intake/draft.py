@@ -140,8 +140,7 @@ def _value(value: object) -> str:
 
 
 def standard(written: str) -> str | None:
-    """Return the standard of C++ that a compiler's `-std` names, as a manifest has it; None of
-    another one."""
+    """Return the C++ standard that `-std` names, as a manifest has it; None of another one."""
     name = written.replace("gnu++", "c++")
     year = name.removeprefix("c++")
     known = f"c++{_YEARS.get(year, year)}"

@@ -70,8 +70,7 @@ class CachedKernel(Kernel):
 
     @property
     def host_kernel_path(self) -> str | None:
-        """Return the path of the generated launcher; None where the template has host code of its
-        own."""
+        """Return the path of the generated launcher; None where the template has host code."""
         digests = layout.mentioned_headers(read_bytes(self._file(layout.COMPILE_SH)))
         include = os.path.join(self.script.root, layout.INCLUDE)
         return launcher_in(os.path.join(include, digest) for digest in digests)
@@ -91,8 +90,7 @@ class CachedKernel(Kernel):
         return read_text(self.device_kernel_path)
 
     def get_host_source(self) -> str:
-        """Return the launcher's source; "" without one. Raises `OSError` when its file was
-        removed."""
+        """Return the launcher's source; "" without one. Raises `OSError` when it was removed."""
         path = self.host_kernel_path
         return "" if path is None else read_text(path)
 
@@ -100,8 +98,7 @@ class CachedKernel(Kernel):
         return os.path.join(self.script.root, layout.PROGRAMS, self.script.programs[0], name)
 
     def release(self) -> None:
-        """Let the cache remove the kernel's files: its library is open, so it can still be
-        called."""
+        """Let the cache remove the kernel's files: its library is open, and can be called."""
         self._hold = None
 
 

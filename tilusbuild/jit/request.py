@@ -175,8 +175,7 @@ class Source:
         return f"<Source {self.name}>"
 
     def manifest(self, target: str, declared: Mapping[str, Any]) -> str:
-        """Return the text of a `tilus.toml` that has this script for one target. Raises
-        `InputError`."""
+        """Return a `tilus.toml` that has this script for one target. Raises `InputError`."""
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
             f"target.{_text(target)}": declared,
@@ -188,8 +187,7 @@ class Source:
         return "\n".join(lines) + "\n"
 
     def project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
-        """Write the project below a directory, unless it is there; its path. Raises
-        `InputError`."""
+        """Write the project below a directory, unless there; its path. Raises `InputError`."""
         manifest = self.manifest(target, declared)
         directory = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
         files = {"tilus.toml": manifest, TEMPLATE: self.text}
@@ -372,8 +370,7 @@ def _by_name(manifest: Manifest, script: str, target: str, wanted: Request) -> d
 def _schedule(
     manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Return what of the request are values of the space. Raises `InputError` for names of
-    nothing."""
+    """Return the request's values of the space. Raises `InputError` for names of nothing."""
     owner = manifest.scripts[script]
     constants = {name for each in owner.params_for(target) for name in each.names}
     names = {name for each in owner.space_for(target).values() for name in each.names}

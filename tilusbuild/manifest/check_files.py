@@ -104,8 +104,7 @@ def _relative(full: str, root: str) -> str | None:
 
 
 def _similar(full: str, name: str) -> str | None:
-    """Return the file of the same directory whose name is nearest, or the nearest directory that
-    exists."""
+    """Return the file beside it whose name is nearest, or the nearest directory that exists."""
     directory, base = os.path.split(full)
     try:
         names = os.listdir(directory)

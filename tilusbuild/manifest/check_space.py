@@ -67,8 +67,7 @@ def _source(checks: Checks, path: Path, script: ScriptSection) -> None:
 
 
 def _parameter(checks: Checks, path: Path, key: str, parameter: ParameterSection) -> bool:
-    """Return whether the parameter's values can be counted out; then its other keys are checked
-    too."""
+    """Return whether the parameter's values can be counted; then its other keys are checked."""
     if not _domain(checks, path, key, parameter):
         checks.unsound.add(path)
         return False

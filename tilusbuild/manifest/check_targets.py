@@ -362,8 +362,7 @@ def _names_flag_file(flag: str) -> bool:
 
 
 def _shell_words(flag: str) -> list[str]:
-    """Return the arguments that a shell would make of a flag, where it clearly is a shell
-    string."""
+    """Return the arguments that a shell would make of a flag that clearly is a shell string."""
     if not flag.startswith("-") or not any(c.isspace() for c in flag):
         return [flag]
     try:
@@ -377,8 +376,7 @@ def _shell_words(flag: str) -> list[str]:
 
 
 def owned(flag: str) -> str | None:
-    """Return which key to use in place of a flag that tilusbuild sets itself; None for other
-    flags."""
+    """Return which key to use in place of a flag that tilusbuild sets itself; or None."""
     name = flag.split("=", 1)[0]
     if name in _OWNED:
         return _OWNED[name]

@@ -79,8 +79,7 @@ class Document:
         return kernels_in(self.locations.keys)
 
     def key(self, *path: str | int) -> Place:
-        """Return where a key is written; of an array's item, the item. The nearest table when
-        absent."""
+        """Return where a key, or an array's item, is written. The nearest table when absent."""
         return self._place(self.locations.keys, path)
 
     def value(self, *path: str | int) -> Place:

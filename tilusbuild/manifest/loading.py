@@ -53,8 +53,7 @@ _CHECKS = (
 
 
 def load(path: str | os.PathLike[str]) -> Manifest:
-    """Return the checked manifest. Raises `InputError` with every mistake, in the order of the
-    file."""
+    """Return the checked manifest. Raises `InputError` with every mistake, in order."""
     try:
         return _load(os.fspath(path))
     except RecursionError:

@@ -124,8 +124,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         return tuple(each for each, (of, _) in self._document.kernels.items() if of == name)
 
     def written(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
-        """Return the path of a script's entry as the target sees it: its override's, else its
-        own."""
+        """Return the path of a script's entry as the target sees it: its override's, or its own."""
         own = ("script", script, "override", target, *keys)
         return own if own in self._document.locations.keys else ("script", script, *keys)
 
@@ -152,8 +151,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         return self._last_flags
 
     def with_last_flags(self, flags: tuple[str, ...]) -> "Manifest":
-        """Return the same manifest, whose device compiler is given these after all other
-        arguments."""
+        """Return the same manifest, whose device compiler gets these after all other arguments."""
         return self.replaced(_last_flags=flags)
 
     def defines_for(self, script: str, target: str) -> Mapping[str, str]:

@@ -28,8 +28,7 @@ RESERVED = FUNCTIONS.keys() | {
 
 
 def identifier_problem(name: str) -> str | None:
-    """Return why `name` cannot name a parameter, a derived value or an argument; None when it
-    can."""
+    """Return why `name` cannot name a parameter, derived value or argument; or None."""
     if not IDENTIFIER.fullmatch(name):
         return "a name is made of letters, digits and _, and does not start with a digit"
     if keyword.iskeyword(name):

@@ -48,8 +48,7 @@ def locate(text: str) -> Locations:
 
 
 def decode_string(raw: str) -> tuple[str, list[int]]:
-    """Return the content of a TOML string literal, and for each of its characters the offset in
-    `raw`."""
+    """Return the content of a TOML string literal, and of each character the offset in `raw`."""
     fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
     start, end = len(fence), len(raw) - len(fence)
     if len(fence) == 3 and raw[start : start + 1] == "\n":

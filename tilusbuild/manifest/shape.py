@@ -22,8 +22,7 @@ NAME = "NAME"
 
 
 def table_at(path: Path) -> type[Table] | None:
-    """Return the model of the table at `path`; None where the path leads to no table with known
-    keys."""
+    """Return the model of the table at `path`; None where none with known keys is there."""
     annotation: Any = Manifest
     for part in path:
         kind, inner = _peel(annotation)
@@ -51,8 +50,7 @@ def field_at(path: Path) -> KeyInfo | None:
 
 @cache
 def tables() -> Mapping[Path, type[Table]]:
-    """Return every table of the manifest by its path, `NAME` for names of the user's, outer ones
-    first."""
+    """Return every table of the manifest by its path, `NAME` for the user's, outer ones first."""
     return dict(_below((), Manifest))
 
 
@@ -75,8 +73,7 @@ def header(path: Path) -> str:
 
 
 def example_at(path: Path) -> str | None:
-    """Return a line that sets the key, or the user's own entry, at `path`: from its field's
-    example."""
+    """Return a line that sets the key, or the user's entry, at `path`: its field's example."""
     while path and isinstance(path[-1], int):
         path = path[:-1]
     field = field_at(path)

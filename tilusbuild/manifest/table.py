@@ -414,8 +414,7 @@ def not_boolean(value: object) -> object:
 
 
 def shorthand(key: str, *kinds: type) -> Callable[[object], object]:
-    """Return a validator's function that reads a bare value of `kinds` as a table with just
-    `key`."""
+    """Return a validator's function that reads a bare value of `kinds` as a table with `key`."""
 
     def expand(value: object) -> object:
         return {key: value} if isinstance(value, kinds) else value

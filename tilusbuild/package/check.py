@@ -130,8 +130,7 @@ class Checker(Struct):
                 self._files.setdefault(f"{kind}/{digest}", {})[_within(path)] = entry
 
     def take(self, member: ContainerFile, *, keep: bool) -> None:
-        """Read a file to its end. Raises `PackageError`, and what the reader
-        raises."""
+        """Read a file to its end. Raises `PackageError`, and what the reader raises."""
         pieces = write_member(member, self.directory) if keep else member.pieces
         if self.listing.key is not None:
             check = self.listing.check_content(member.path, member.size)
@@ -189,8 +188,7 @@ def _within(path: str) -> str:
 
 
 def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], files: Files) -> None:
-    """Check a program. Raises `PackageError`. `data` has
-    `PROGRAM_FILES`."""
+    """Check a program. Raises `PackageError`. `data` has `PROGRAM_FILES`."""
     where = f"{layout.PROGRAMS}/{digest}"
     if sha256_bytes(data[layout.PROGRAM_TXT] + data[layout.OPTIONS_TXT]) != digest:
         raise inconsistent(f"{where}: its texts are not those that the directory is named by")
@@ -265,8 +263,7 @@ def host_problem(listed: HostNeeds, needs: LibraryNeeds) -> str | None:
 
 
 def check_include(digest: str, manifest: bytes, files: Files) -> None:
-    """Check that headers are those of the MANIFEST that their directory is named by. Raises
-    `PackageError`."""
+    """Check headers against the MANIFEST that names their directory. Raises `PackageError`."""
     where = f"{layout.INCLUDE}/{digest}"
     try:
         if sha256_bytes(manifest) != digest:

@@ -124,8 +124,7 @@ def installed(cache: Tree) -> dict[str, str]:
 
 
 def _root(path: str) -> str:
-    """Return the program, script or header directory that a file belongs to, as a path in the
-    package."""
+    """Return the program, script or header directory of a file, as a path in the package."""
     kind, directory, digest = names.root_of(path)
     return f"{kind}/{directory}/{digest}" if directory else f"{kind}/{digest}"
 

@@ -157,8 +157,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {}
 
     def encode(self) -> bytes:
-        """Return the one text of the list. Raises `PackageError` for one that `parse` would
-        refuse."""
+        """Return the one text of the list. Raises `PackageError` for what `parse` would refuse."""
         check(self)
         try:
             value = to_builtins(self)
@@ -201,8 +200,7 @@ def title_of(project: str, name: str) -> str:
 
 
 def parse(data: bytes) -> FileList:
-    """Return the list that these bytes are. Raises `PackageError`, and
-    nothing else."""
+    """Return the list that these bytes are. Raises `PackageError`, and nothing else."""
     if len(data) > MAX_LIST_SIZE:
         raise malformed(f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read")
     key = names.kind_of(data)

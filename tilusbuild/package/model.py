@@ -146,8 +146,7 @@ MAX_LIBRARY_SIZE = 256 << 20
 
 
 class Image(Struct, frozen=True, forbid_unknown_fields=True):
-    """A piece of GPU code in a library, as read from the binary: `binary.CodeImage` without its
-    size."""
+    """GPU code in a library, as read from the binary: `binary.CodeImage` without its size."""
 
     kind: Literal["sass", "ptx"]
     arch: Name

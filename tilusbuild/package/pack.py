@@ -126,8 +126,7 @@ def _size(path: str) -> int:
 
 
 def source_date() -> int:
-    """Return `SOURCE_DATE_EPOCH`, in seconds since 1970; 0 when it is not set. Raises
-    `InputError`."""
+    """Return `SOURCE_DATE_EPOCH`, in seconds since 1970; 0 if unset. Raises `InputError`."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or int(text) > _MAX_TIME:
         raise input_error(

@@ -122,8 +122,7 @@ def _instance(
 def _code_problems(
     listing: FileList, script: Script, packed_indices: frozenset[int], host: DescribedHost
 ) -> Iterator[str]:
-    """Yield programs whose own code, as read from the binary, does not run where the target's
-    would."""
+    """Yield programs whose code, read from the binary, does not run where the target's would."""
     if not packed_indices:
         yield f"none of the programs of {script.label} is in the package"
     if host.device.kind != "cuda":
@@ -140,8 +139,7 @@ def _code_problems(
 
 
 def _tables(script: Script, host: DescribedHost) -> list[Table]:
-    """Return the tables that hold on the device, or on some GPU of its architecture when it has no
-    name."""
+    """Return the tables that hold on the device, or, without a name, on its architecture."""
     wanted = host.device.fingerprint(script.hash)
     return [
         table

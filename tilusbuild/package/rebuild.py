@@ -94,8 +94,7 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
 
 
 def sample(found: Iterable[str], share: float) -> set[str]:
-    """Return the programs whose hashes are in the lowest share of all possible ones; at least
-    one."""
+    """Return the programs whose hashes are in the lowest share of all; at least one."""
     ordered = sorted(found)
     chosen = {each for each in ordered if int(each[:15], 16) < share * (1 << 60)}
     return chosen or set(ordered[:1])
@@ -219,8 +218,7 @@ class _Again:
         }
 
     def _toolchain(self, options_txt: str) -> Toolchain:
-        """Return the compilers of the recorded version, or else those that are here. Raises
-        `InputError`."""
+        """Return the compilers of the recorded version, else those here. Raises `InputError`."""
         made = section_of(options_txt, "toolchain")
         tool = next((name for name in ("nvcc", "nvrtc") if name in made), None)
         nvcc = os.environ.get("NVCC")

@@ -45,8 +45,7 @@ Sign = Callable[[bytes], bytes]
 
 
 class SignaturePolicy(Struct, frozen=True):
-    """The signer that is accepted: a public key (a PEM file), or an identity that `issuer` vouches
-    for."""
+    """The accepted signer: a public key (a PEM file), or an identity that `issuer` vouches for."""
 
     key: str | None = None
     identity: str | None = None

@@ -82,8 +82,7 @@ def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tu
 def link_of_entry(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link | None, list[Header], tuple[str, ...]]:
-    """Return the same of the program of a script with an entry; no link where no key asks for
-    anything."""
+    """Return the same of a program with an entry; no link where no key asks for anything."""
     if not spec.owner.links:
         return None, [], ()
     looked: list[str] = []

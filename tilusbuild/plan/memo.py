@@ -43,8 +43,7 @@ class InputsKey(Struct, frozen=True, array_like=True):
     """The inputs of programs that asked for the same templates and reach the same headers."""
 
     templates: tuple[tuple[str, str], ...]
-    """Name and digest of each template that was asked for, the script's own first; "" when there
-    was none."""
+    """Name and digest of each template asked for, the script's first; "": there was none."""
     sample: bytes
     """The source of one of them, which need not be UTF-8."""
     closure: str

@@ -143,8 +143,7 @@ def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[
 
 
 def _holds(rule: Expr, values: Mapping[str, Value]) -> bool:
-    """Return whether a rule lets these constants be; one without a value is reported with the
-    space."""
+    """Return whether a rule lets these constants be; errors are reported with the space."""
     try:
         return bool(rule.evaluate(values))
     except ExprError:

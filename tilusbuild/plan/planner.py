@@ -123,8 +123,7 @@ class Planner(Struct):
     def specs(
         self, script: str, target: Target, selection: PlanSelection
     ) -> Iterator[InstanceSpec]:
-        """Yield each selected instance of a script, as the manifest describes it. Raises
-        `InputError`."""
+        """Yield each selected instance of a script, described. Raises `InputError`."""
         for params in instances_of(self.manifest, script, target.name):
             if not selection.has(script, params, target.name):
                 continue
@@ -155,8 +154,7 @@ class Planner(Struct):
         return Sources(self.renderer, headers, self.memory)
 
     def headers(self, script: str, target: Target, template: str) -> Headers:
-        """Return the headers that programs of a script's template can reach. Raises
-        `InputError`."""
+        """Return the headers that programs of a template can reach. Raises `InputError`."""
         owner = self.manifest.scripts[script]
         toolchain = self.toolchain_of(script, target)
         own = self.manifest.device_compiler_for(script, target.name)
@@ -321,8 +319,7 @@ class ProgramJob(Struct, frozen=True):
         return render(self.planned.spec, self.planned.sources, self.schedule)
 
     def readable(self, log: str) -> str:
-        """Return a compiler's log with the template's places, and what helps when a header is
-        missing."""
+        """Return a compiler's log with the template's places, and help for a missing header."""
         from tilusbuild.plan.readable import readable
         from tilusbuild.render.messages import misses_header, missing_header_help
 

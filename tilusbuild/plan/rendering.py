@@ -174,8 +174,7 @@ def _program(
     rendered: Rendering,
     headers: Mapping[str, Rendering] | None = None,
 ) -> RenderedProgram:
-    """Return the program of a source that was made of `template`, with headers that were rendered
-    for it."""
+    """Return the program of a source made of `template`, with headers rendered for it."""
     headers = headers or {}
     every = (rendered, *headers.values())
     values = spec.values(schedule)
@@ -278,8 +277,7 @@ def _options(spec: InstanceSpec, sources: Sources, recipe: Recipe, closure: Clos
 
 
 def closure_of_text(spec: InstanceSpec, sources: Sources, source: str, template: str) -> Closure:
-    """Return the headers that a source, which was made of `template`, can reach. Raises
-    `InputError`."""
+    """Return the headers that a source made of `template` can reach. Raises `InputError`."""
 
     def place(pattern: str) -> Place | None:
         own = pattern in spec.owner.headers

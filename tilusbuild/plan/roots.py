@@ -129,8 +129,7 @@ def torch_defines(place: Place) -> dict[str, str]:
 
 
 def torch_needed(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sonames of torch's libraries, and the files that name them. Raises
-    `InputError`."""
+    """Return the sonames of torch's libraries, and their files. Raises `InputError`."""
     from tilusbuild.binary import BinaryError, read_needs  # no build without torch needs it
 
     directory = _torch_directory("lib", place)

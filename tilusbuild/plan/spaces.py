@@ -234,8 +234,7 @@ class SpaceCache:
         size: Callable[[], Size],
         choose: Callable[[], Chosen],
     ) -> Chosen:
-        """Return the schedules for the question `asked`; `choose` is called only when they are not
-        known."""
+        """Return the schedules for the question `asked`; `choose` is called for unknown ones."""
         key, question = self._key(spec), sha256_text(asked)
         known = self._known(script, key)
         if known is None or known.asked != question:

@@ -214,8 +214,7 @@ class Grouping(Struct):
         return tuple(values[name] for name in self.group if name in values)
 
     def kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the kernels of the unit of a schedule, in the space's order. Raises
-        `InputError`."""
+        """Return the kernels of a schedule's unit, in the space's order. Raises `InputError`."""
         key = self.key(values)
         if key not in self._units:
             self._units[key] = self._enumerated(values)

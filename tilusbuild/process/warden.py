@@ -176,8 +176,7 @@ class Warden:
         return read_end
 
     def _watch_client(self, client: int) -> int:
-        """Return a handle on the client's life: a fork of it may hold the socket open after its
-        death."""
+        """Return a handle on the client's life: a fork may hold the socket open after its death."""
         try:
             handle = os.pidfd_open(client)
         except (OSError, AttributeError):  # a kernel before 5.3, or a Python built on one

@@ -38,8 +38,7 @@ class Actions:
             self._platform.properties.add(name=name, value=value)
 
     def of(self, command: Command, *, cached: bool = True) -> tuple[Blob, Sources]:
-        """Return the digest of a command's Action, and all blobs that it consists of. Raises
-        `OSError`."""
+        """Return the digest of a command's Action, and all of its blobs. Raises `OSError`."""
         sources: Sources = {}
         more = {} if command.on_worker is None else command.on_worker.files
         inside = self._directory(command.cwd, sources, more)

@@ -166,8 +166,7 @@ class Operations:
         self._pause(running, until, str(self._backend.trouble(error)))
 
     def _pause(self, running: Running, until: float, why: str) -> None:
-        """Wait before a stream is taken up again. Raises `CancelledError`,
-        `RemoteTroubleError`."""
+        """Wait before a stream goes on. Raises `CancelledError`, `RemoteTroubleError`."""
         running.losses += 1
         if running.losses > _LOSSES or time.monotonic() > until:
             self._gave_up(running, why)

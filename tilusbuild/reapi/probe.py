@@ -31,8 +31,7 @@ _MEASURED = 600.0
 def probe(
     toolchain: Toolchain, here: Runner, there: Callable[[Command], CompletedCommand]
 ) -> str | None:
-    """Return why a worker's tools are not this machine's; None when they are. Raises what the two
-    raise."""
+    """Return why a worker's tools are not this machine's; or None. Raises what the two raise."""
     tools, directories = _tools(toolchain), toolchain.reach().headers
     with TemporaryDirectory("probe") as empty:
         # The tools' digests are those of the fingerprint; of the headers it has other sums.

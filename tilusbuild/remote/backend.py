@@ -87,8 +87,7 @@ class Backend(Protocol):
         ...
 
     def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
-        """Have the content of blobs kept as it comes, unchecked; those that are not there are left
-        out."""
+        """Have blobs kept as they come, unchecked; those that are not there are left out."""
         ...
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:

@@ -107,8 +107,7 @@ def claim_of(program: str, record: Record, texts: Mapping[str, bytes]) -> Claim:
 
 
 def check_listing(digest: str, listing: Mapping[str, Blob], claim: Claim) -> None:
-    """Compare what a directory is said to have with what the program's texts say. Raises
-    `RecordError`."""
+    """Compare a directory's listing with what the program's texts say. Raises `RecordError`."""
     where = f"{layout.INCLUDE}/{digest}"
     found = {name: blob.digest for name, blob in listing.items()}
     if found.pop(layout.MANIFEST, None) != digest:

@@ -391,8 +391,7 @@ def sampled(program: str, share: float, salt: str) -> bool:
 
 
 def differences(record: Record, entry: Entry) -> Sequence[str]:
-    """Return the files of a program that are others in its record than in an entry. Raises
-    `OSError`."""
+    """Return a program's files that differ in its record and its entry. Raises `OSError`."""
     ours = {name: Blob(digest, size) for name, size, digest in listed(entry.meta)}
     ours[layout.META] = blob_for(read_bytes(f"{entry.path}/{layout.META}"))
     theirs = record.files

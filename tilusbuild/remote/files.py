@@ -65,8 +65,7 @@ class FileBackend:
     def close(self) -> None: ...
 
     def _size(self, name: str) -> int | None:
-        """Return the bytes of a file; None where there is none. What goes after that is trouble
-        that passes."""
+        """Return a file's bytes; None where there is none. What goes after that may pass."""
         with self._troubles(), suppress(FileNotFoundError, NotADirectoryError):
             return os.stat(os.path.join(self._root, name)).st_size
         return None

@@ -47,8 +47,7 @@ class Executors(Protocol):
 
 
 class LazyRemote(Remote):
-    """Use as a context manager: leaving it ends the remote's threads. Without settings it has
-    nothing."""
+    """As a context manager it ends the remote's threads. Without settings it has nothing."""
 
     def __init__(self, settings: RemoteSettings | None, store: Store, cache: Tree) -> None:
         self._settings = settings

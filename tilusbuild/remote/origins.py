@@ -18,8 +18,7 @@ from tilusbuild.state.log import StateFile
 
 
 class Origin(Struct, frozen=True):
-    """Where a program is from: a remote cache or, with `executed`, a server whose worker compiled
-    it."""
+    """A program's origin: a remote cache or, with `executed`, a server that had it compiled."""
 
     address: str
     executed: bool = False
@@ -40,8 +39,7 @@ class Origins:
         self._file = StateFile(os.path.join(cache.state_path, layout.ORIGINS), layout.ORIGINS)
 
     def of(self, program: str) -> Origin | None:
-        """Return where a program is from; None for one of which nothing but this machine is
-        known."""
+        """Return where a program is from; None: nothing but this machine is known of it."""
         match self._file.get(program):
             case str(address) if address:
                 return Origin(address)

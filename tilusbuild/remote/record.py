@@ -64,8 +64,7 @@ class RecordError(ValueError):
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """A program's blobs. `directories` has the listing of each `include/<digest>`, by that
-    digest."""
+    """A program's blobs; `directories` has the listing of each `include/<digest>`."""
 
     files: Annotated[dict[str, Blob], Meta(max_length=MAX_FILES)]
     directories: Annotated[dict[Digest, Blob], Meta(max_length=MAX_DIRECTORIES)]
@@ -184,8 +183,7 @@ class Describer:
 
 
 def _listing(directory: str) -> tuple[Blob, Sources]:
-    """Return the blob of a header directory's listing, and where that and its files are. Raises
-    `OSError`."""
+    """Return a header directory's listing as a blob, and where all files are. Raises `OSError`."""
     files: dict[str, Blob] = {}
     sources: Sources = {}
     for name in layout.files_below(directory):

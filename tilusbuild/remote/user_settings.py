@@ -123,8 +123,7 @@ def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 
 def _pairs(texts: Sequence[str], between: str, form: str) -> dict[str, str]:
-    """Return names and values. Raises `InputError` that says the form, without what may be a
-    secret."""
+    """Return names and values. Raises `InputError` that says the form, and no secret."""
     parts = [text.partition(between) for text in texts]
     if not all(sign and name.strip() for name, sign, _ in parts):
         raise input_error(form)

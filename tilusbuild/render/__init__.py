@@ -7,8 +7,7 @@ import os
 
 
 def templates_directory() -> str:
-    """Return the directory of the shipped templates: in the package when installed, else in the
-    checkout."""
+    """Return the directory of shipped templates: of the installed package, or the checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "_templates")
     return (

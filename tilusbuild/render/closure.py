@@ -97,8 +97,7 @@ class Closure(Struct, frozen=True):
     probed: tuple[str, ...] = ()
     """Directories in which a new file could change the answer."""
     external: tuple[str, ...] | None = ()
-    """Names that no directory has: the toolkit's and the system's; None when they cannot be
-    known."""
+    """Names that no directory has: the toolkit's and the system's; None: not known."""
     shadowing: frozenset[str] = frozenset()
     """Names of files and directories that would shadow a header outside the project, if one of
     `probed` came to have them."""
@@ -208,8 +207,7 @@ copy and their paths, and the directories where a new file could match."""
 
 
 def declared(roots: Sequence[Root], pattern: str) -> Iterator[Declared]:
-    """Yield what matches below each root, and below each root's tree. Raises
-    `PatternTooWideError`."""
+    """Yield what matches below each root and its tree. Raises `PatternTooWideError`."""
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
     bases = {(root.name, root.path, root.tree) for root in roots}

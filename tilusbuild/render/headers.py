@@ -140,8 +140,7 @@ class Headers:
         return self._outside.implied
 
     def candidates(self, include: Include, includer: File | None) -> Iterable[tuple[str, str, str]]:
-        """Yield the places of an include in search order: tree, directory in the copy, directory on
-        disk."""
+        """Yield an include's places in search order: tree, directory in the copy, and on disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
         for quoted_only in (True, False):
@@ -269,8 +268,7 @@ class _Search(Struct):
     macros: Macros = field(default_factory=Macros)
     computed: bool = False
     texts: list[tuple[Scan, File | None]] = field(default_factory=list)
-    """Those whose directives are not looked at yet: they are where one asks for a name that macros
-    make."""
+    """Those whose directives are not looked at until one asks for a name that macros make."""
     asking: dict[tuple[str, File | None], None] = field(default_factory=dict)
     undetermined: dict[str, File | None] = field(default_factory=dict)
     resolved: set[tuple[Include, File | None]] = field(default_factory=set)
@@ -460,8 +458,7 @@ class _Search(Struct):
         self.notes[Diagnostic(message, _locate(text, path, spelled), hint, "warning")] = None
 
     def _kept(self) -> tuple[Header, ...]:
-        """Return the headers, and an empty file in each directory that is only passed through by
-        `..`."""
+        """Return the headers, and an empty file in each directory that only `..` passes through."""
         headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
         existing = {parent for file in self.files for parent in parents(file)}
         headers += [

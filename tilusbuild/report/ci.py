@@ -39,8 +39,7 @@ from tilusbuild.status import Status
 
 
 def inside(file: str, root: str, top: str) -> str | None:
-    """Return a file of the project in `root` as seen from the directory `top`; None when it is not
-    there."""
+    """Return a project's file as seen from the directory `top`; None when it is not there."""
     path = os.path.normpath(os.path.join(root, file))
     top = os.path.abspath(top)
     if not path.startswith(top.rstrip("/") + "/") or not os.path.isfile(path):

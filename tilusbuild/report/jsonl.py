@@ -118,8 +118,7 @@ def json_line(line: JsonLine) -> str:
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """Return the object that is written for an event of a build: seconds are rounded to
-    milliseconds."""
+    """Return the object that is written for an event: seconds are rounded to milliseconds."""
     found: dict[str, Any] = {"event": event.event}
     for name, value in _fields(event).items():
         found[name] = round(value, 3) if isinstance(value, float) else value

@@ -170,15 +170,13 @@ def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
 def allocate(
     script: Script, argument: ScriptArgument, known: Mapping[str, Value], like: Any
 ) -> Any:
-    """Return an output of the kind and on the device of `like`. Raises `TypeError` and
-    `ValueError`."""
+    """Return an output of the kind and device of `like`. Raises `TypeError`, `ValueError`."""
     shape = tuple(_extent(script, argument, dim, known) for dim in argument.dims or ())
     return allocator(script, argument, like)(shape, like)
 
 
 def allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocate:
-    """Return a function from a shape and an array of `like`'s type to an output like it. Raises
-    `TypeError`."""
+    """Return a function from a shape and a `like` to an output like it. Raises `TypeError`."""
     root = type(like).__module__.partition(".")[0]
     module = _LIBRARIES.get(root)
     give = f'give "{argument.name}"'

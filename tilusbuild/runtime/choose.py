@@ -220,8 +220,7 @@ class Evaluation(NamedTuple):
 
 
 def judge(script: Script, device: Device, machine: str | None = None) -> Evaluation:
-    """Return whether and how well an instance suits a device, in a host of this machine or of
-    another."""
+    """Return whether and how well an instance suits a device and a machine, or this one."""
     machine = machine or os.uname().machine
     if script.machine != machine:
         return Evaluation(script, None, f"made for {script.machine}, not {machine}")

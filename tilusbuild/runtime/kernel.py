@@ -141,8 +141,7 @@ class Kernel:
         return self._usual().script.schedule(program)
 
     def explain(self, **sizes: Value) -> str:
-        """Return lines for people: the candidates and what was thought of each, the table, the
-        choice."""
+        """Return lines for people: the candidates and thoughts on each, the table, the choice."""
         active = self._usual()
         lines = [f"device: {active.device}", "candidates:"]
         lines += [f"  {each}" for each in active.judged]
@@ -268,8 +267,7 @@ class Kernel:
         return direct.launcher(script, active.chooser.available, self)
 
     def warn_nearest(self) -> None:
-        """Warn once that sizes are served by the nearest that were measured: the C dispatcher
-        calls this."""
+        """Warn once that sizes are served by the nearest measured: the C dispatcher calls this."""
         what = "sizes that were not measured go to the nearest that were; tune them"
         self._tell("nearest", f"{self._label}: {what}")
 
@@ -314,8 +312,7 @@ def programs_there(script: Script) -> frozenset[int]:
 
 
 def _key_reader(script: Script, one_device: bool) -> Key:
-    """Return a function from a call's arguments to what decides its program: device and
-    integers."""
+    """Return a function from a call's arguments to device and integers, which decide."""
     order = {argument.name: i for i, argument in enumerate(arrays.passed(script))}
     tensor = None
     for argument in arrays.passed(script):

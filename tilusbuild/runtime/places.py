@@ -99,8 +99,7 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def places(where: object) -> Iterator[SearchPlace]:
-    """Yield the places to look in, in order. Raises `LoadError` for a place that is
-    none."""
+    """Yield the places to look in, in order. Raises `LoadError` for a place that is none."""
     if where is not None:
         yield _given(where)
         return
@@ -145,8 +144,7 @@ def _given(where: Any) -> SearchPlace:
 
 
 def directory_of(where: Any) -> str:
-    """Return the directory that a path, a module, or an object with a `path` means. Raises
-    `TypeError`."""
+    """Return the directory that a path, module, or object with `path` means. Raises `TypeError`."""
     if isinstance(where, str | os.PathLike):
         return os.path.abspath(os.fspath(where))
     value = getattr(where, "path", None)

@@ -41,8 +41,7 @@ class SharedFile:
 
 
 def _shared_file(path: str) -> SharedFile:
-    """Return the file at a path, opened once: not one that was there before it. Raises
-    `OSError`."""
+    """Return the file at a path, opened once: not an earlier one. Raises `OSError`."""
     known: SharedFile | None = process.lock_files.get(path)
     if known is not None:
         ours, now = os.fstat(known.handle), os.stat(path, follow_symlinks=False)

@@ -302,8 +302,7 @@ def _texts(values: Sequence[object]) -> list[str]:
 
 
 def rounding(bucket: object) -> Callable[[int], int]:
-    """Return the function from a size to its bucket. Raises `ValueError` for what is not a
-    bucket."""
+    """Return the function from a size to its bucket. Raises `ValueError` for no bucket."""
     if bucket == "tilus":
         return _tilus
     if bucket == "pow2":

@@ -63,8 +63,7 @@ class TableFile(NamedTuple):
 
 
 def read_dispatch(script: Script) -> TableFile:
-    """Return all that the file of a script says; nothing without a file. Raises
-    `CorruptCacheError`."""
+    """Return all that a script's file says; nothing without one. Raises `CorruptCacheError`."""
     path = os.path.join(script.path, FILE)
     try:
         with open_file(path) as file:

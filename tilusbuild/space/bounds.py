@@ -26,8 +26,7 @@ class NoBoundsError(Exception):
 
 
 def impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
-    """Return where the rule `node` can only be false. Raises `NoBoundsError` if that is not
-    known."""
+    """Return where the rule `node` can only be false. Raises `NoBoundsError` if unknown."""
     match node:
         case Compare():
             false: Any = np.False_

@@ -72,8 +72,7 @@ class JoinedComponent:
                 step = radix
 
     def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
-        """Return the digit of `position` at the points `low + row`, and the ranges that share
-        it."""
+        """Return the digit of `position` at the points `low + row`, and the ranges sharing it."""
         key, radix, size = self._place[position]
         prefix = key[low + row] // radix
         first = np.searchsorted(key, prefix * radix)
@@ -116,8 +115,7 @@ Enumerated: TypeAlias = FreeComponent | JoinedComponent
 
 
 def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:
-    """Return the parameters by what connects them: (members, rules) each, in order of the first
-    member."""
+    """Return what connects the parameters: (members, rules) each, by the first member."""
     parent = list(range(len(model.domains)))
 
     def root(position: int) -> int:

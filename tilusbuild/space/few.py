@@ -75,8 +75,7 @@ class Few:
         return self._places[tuple(digits)]
 
     def columns(self, indices: Iterable[int]) -> dict[str, list[Value]] | None:
-        """Return the values of the points at `indices`, by name; None where a derived value has
-        none."""
+        """Return the values of the points at `indices`, by name; None for a derived without."""
         points = [self._points[index] for index in indices]
         columns: dict[str, list[Value]] = {}
         for position, domain in enumerate(self._model.domains):
@@ -96,8 +95,7 @@ class Few:
         return columns
 
     def first(self, fixed: Mapping[int, tuple[bool, set[int]]]) -> int | None:
-        """Return the place of the first point that agrees with `Space`'s `fixed`; None if none
-        does."""
+        """Return the place of the first point that agrees with `Space`'s `fixed`; or None."""
         places: Sequence[int] = range(len(self._points))
         for position in sorted(fixed, key=lambda position: not fixed[position][0]):
             given, rows = fixed[position]

@@ -227,8 +227,7 @@ class Join:
     def _cross(
         self, level: JoinLevel, points: _Points, width: int, *, count_only: bool
     ) -> _Points | None:
-        """Return the points with each value of one more parameter, as far as the rules let them
-        be."""
+        """Return the points with each value of one more parameter that the rules allow."""
         shape = (len(points), width)
         columns = {name: column[:, None] for name, column in points.columns.items()}
         bad = {name: mask[:, None] for name, mask in points.bad.items()}
@@ -354,8 +353,7 @@ class Join:
             parts.append(rank)
 
     def _fault(self, points: _Points) -> SpaceError:
-        """Return the error of the first marked point: its rule is evaluated again, for its
-        words."""
+        """Return the error of the first marked point, whose rule is evaluated for its words."""
         first = int(np.lexsort([r[points.fault > 0] for r in points.ranks[::-1]])[0])
         row = int(np.flatnonzero(points.fault > 0)[first])
         rule = self._rules[int(points.fault[row]) - 1]
@@ -420,8 +418,7 @@ def row_name(position: int) -> str:
 
 
 def levels_of(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> list[JoinLevel]:
-    """Return when each rule applies, when each derived value is computed, and what is kept until
-    when."""
+    """Return when each rule applies, when derived values are computed, and what is kept."""
     levels = [JoinLevel(position) for position in order]
     depth_of = {level.position: depth for depth, level in enumerate(levels)}
     used_until: dict[str, int] = {}

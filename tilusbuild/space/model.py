@@ -226,8 +226,7 @@ def _folded(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
 def _derive(
     spec: SpaceSpec, owners: Mapping[str, int]
 ) -> tuple[dict[str, Value], tuple[Derived, ...]]:
-    """Return all constants, those among the derived values included, and the other derived
-    values."""
+    """Return all constants, derived ones included, and the other derived values."""
     exprs = dict(spec.derived)
     graph = {name: sorted(expr.names & exprs.keys()) for name, expr in exprs.items()}
     try:
@@ -350,8 +349,7 @@ class SpaceSpec(Struct, frozen=True):
 
 
 def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
-    """Return the error that `rule` makes at the point of `digits` (position → row), with the
-    point."""
+    """Return the error of `rule` at the point of `digits` (position → row), and the point."""
     env = dict(model.constants)
     for position in sorted(rule.needs):
         domain = model.domains[position]

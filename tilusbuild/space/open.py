@@ -150,8 +150,7 @@ class OpenComponent:
 def random_digits(
     parts: Sequence[Enumerated | OpenComponent], seed: int
 ) -> Iterator[dict[int, int]]:
-    """Yield the digits of random points of all the groups together, with repetition, without
-    end."""
+    """Yield the digits of random points of all groups together, repeating, without end."""
     streams = [
         part.drawn(seed) if isinstance(part, OpenComponent) else _closed(part, seed)
         for part in parts

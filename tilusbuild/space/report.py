@@ -54,8 +54,7 @@ class Counter:
         self._budget = budget
 
     def count(self, restrictions: Collection[int]) -> int | None:
-        """Return the points that the conditions and these restrictions (positions) leave, or
-        None."""
+        """Return the points that conditions and these restrictions (positions) leave, or None."""
         if any(position in restrictions for position in self._model.never):
             return 0
         rules = [r for r in self._model.rules if r.position < 0 or r.position in restrictions]

@@ -64,8 +64,7 @@ class Space:
         self._budget = budget
         self._watch = watch
         self.size = size or (None if self._is_open else self._places, self._model.cartesian)
-        """The numbers of valid points, None where they were not counted, and of all
-        combinations."""
+        """The numbers of valid points (None: not counted) and of all combinations."""
 
     @cached_property
     def _model(self) -> Model:

@@ -45,8 +45,7 @@ class T1Space(Struct, frozen=True):
 
 
 def read_t1(text: str) -> T1Space:
-    """Return the space in the text of a T1 file. Raises `SpaceError` that names the entry at
-    fault."""
+    """Return the space of a T1 file's text. Raises `SpaceError` that names the entry."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -68,8 +68,7 @@ def is_core_of_toolkit(name: str) -> bool:
 
 
 def is_core_of_system(name: str) -> bool:
-    """Return whether a header is core, by its name relative to a directory of the C library's
-    headers."""
+    """Return whether a header is core, by its name relative to a C library's directory."""
     return name.startswith(_SYSTEM_DIRECTORIES) or name in _IS_SYSTEM_FILE or name in _ENTERED
 
 

@@ -174,8 +174,7 @@ def _file(probe: Probe, driver: str, name: str) -> str | None:
 def _search_directories(
     probe: Probe, cxx: str, cc1plus: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the directories of `#include <…>`: those that the compiler brings, and the
-    system's."""
+    """Return the directories of `#include <…>`: the compiler's own, and the system's."""
 
     def basis(output: str) -> str:
         # g++ alone does not decide the answer: cc1plus searches, and directories come and go.

@@ -76,8 +76,7 @@ class NvrtcLibrary(Struct, frozen=True):
         return arch.number in self.numbers and arch.since <= self.release
 
     def headers(self) -> HeaderDirectories:
-        """Return the directories that it searches besides a program's own: no compiler's and no
-        system's."""
+        """Return the directories searched besides a program's own: none of compiler and system."""
         return HeaderDirectories((self.include_dir,) if self.include_dir else (), (), ())
 
     def fingerprint(self, memory: Digests) -> tuple[str, ...]:

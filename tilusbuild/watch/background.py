@@ -220,8 +220,7 @@ class Lines:
 
 
 class CommandRun:
-    """A command that runs. `printed` is called with each line and `ended` once, on another
-    thread."""
+    """A running command. `printed` gets each line, `ended` is called once, on another thread."""
 
     def __init__(
         self,

@@ -102,8 +102,7 @@ def dependencies_of_part(
     inputs: Inputs,
     roots: Sequence[Root],
 ) -> Dependencies:
-    """Return what the programs of a script rest on: templates, headers, and where those are looked
-    for."""
+    """Return what a script's programs rest on: templates, headers, and where those are sought."""
     owner = manifest.scripts[script]
     paths = set(inputs.paths)
     if not owner.template.startswith(PACKAGE):

@@ -55,8 +55,7 @@ def watch_roots(
     is_directory: Callable[[str], bool] = os.path.isdir,
     real: Callable[[str], str] = os.path.realpath,
 ) -> dict[str, bool]:
-    """Return the directories to watch for `paths`, each with whether everything below counts
-    too."""
+    """Return the directories to watch for `paths`, each with whether all below counts too."""
     found = {root: False}
     outside: set[str] = set()
     directories: set[str] = set()
@@ -99,8 +98,7 @@ def _nearest(path: str, is_directory: Callable[[str], bool]) -> str:
 
 
 def file_system_of(path: str, mounts: str) -> str:
-    """Return the type of the file system that a path is on, by the text of /proc/mounts; "" if
-    unknown."""
+    """Return the type of a path's file system, by the text of /proc/mounts; "" if unknown."""
     best, kind = "", ""
     for line in mounts.splitlines():
         fields = line.split(" ")

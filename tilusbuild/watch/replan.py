@@ -137,8 +137,7 @@ class Replanner(Struct):
     _renders: int = 0
 
     def first(self, project: Project) -> PlanState:
-        """Return the plan of a project that was just opened. Raises `InputError` as `again`
-        does."""
+        """Return the plan of a project that was just opened. Raises `InputError` as `again`."""
         return self._plan(project, None, ())
 
     def again(self, state: PlanState, dirty: Collection[Part]) -> PlanState:

@@ -80,8 +80,7 @@ class ForeignEntry(Struct, frozen=True):
 
 
 class StaleFile(Struct, frozen=True):
-    """A file or directory that belongs to no entry and is not needed, such as an abandoned staging
-    directory."""
+    """A file or directory that no entry has and that is not needed, as an abandoned stage."""
 
     path: str
     what: str

@@ -92,8 +92,7 @@ def unpacked(handle: int, frame: Frame) -> Read:
 
 
 def frames(handle: int, size: int, limit: int) -> list[Frame]:
-    """Return the frames that a file of `size` bytes consists of, at most `limit`. Raises
-    `PackageError`."""
+    """Return the frames of a file of `size` bytes, at most `limit`. Raises `PackageError`."""
     found: list[Frame] = []
     at = blocks = 0
     while at < size:
@@ -323,8 +322,7 @@ def write_archive(contents: Contents, path: str, *, time: int) -> None:
 def write_layer(
     contents: Contents, paths: Iterable[str], out: BinaryIO, *, time: int, end: bool
 ) -> None:
-    """Write a layer as one frame; with `end` it is a tar by itself. Raises `PackageError`,
-    `OSError`."""
+    """Write a layer as one frame; with `end` a tar by itself. Raises `PackageError`, `OSError`."""
     files = contents.listed.files
     described = [(name, files[name].size, partial(contents.read, name)) for name in paths]
     write_frame(out, described, time=time, end=end)

@@ -92,8 +92,7 @@ def wheel_name(listed: FileList) -> str:
 
 
 def normalized(name: str) -> str:
-    """Return a distribution's name as PEP 503 compares it. Raises `PackageError` for what cannot
-    be one."""
+    """Return a distribution's name as PEP 503 compares it. Raises `PackageError` for others."""
     found = re.sub(r"[-_.]+", "-", name).lower()
     if not _NAME.fullmatch(found):
         raise cannot_pack(f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit")
