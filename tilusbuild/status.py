@@ -58,6 +58,18 @@ KNOWN_IN_CACHE = (*RECORDED, Status.MISSING)
 """The statuses that a reader of a cache, who builds nothing, can find."""
 
 
+ENDED: Mapping[str, str] = {
+    Status.FAILED: "does not compile",
+    Status.PRUNED: "is pruned",
+    Status.CRASHED: "was not compiled",
+    Status.KILLED: "was killed",
+    Status.TIMED_OUT: "takes too long to compile",
+    Status.NO_OUTPUT: "makes the compiler write nothing",
+    Status.CHANGED: "changed while it was built",
+}
+"""In words, as of a program or a schedule."""
+
+
 class Cause(str, Enum):
     """Why a compile did not give a library."""
 

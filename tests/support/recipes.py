@@ -17,8 +17,10 @@ from tilusbuild.compile import (
     module_files,
 )
 from tilusbuild.compile.model import Pipeline
-from tilusbuild.compile.pipelines import CPU, HOST, KERNEL_NVCC, KERNEL_NVRTC
+from tilusbuild.compile.pipelines.cpu import CPU
 from tilusbuild.compile.pipelines.kernel import image_name
+from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
+from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
 from tilusbuild.compile.program import launcher_object
 from tilusbuild.compile.steps import steps, tools_of
 from tilusbuild.expr import parse

@@ -33,7 +33,7 @@ from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.shortage import shortage_of
-from tilusbuild.status import ACCIDENTS, RECORDED, Compiled, Status
+from tilusbuild.status import ACCIDENTS, ENDED, RECORDED, Compiled, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
 _EXCERPT = 16 << 10
@@ -258,7 +258,7 @@ class Tally(Struct):
         failed = self.counts.get(Status.FAILED, 0)
         skipped = self.counts.get(Status.SKIPPED, 0)
         if self.default is not None and self.default not in (Status.BUILT, Status.SKIPPED):
-            return f"its default schedule {_ENDED[self.default]}"
+            return f"its default schedule {ENDED[self.default]}"
         if self.of_parts and failed:
             return f"{_count(failed, 'of its parts does', 'of its parts do')} not build"
         if not self.counts.get(Status.BUILT, 0) and not skipped and not part:
@@ -268,17 +268,6 @@ class Tally(Struct):
         if strict and failed:
             return f"{_count(failed, 'schedule does', 'schedules do')} not compile"
         return ""
-
-
-_ENDED = {
-    Status.FAILED: "does not compile",
-    Status.PRUNED: "is pruned",
-    Status.CRASHED: "was not compiled",
-    Status.KILLED: "was killed",
-    Status.TIMED_OUT: "takes too long to compile",
-    Status.NO_OUTPUT: "makes the compiler write nothing",
-    Status.CHANGED: "changed while it was built",
-}
 
 
 def _count(number: int, one: str, many: str) -> str:

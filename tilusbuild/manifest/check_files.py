@@ -17,6 +17,7 @@ from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.runtime.places import is_within
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.sections import IncludeDir
@@ -60,12 +61,10 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
     root = checks.manifest.root
     full = os.path.normpath(os.path.join(root, name))
     if os.path.isabs(name):
-        checks.error(
-            f"the {what} must be relative to the manifest",
-            place,
-            _relative(full, root) or f"the project is {root}",
-        )
-    elif not _inside(full, root):
+        relative = f'write "{os.path.relpath(full, root)}"' if is_within(full, root) else None
+        hint = relative or f"the project is {root}"
+        checks.error(f"the {what} must be relative to the manifest", place, hint)
+    elif not is_within(full, root):
         checks.error(f"the {what} is outside the project", place, f"the project is {root}")
     else:
         try:
@@ -77,7 +76,7 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
         except OSError as error:
             checks.error(f"the {what} cannot be read: {error.strerror}", place)
             return
-        if not _inside(os.path.realpath(full), os.path.realpath(root)):
+        if not is_within(os.path.realpath(full), os.path.realpath(root)):
             checks.error(
                 f"the {what} is outside the project, through a symbolic link",
                 place,
@@ -93,14 +92,6 @@ def absent(root: str, name: str, place: Place) -> Diagnostic:
     """Return the error for a file of the project that is not there."""
     full = os.path.normpath(os.path.join(root, name))
     return Diagnostic(f'file not found: "{name}"', place, _similar(full, name))
-
-
-def _inside(path: str, root: str) -> bool:
-    return os.path.commonpath([path, root]) == root
-
-
-def _relative(full: str, root: str) -> str | None:
-    return f'write "{os.path.relpath(full, root)}"' if _inside(full, root) else None
 
 
 def _similar(full: str, name: str) -> str | None:

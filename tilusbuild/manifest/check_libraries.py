@@ -18,6 +18,7 @@ from tilusbuild.manifest.check_targets import check_flag_list, check_references
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.library import LANGUAGES, LINKED, files_matching
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.runtime.places import is_within
 from tilusbuild.state.patterns import PatternTooWideError
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ def _files(
     checks: Checks, path: Path, patterns: tuple[str, ...], suffixes: tuple[str, ...]
 ) -> None:
     root = checks.manifest.root
+
+    def real(name: str) -> str:
+        return os.path.realpath(os.path.join(root, name))
+
     for number, pattern in enumerate(patterns):
         place = partial(checks.document.value, *path, number)
         try:
@@ -73,13 +78,8 @@ def _files(
         elif odd := next((n for n in names if os.path.splitext(n)[1] not in suffixes), None):
             known = ", ".join(suffixes)
             checks.error(f'"{odd}" is not a file that can be taken', place, f"it takes {known}")
-        elif away := next((n for n in names if not _is_inside(root, n)), None):
+        elif away := next((n for n in names if not is_within(real(n), real("."))), None):
             checks.error(f'"{away}" is outside the project, through a symbolic link', place)
-
-
-def _is_inside(root: str, name: str) -> bool:
-    real = os.path.realpath(root)
-    return os.path.realpath(os.path.join(root, name)).startswith(real.rstrip("/") + "/")
 
 
 def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> None:

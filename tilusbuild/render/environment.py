@@ -41,6 +41,7 @@ from msgspec import Struct
 
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render import cuda, templates_directory
+from tilusbuild.runtime.places import is_within
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.stamp import Sighting, sighting
 from tilusbuild.toolchain.headers import package_dir
@@ -116,7 +117,7 @@ class ProjectLoader(BaseLoader):
         base = self.shipped if name.startswith(SHIPPED) else self.root
         path = os.path.join(base, name)
         real = os.path.realpath(path)
-        if real != base and not real.startswith(base.rstrip("/") + "/"):
+        if not is_within(real, base):
             raise BadTemplateError(
                 name, f'the template "{name}" is a link that leads out of the project'
             )

@@ -12,18 +12,9 @@ from msgspec import Struct
 
 from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary, Verdict
 from tilusbuild.report.text import amount, cleaned, counted, duration, one_line
-from tilusbuild.status import Status
+from tilusbuild.status import ENDED
 
 _SAMPLE_LINES = 24
-
-_VERB: dict[str, str] = {
-    Status.FAILED: "does not compile",
-    Status.CRASHED: "was not compiled",
-    Status.KILLED: "was killed",
-    Status.TIMED_OUT: "took too long",
-    Status.NO_OUTPUT: "left no output",
-    Status.CHANGED: "changed meanwhile",
-}
 
 
 def summary_text(summary: Summary, *, quiet: bool = False) -> str:
@@ -136,7 +127,7 @@ def _verdict(verdict: Verdict) -> str:
 
 def failure_line(label: str, status: str, reason: str) -> str:
     """Return a failure as one line."""
-    what = _VERB.get(status, status)
+    what = ENDED.get(status, status)
     why = f": {one_line(reason)}" if reason else ""
     return f"{one_line(label)} {what}{why}"
 

@@ -14,16 +14,6 @@ from types import MappingProxyType
 
 from tilusbuild.runtime.process import process
 
-__all__ = [
-    "bench_repeat",
-    "bench_warmup",
-    "cache_dir",
-    "chosen",
-    "context",
-    "debug",
-    "parallel_workers",
-]
-
 Value = str | int | bool
 
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from tilusbuild.runtime.places import is_within
+
 MAX_NAMES = 200_000
 """The names that one pattern may look at."""
 _MAGIC = re.compile(r"[*?[]")
@@ -90,8 +92,9 @@ class _Search:
             left = place.left
             if linked:
                 left = (*left, os.path.realpath(path))
-                if _leads_back(os.path.realpath(os.path.join(path, name)), left):
-                    continue
+                real = os.path.realpath(os.path.join(path, name))
+                if any(is_within(each, real) for each in left):
+                    continue  # it leads back
             yield _Place(whole, below, left)
 
     def _steps(
@@ -142,7 +145,3 @@ def _kind(entry: os.DirEntry[str]) -> tuple[bool, bool]:
         return entry.is_dir(), entry.is_symlink()
     except OSError:
         return False, False
-
-
-def _leads_back(real: str, left: Iterable[str]) -> bool:
-    return any(each == real or each.startswith(real.rstrip("/") + "/") for each in left)

@@ -29,14 +29,3 @@ def pipeline_named(name: str, compiler: str | None = None) -> Pipeline | None:
     every = (*PIPELINES, *LIBRARY_PIPELINES.values())
     named = (each for each in every if each.name == name)
     return next((each for each in named if compiler in (None, each.compiler)), None)
-
-
-__all__ = [
-    "CPU",
-    "HOST",
-    "KERNEL_NVCC",
-    "KERNEL_NVRTC",
-    "PIPELINES",
-    "pipeline_for",
-    "pipeline_named",
-]
