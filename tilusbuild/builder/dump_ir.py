@@ -43,7 +43,7 @@ def dump(project: Project, plan: Plan) -> int:
         job.hash: job
         for job in jobs(plan)
         if lookup(project.cache, job.hash) is not None
-        and not has_dump(project, job.hash)
+        and not os.path.isdir(os.path.join(project.cache.program_path(job.hash), TEMPLATE_STEPS))
         and not job.needs  # a link: each of its objects has a dump of its own
     }
     if not wanted:
@@ -52,11 +52,6 @@ def dump(project: Project, plan: Plan) -> int:
         for done in [pool.submit(_dump, project, job) for job in wanted.values()]:
             done.result()
     return len(wanted)
-
-
-def has_dump(project: Project, program: str) -> bool:
-    """Return whether a program has been dumped."""
-    return os.path.isdir(os.path.join(project.cache.program_path(program), TEMPLATE_STEPS))
 
 
 def _dump(project: Project, job: ProgramJob) -> None:

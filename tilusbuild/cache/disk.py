@@ -58,7 +58,8 @@ class Disk:
             try:
                 for path in paths[start : start + _TOGETHER]:
                     handles.append(open_regular(path, follow=False))
-                    _begin_writing(handles[-1])
+                    # Linux starts to write a file's dirty pages then, and does not wait for them.
+                    os.posix_fadvise(handles[-1], 0, 0, os.POSIX_FADV_DONTNEED)
                 for handle in handles:
                     os.fsync(handle)
             finally:
@@ -90,11 +91,6 @@ def _pieces(path: str) -> Iterator[bytes]:
     with os.fdopen(open_regular(path, follow=False), "rb") as file:
         while piece := file.read(1 << 20):
             yield piece
-
-
-def _begin_writing(handle: int) -> None:
-    # DONTNEED makes Linux start to write a file's dirty pages, and does not wait for them.
-    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)

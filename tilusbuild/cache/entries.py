@@ -56,12 +56,6 @@ class Entry(Struct, frozen=True):
         return sum(size for _, size, _ in listed(self.meta))
 
 
-def read_entry(path: str, program: str) -> Entry:
-    """Return the entry in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError`
-    for no directory."""
-    return _entry(path, program, read_meta(path, program))
-
-
 def _entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
     """Return the entry whose meta.json this is. Raises `CorruptFileError`."""
     for name, size, _ in listed(meta):
@@ -269,7 +263,7 @@ class Stage:
         self._tree.disk.make_directory(os.path.dirname(final))
         self._tree.move(self.path, final, stays=lambda: find_entry(final, program) is not None)
         try:
-            return read_entry(final, program)
+            return _entry(final, program, read_meta(final, program))
         except (FileNotFoundError, CorruptFileError) as error:
             raise OSError(
                 errno.EIO, f"damaged right after it was written: {error}", final

@@ -317,9 +317,13 @@ def instances_named(cache: Tree, word: str, target: str | None = None) -> list[S
         raise input_error(f'no script "{name.script}" in {cache.root}', hint=hint)
     fitting = [each for each in of_script if _fits(name, each, target)]
     if not fitting:
+        ranges = (
+            f"{typed(each.label)}  # programs 0 to {len(each.programs) - 1}"
+            for each in current_scripts(cache, of_script)
+        )
         raise input_error(
             f'no "{name}" in {cache.root}',
-            hint="there are:\n" + listed(map(_with_range, current_scripts(cache, of_script))),
+            hint="there are:\n" + listed(ranges),
         )
     return current_scripts(cache, fitting)
 
@@ -382,10 +386,6 @@ def _by_hash(cache: Tree, digits: str) -> str:
         f'{count} with "{digits}"',
         hint="name one as SCRIPT/I, or by the first digits of its hash",
     )
-
-
-def _with_range(script: ScriptListing) -> str:
-    return f"{typed(script.label)}  # programs 0 to {len(script.programs) - 1}"
 
 
 def _apart(found: dict[str, str]) -> Iterable[str]:

@@ -106,20 +106,13 @@ GIVEN = "# given: "
 
 def _given(recipe: Recipe) -> str:
     """Return the recipe's `Given` as a comment, in ASCII."""
-    given = Given(
-        recipe.pipeline.compiler,
-        recipe.std,
-        recipe.flags,
-        recipe.defines,
-        recipe.includes.roots,
-        recipe.host_march,
-        recipe.cudart,
-        recipe.unit,
-        recipe.assembled,
-        None if recipe.part == PartOptions() else recipe.part,
-        recipe.link,
-    )
-    return f"{GIVEN}{json.dumps(to_builtins(given))}\n"
+    given: dict[str, Any] = {
+        "compiler": recipe.pipeline.compiler,
+        "roots": recipe.includes.roots,
+        "part": None if recipe.part == PartOptions() else recipe.part,
+    }
+    same = {n: getattr(recipe, n) for n in Given.__struct_fields__ if n not in given}
+    return f"{GIVEN}{json.dumps(to_builtins(Given(**given, **same)))}\n"
 
 
 def command_lines(recipe: Recipe) -> list[str]:

@@ -255,7 +255,8 @@ class BuildLoop:
 
     def _pretend(self) -> None:
         for ticket in self._drain():
-            self.reporter.emit(results.would_compile_event(ticket))
+            job = ticket.job
+            self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
             self._skip(ticket)
 
     # Starting.
@@ -335,7 +336,9 @@ class BuildLoop:
                 self._want(job, instead)
             case WorkerSaid(ticket, NoAnswer.STARTED):
                 self.results.attempts += 1
-                self.reporter.emit(results.started_event(ticket))
+                job, seconds = ticket.job, ticket.estimate.seconds
+                begun = events.Started(job.hash, job.label, job.script, job.index, seconds)
+                self.reporter.emit(begun)
             case WorkerSaid(ticket, NoAnswer.ENDED):
                 if ticket.state is not BuildState.UNWANTED:
                     ticket.move(BuildState.PUBLISHING)

@@ -24,10 +24,8 @@ from tilusbuild.engine.events import (
     Finished,
     Planned,
     RemoteSummary,
-    Started,
     Summary,
     Verdict,
-    WouldCompile,
 )
 from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.engine.states import Ticket
@@ -348,18 +346,6 @@ def in_words(error: BaseException) -> str | None:
         shortage = shortage_of(error)
         return f"{error.strerror or error}{where}" + (f"\n  {shortage}" if shortage else "")
     return None
-
-
-def would_compile_event(ticket: Ticket) -> WouldCompile:
-    """Return the event of a program that a dry run leaves out."""
-    job = ticket.job
-    return WouldCompile(job.hash, job.label, job.script, job.index)
-
-
-def started_event(ticket: Ticket) -> Started:
-    """Return the event of a program's start."""
-    job = ticket.job
-    return Started(job.hash, job.label, job.script, job.index, ticket.estimate.seconds)
 
 
 def finished_event(ticket: Ticket, answer: ProgramAnswer, of: Results, *, verbose: int) -> Finished:

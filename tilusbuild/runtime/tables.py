@@ -131,7 +131,9 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
     for row in rows:
         key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
         seconds = row[3] if len(row) > 3 else None
-        if len(key) != len(script.keys) or not all(map(_is_size, key)):
+        if len(key) != len(script.keys) or not all(
+            type(size) is int and INT64_MIN <= size <= INT64_MAX for size in key
+        ):
             raise ValueError(f"{key!r:.80} is not a key of {list(script.keys)}")
         if tuple(key) in found:
             raise ValueError(f"{key!r:.80} is there twice")
@@ -151,10 +153,6 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
             )
         found[tuple(key)] = TableEntry(tuple(key), program, source, seconds)
     return tuple(found.values())
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and INT64_MIN <= value <= INT64_MAX
 
 
 def _is_time(value: object) -> bool:

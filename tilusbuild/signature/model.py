@@ -113,7 +113,8 @@ class Argument(Struct, frozen=True):
         """Return the type as a manifest would spell it: `f16*[m, k]`."""
         if self.dims is None:
             return self.dtype
-        return f"{self.dtype}*[{', '.join(_dim_text(dim) for dim in self.dims)}]"
+        dims = (dim.canonical if isinstance(dim, Expr) else str(dim) for dim in self.dims)
+        return f"{self.dtype}*[{', '.join(dims)}]"
 
     def text(self) -> str:
         """Return one line that states the whole argument, for `program.txt`."""
@@ -179,7 +180,3 @@ class Signature(Struct, frozen=True):
     def text(self) -> str:
         """Return the canonical text: a line for each argument, each ended by a newline."""
         return "".join(argument.text() + "\n" for argument in self.arguments)
-
-
-def _dim_text(dim: Dim) -> str:
-    return dim.canonical if isinstance(dim, Expr) else str(dim)

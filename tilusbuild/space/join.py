@@ -123,7 +123,9 @@ class Join:
         self._derived = {derived.name: derived.expr.tree for derived in model.derived}
         self._levels = levels_of(model, order or greedy_order(model, members, rules), rules)
         for level in self._levels:
-            level.partial = [rule for rule in level.partial if self._is_bounded(rule)]
+            level.partial = [
+                r for r in level.partial if r.pins is None and self._possible(r, {}) is not None
+            ]
         self._budget: int | None = None
         self.looked = 0  # points that rules were applied to
         self._found: list[list[Any]] = []
@@ -278,9 +280,6 @@ class Join:
         if rule.pins is None:
             return marks
         return marks & (columns[row_name(rule.pins)] < self._model.domains[rule.pins].declared)
-
-    def _is_bounded(self, rule: Rule) -> bool:
-        return rule.pins is None and self._possible(rule, {}) is not None
 
     def _possible(self, rule: Rule, columns: Mapping[str, Any]) -> Any:
         """Return where the rule may still be true; None if that is not known. A point that

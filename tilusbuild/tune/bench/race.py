@@ -335,16 +335,13 @@ def look_around(work: Work, quota: Quota, look: Look, seed: int) -> None:
     waiting = [*default, *rest]
     scores: dict[int, float | None] = {}
     while waiting and quota.used < LOOK_SHARE:
-        if quota.used >= SAMPLE_SHARE and not _all_fit(quota, len(scores), len(waiting)):
+        all_fit = quota.used * (len(scores) + len(waiting)) <= LOOK_SHARE * len(scores)
+        if quota.used >= SAMPLE_SHARE and not all_fit:
             break
         program = waiting.pop(0)
         scores[program.index] = look(program)
     if waiting:
         _climb(Neighbourhood(work), waiting, scores, quota, look)
-
-
-def _all_fit(quota: Quota, looked: int, left: int) -> bool:
-    return quota.used * (looked + left) <= LOOK_SHARE * looked
 
 
 def _climb(
