@@ -13,7 +13,7 @@ def test_a_new_project_builds_and_runs(new_project: NewProject, tmp_path: Path):
     assert "next:" in made.out
     mine = new_project((tmp_path / "my kernels/tilus.toml").read_text(), {}, "my kernels")
     read = mine.run("plan", "-v").out
-    assert "project: my-kernels, as the directory is called" in read
+    assert "project: my-kernels, as its directory is called" in read
     assert '  args.n = "i64"' in read
 
     words = ("--target", "cpu", "--cache-dir", "cache")

@@ -161,3 +161,9 @@ def test_a_changed_signature_is_read_again(tmp_path: Path) -> None:
     assert text.count("step") == 2
     project.write("axpy.cu.j2", text)
     assert parameters() == ["n", "a", "x", "y", "step"]
+
+
+def test_a_kernel_is_read_though_its_arguments_are_renamed(read: Callable[..., Manifest]) -> None:
+    manifest = read('args = { n = "i32", b = "f32", p = "f32*[n]", q = "f32*[n]" }')
+    assert manifest.scripts["axpy"].kernel == "axpy"
+    assert [*signature(manifest)] == ["n", "b", "p", "q"]

@@ -28,8 +28,7 @@ from tilusbuild.state.stamp import Sighting, sighting
 
 A_MINUTE = 60_000_000_000
 """Nanoseconds. What changed so lately may have changed again without another stamp."""
-_NO_GPU = "sm_80"
-_OTHERS = ("entry", "library", "kernels")
+_NO_GPU = {"sm_80": {"arch": "sm_80", "ptx": True}}
 
 
 class Reading(Struct, frozen=True):
@@ -47,159 +46,126 @@ class Reading(Struct, frozen=True):
     def again(self) -> Reading | None:
         """Return the same, as far as it may be another read again; None where it is another."""
         began, seen = time.time_ns(), {path: sighting(path) for path in self.sightings}
-
-        def is_same(path: str) -> bool:
-            known, now = self.sightings.get(path), seen.get(path)
-            old = known is not None and known.stamp.newest < self.began - A_MINUTE
-            return (old and known == now) or _digest(path) == self.found[path]
-
-        if not all(map(is_same, self.found)):
-            return None
+        young = self.began - A_MINUTE
+        for path, digest in self.found.items():
+            known = self.sightings.get(path)
+            is_known = known is not None and known == seen[path] and known.stamp.newest < young
+            if not is_known and (_Template(path).digest if path else _machine()) != digest:
+                return None
         return Reading(self.notes, self.found, seen, began)
 
 
-class _Template(Struct, frozen=True):
-    path: str
-    text: str
-    kernels: list[Kernel]
-    has_cpu: bool
-
-    @property
-    def digest(self) -> str:
-        said = [(each.name, each.parameters, each.problem, each.template) for each in self.kernels]
-        return sha256_text(repr((said, self.has_cpu)))
-
-    def line(self, kernel: Kernel) -> int:
-        return self.text.count("\n", 0, kernel.start) + 1
+class _Template:
+    def __init__(self, path: str) -> None:
+        self.shown = shown_path(path)
+        try:
+            self.text = read_text(path, "replace")
+        except (OSError, ValueError):
+            self.text = ""  # `check_files` says what is wrong
+        self.kernels = kernels(readable(self.text, jinja=True))
+        self.has_cpu = has_cpu_branch(self.text)
+        said = [(each.name, each.parameters, each.problem) for each in self.kernels]
+        self.digest = sha256_text(repr((said, self.has_cpu)))
 
     def place(self, kernel: Kernel) -> Place:
-        first = self.text.rfind("\n", 0, kernel.start) + 1
-        text, column = self.text[first:].partition("\n")[0], kernel.start - first + 1
-        return Place(shown_path(self.path), self.line(kernel), column, text, len("__global__"))
+        before, _, _ = self.text[: kernel.start].rpartition("\n")
+        start = len(before) + bool(before)
+        line, text = before.count("\n") + 1 + bool(before), self.text[start:].partition("\n")[0]
+        return Place(self.shown, line, kernel.start - start + 1, text, len("__global__"))
 
 
-def _template(path: str) -> _Template | None:
-    try:
-        text = read_text(path, "replace")
-    except (OSError, ValueError):
-        return None  # `check_files` says what is wrong
-    return _Template(path, text, kernels(readable(text, jinja=True)), has_cpu_branch(text))
-
-
-def _digest(path: str) -> str:
-    if not path:
-        return sha256_text(repr(archs_here()))
-    template = _template(path)
-    return template.digest if template else ""
+def _machine() -> str:
+    return sha256_text(repr(archs_here()))
 
 
 def fill(document: Document) -> tuple[Reading, list[Diagnostic]]:
     """Put what can be read into a document's values. Return what it was, and what is wrong: what
-    the manifest does not say, and the files do not say for sure."""
+    neither the manifest nor the files say for sure."""
     began, data, root = time.time_ns(), document.data, os.path.dirname(document.path)
     notes, problems = list[str](), list[Diagnostic]()
     found, seen = dict[str, str](), dict[str, Sighting]()
-    branches: dict[str, bool] = {}
+    branches = dict[str, bool]()
     if "project" not in data:
-        data["project"] = {"name": project_name(root), "version": "0"}
-        notes.append(f"project: {project_name(root)}, as the directory is called")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "kernels"
+        data["project"] = {"name": name, "version": "0"}
+        notes.append(f"project: {name}, as its directory is called")
     scripts = data.get("script")
     for name, script in scripts.items() if isinstance(scripts, dict) else ():
         file = script.get("template") if isinstance(script, dict) else None
-        if not isinstance(file, str) or file.startswith(PACKAGE) or {*_OTHERS} & script.keys():
+        if not isinstance(file, str) or file.startswith(PACKAGE):
             continue
         path = os.path.join(root, file)
         seen.setdefault(path, sighting(path))
-        template = _template(path)
-        found[path] = template.digest if template else ""
-        branches[name] = template is not None and template.has_cpu
-        if template is not None:
-            problems += _complete(name, script, template, notes)
+        template = _Template(path)
+        found[path], branches[name] = template.digest, template.has_cpu
+        if not {"entry", "library", "kernels"} & script.keys():
+            problems += _complete(f"[script.{name}]", script, template, notes)
     if "target" not in data and ("script" in data or "library" in data):
-        found[""] = _digest("")
+        found[""] = _machine()
         seen |= {path: sighting(path) for path in DEVICES}
         notes.append(_targets(data, branches))
     return Reading(tuple(notes), found, seen, began), problems
 
 
-def project_name(directory: str) -> str:
-    """Return the name of a project that has none."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(directory)))
-    return name.strip("-._") or "kernels"
-
-
 def _targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
     """Add the targets: GPUs for every script, the cpu for those with a branch for it."""
-    gpus: dict[str, Any] = {arch: {"arch": arch} for arch in archs_here()}
-    where = "this machine's GPUs" if gpus else "no GPU here"
-    gpus = gpus or {_NO_GPU: {"arch": _NO_GPU, "ptx": True}}
-    data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if any(branches.values()) else {})}
-    for kind in ("script", "library"):
-        tables = data.get(kind)
-        for name, table in tables.items() if isinstance(tables, dict) else ():
-            if isinstance(table, dict) and not branches.get(name):
-                table.setdefault("targets", list(gpus))
-    names = ", ".join(f"{gpu} with PTX" if "ptx" in of else gpu for gpu, of in gpus.items())
+    here = {arch: {"arch": arch} for arch in archs_here()}
+    gpus: dict[str, Any] = here or _NO_GPU
     cpu = [name for name, has_cpu in branches.items() if has_cpu]
-    return f"targets: {names} ({where})" + f", cpu for {', '.join(cpu)}" * bool(cpu)
+    data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if cpu else {})}
+    for tables in (data.get("script"), data.get("library")):
+        for name, table in tables.items() if isinstance(tables, dict) else ():
+            if isinstance(table, dict) and name not in cpu:
+                table.setdefault("targets", list(gpus))
+    said = f"{', '.join(gpus)} ({'of this machine' if here else 'with PTX: there is no GPU here'})"
+    return f"targets: {said}" + (f", cpu for {', '.join(cpu)}" if cpu else "")
 
 
 def _complete(
-    name: str, script: dict[str, Any], template: _Template, notes: list[str]
+    table: str, script: dict[str, Any], template: _Template, notes: list[str]
 ) -> Iterator[Diagnostic]:
     """Add the kernel and the arguments of a script that its template has. Yield what is wrong."""
-    asked, written = script.get("kernel"), script.get("args") or {}
-    if not isinstance(asked, str | None) or not isinstance(written, dict):
+    asked, args = script.get("kernel"), script.get("args") or {}
+    if not isinstance(asked, str | None) or not isinstance(args, dict):
         return
     plain = (asked or "").partition("<")[0].rpartition("::")[2]
     every = [each for each in template.kernels if asked is None or each.plain == plain]
-    ways = {(each.name, each.parameters, each.problem) for each in every}
-    shown = shown_path(template.path)
-    kernel = every[0] if every else None
-    if kernel is None:
-        return
-    names = [each.name for each in kernel.parameters]
-    own = {each for each, arg in written.items() if _is_parameter(arg)}
-    short = [each for each, arg in written.items() if _type(arg)[:1] in ("", "[")]
-    is_short = asked is None or not written or bool(short)
-    if not is_short and (own >= {*names} or not own <= {*names}):
-        return
-    problem = kernel.problem if asked is None or not kernel.template else ""
-    if len(ways) > 1:
-        lines = ", ".join(f'"{each.plain}" in line {template.line(each)}' for each in every)
-        problem = f"{len(every)} kernels are declared: {lines}"
+    if not every:
+        return  # `check_targets` asks for a kernel
+    kernel, place = every[0], template.place(every[0])
+    names = {each.name for each in kernel.parameters}
+    taken = {name for name, arg in args.items() if _is_taken(arg)}
+    short = {name for name, arg in args.items() if _type(arg)[:1] in ("", "[")}
+    is_whole = bool(args) and not short and (taken >= names or not taken <= names)
     unknown = [
         each
         for each in kernel.parameters
-        if not (each.name and each.dtype) and (each.name not in written or each.name in short)
+        if not (is_whole or (each.name and each.dtype) or each.name in args.keys() - short)
     ]
-    if problem or unknown:
-        if is_short:
-            yield _unsure(name, problem, template.place(kernel), unknown, asked)
+    problem, hint = "" if asked and kernel.template else kernel.problem, f"write args in {table}"
+    if len({(each.name, each.parameters) for each in every}) > 1:
+        lines = (f'"{each.plain}" in line {template.place(each).line}' for each in every)
+        problem = f"{len(every)} kernels are declared: {', '.join(lines)}"
+    if unknown and not problem:
+        each = unknown[0]
+        problem = f'the type of the parameter "{each.text}" cannot be read'
+        shape = "*[n]" if each.is_pointer else ""
+        hint = f'write its type in {table}, as in args.{each.name or "NAME"} = "f32{shape}"'
+    elif asked is None:
+        hint = f'write kernel = "NAME" in {table}, and its args'
+    if problem:
+        if asked is None or short or not args:
+            yield Diagnostic(problem, place, hint)
         return
+    said: dict[str, object] = {} if asked else {"kernel": kernel.name}
     script["kernel"] = asked or kernel.name
-    read = {each.name: _argument(each, written.get(each.name)) for each in kernel.parameters}
-    script["args"] = {**read, **{each: arg for each, arg in written.items() if each not in read}}
-    said = {"kernel": script["kernel"]} if asked is None else {}
-    said |= {f"args.{each}": arg for each, arg in read.items() if arg != written.get(each)}
-    notes.append(f"{name}, from {shown}:{template.line(kernel)}:")
-    notes += [f"  {key} = {toml_text(value)}" for key, value in said.items()]
-
-
-def _unsure(
-    name: str, problem: str, place: Place, unknown: list[Parameter], asked: str | None
-) -> Diagnostic:
-    """Return why what a script does not say cannot be read."""
-    table = f"[script.{name}]"
-    if not problem:
-        first = unknown[0]
-        problem = f'the type of the parameter "{first.text}" cannot be read'
-        shape = "*[n]" if first.is_pointer else ""
-        hint = f'write its type in {table}, as in args.{first.name or "NAME"} = "f32{shape}"'
-        return Diagnostic(problem, place, hint)
-    hint = f'write kernel = "NAME" in {table}' if asked is None else ""
-    hint = f"{hint or f'write its args in {table}'}{', and its args' * bool(hint)}"
-    return Diagnostic(problem, place, hint)
+    if not is_whole:
+        read = {each.name: _argument(each, args.get(each.name)) for each in kernel.parameters}
+        script["args"] = {**read, **{each: arg for each, arg in args.items() if each not in read}}
+        said |= {f"args.{each}": arg for each, arg in read.items() if arg != args.get(each)}
+    if said:
+        notes.append(f"{table}, from {template.shown}:{place.line}:")
+        notes += [f"  {key} = {toml_text(value)}" for key, value in said.items()]
 
 
 def _type(arg: object) -> str:
@@ -209,7 +175,7 @@ def _type(arg: object) -> str:
     return arg if isinstance(arg, str) else "?"
 
 
-def _is_parameter(arg: object) -> bool:
+def _is_taken(arg: object) -> bool:
     return not isinstance(arg, dict) or (arg.get("parameter", True) and not arg.get("constant"))
 
 
@@ -218,9 +184,8 @@ def _argument(parameter: Parameter, written: object) -> object:
     own = written if isinstance(written, dict) else {} if written is None else {"type": written}
     if _type(own)[:1] not in ("", "["):
         return written
-    shape = _type(own) or ("" if parameter.dtype == "void" else "[...]")
+    shape = _type(own) or ("[...]" if parameter.dtype != "void" else "")
     type_ = f"{parameter.dtype}*{shape}" if parameter.is_pointer else parameter.dtype
-    is_out = parameter.is_pointer and not parameter.is_const and parameter.dtype != "void"
-    out = {"out": True} if is_out and not own.get("optional") else {}
-    made = {**out, **own, "type": type_}
+    is_out = shape and parameter.is_pointer and not parameter.is_const and not own.get("optional")
+    made = {**({"out": True} if is_out else {}), **own, "type": type_}
     return type_ if made == {"type": type_} else made

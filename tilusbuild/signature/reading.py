@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from tilusbuild.signature.parsing import C_TYPES
 
-# Each way begins with a letter of its own: only there is anything tried.
+# Each alternative begins with a letter of its own: only there is anything tried.
 _SOURCE = (
     r"/(?P<comment>/(?:\\\n|[^\n])*|\*.*?\*/)"
     r'|R"(?P<raw>[^()\\\s]{0,16})\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"'
@@ -24,20 +24,19 @@ _IN_SOURCE = re.compile(_SOURCE, re.DOTALL)
 _IN_TEMPLATE = re.compile(f"{_JINJA}|{_SOURCE}", re.DOTALL)
 _VALUE, _TAG = "\1", "\2"
 """What a text has in the place of Jinja: letters of no C++."""
-_CPU = re.compile(r"\btarget\.kind\b|\btilusbuild/portable\b")
-_HEAD = re.compile(r"\s*(?:\[\[.*?\]\]|([A-Za-z_][\w:]*)\s*(\()?)", re.DOTALL)
-_BRACE = re.compile(
-    r'e(?<!\we)xtern(?P<c>\s{1,9}"C")\s{0,9}\{|n(?<!\wn)amespace\b(?P<of>[\s\w:]{0,200})\{|\{|\}'
+_CPU = re.compile(r"\{[{%](?:(?![%}]\}).)*?\b(?:target\.kind|tilusbuild/portable)\b", re.DOTALL)
+_MARK = re.compile(
+    r'e(?<!\we)xtern(?P<c>\s{1,9}"C")\s{0,9}\{|n(?<!\wn)amespace\b(?P<space>[\s\w:]{0,200})\{|[{}]'
+    r"|__global__(?<!\w__global__)\b|#\s*define\s+(?P<macro>\w+)\s+(?P<text>[\w: \1]+?)\s*(?:\n|\Z)"
+    r"|t(?<!\wt)ypedef\s+(?P<type>[\w: \1]+?)\s+(?P<name>\w+)\s*;"
+    r"|u(?<!\wu)sing\s+(?P<alias>\w+)\s*=\s*(?P<of>[\w: \1]+?)\s*;"
 )
+_HEAD = re.compile(r"\s*(?:\[\[.*?\]\]|([A-Za-z_][\w:]*)\s*(\()?)", re.DOTALL)
 _DROPPED = re.compile(r"\[\[.*?\]\]|\\\n|\b(?:volatile|__restrict(?:__)?|TB_RESTRICT)\b")
 _PARAMETER = re.compile(
     r"\s*([\w:\s]+?)\s*(\*(?:\s*const\b)?)?\s*\b([A-Za-z_]\w*)\s*(\[[^][]*\])?\s*"
 )
-_ALIAS = re.compile(
-    r"#\s*define\s+(?P<a>\w+)\s+(?P<A>[\w: \1]+?)\s*(?:\n|\Z)"
-    r"|t(?<!\wt)ypedef\s+(?P<B>[\w: \1]+?)\s+(?P<b>\w+)\s*;"
-    r"|u(?<!\wu)sing\s+(?P<c>\w+)\s*=\s*(?P<C>[\w: \1]+?)\s*;"
-)
+_C = 'extern "C"'
 _WHOLE = {"unsigned", "signed", "long", "short", "int", "char"}
 _TYPES = {*_WHOLE, "const", "float", "double", "void", "bool"}
 _OURS = {f"tb::{name}": name for name in ("f16", "bf16", "f8e4m3", "f8e5m2")}
@@ -87,17 +86,39 @@ def readable(source: str, *, jinja: bool) -> str:
 
 def has_cpu_branch(template: str) -> bool:
     """Return whether a template asks what kind of target it is rendered for."""
-    if not _CPU.search(template):
-        return False
-    tags = (found for found in _IN_TEMPLATE.finditer(template) if found["tag"] or found["value"])
-    return any(_CPU.search(found[0]) for found in tags)
+    return bool(_CPU.search(template))
 
 
 def kernels(text: str) -> list[Kernel]:
     """Return the kernels of a readable text."""
-    starts = [found.start() for found in re.finditer(r"__global__(?<!\w__global__)\b", text)]
-    named = aliases(text) if starts else {}
-    return [_kernel(text, *each, named) for each in zip(starts, _scopes(text, starts), strict=True)]
+    starts, named = _marks(text)
+    return [_kernel(text, start, scopes, named) for start, scopes in starts]
+
+
+def aliases(text: str) -> dict[str, str]:
+    """Return what a readable text names types by itself: "" where several places do, or one in
+    braces."""
+    return _marks(text)[1]
+
+
+def _marks(text: str) -> tuple[list[tuple[int, list[str]]], dict[str, str]]:
+    """Return where kernels begin, each with what is open there: `extern "C"`, namespaces by name
+    ("namespace" for none), "" for other braces; and the aliases."""
+    starts, named, scopes = list[tuple[int, list[str]]](), dict[str, str](), list[str]()
+    for each in _MARK.finditer(text):
+        name = each["macro"] or each["name"] or each["alias"]
+        if name:
+            of = each["text"] or each["type"] or each["of"]
+            named[name] = "" if name in named or {*scopes} - {_C} else of
+        elif each[0] == "__global__":
+            starts.append((each.start(), scopes))
+        elif each[0] == "}":
+            scopes = scopes[:-1]
+        else:
+            space = each["space"]
+            opened = "" if space is None else "".join(space.split()) or "namespace"
+            scopes = [*scopes, _C if each["c"] else opened]
+    return starts, named
 
 
 def _kernel(text: str, start: int, scopes: list[str], named: Mapping[str, str]) -> Kernel:
@@ -111,8 +132,8 @@ def _kernel(text: str, start: int, scopes: list[str], named: Mapping[str, str]) 
             at = end
     before = text[max(text.rfind(mark, 0, start) for mark in ";}{") + 1 : start]
     template = re.search(r"\btemplate\s*<(.*)>", before, re.DOTALL)
-    outer = [each for each in scopes if each not in ("", 'extern "C"')]
-    is_c = 'extern "C"' in scopes or re.search(r'extern\s+"C"', before)
+    outer = [each for each in scopes if each not in ("", _C)]
+    is_c = _C in scopes or re.search(r'extern\s+"C"', before)
     problem = ""
     if inside is None:
         problem = "the name and the parameters of this kernel are not plain C++"
@@ -141,23 +162,6 @@ def _closed(text: str, at: int) -> int:
     return len(text)
 
 
-def _scopes(text: str, places: list[int]) -> list[list[str]]:
-    """Return what is open at each place, in order: `extern "C"`, namespaces by name ("namespace"
-    for none), "" for other braces."""
-    found, stack, braces = [], list[str](), _BRACE.finditer(text)
-    brace = next(braces, None)
-    for place in places:
-        while brace is not None and brace.start() < place:
-            if brace[0] == "}":
-                stack = stack[:-1]
-            else:
-                named = brace["of"] is not None and ("".join(brace["of"].split()) or "namespace")
-                stack = [*stack, 'extern "C"' if brace["c"] else named or ""]
-            brace = next(braces, None)
-        found.append(stack)
-    return found
-
-
 def _split(inside: str) -> list[str]:
     """Return the parts between the commas that no bracket encloses."""
     parts, depth, start = [], 0, 0
@@ -167,16 +171,6 @@ def _split(inside: str) -> list[str]:
             parts.append(inside[start:at])
             start = at + 1
     return [] if not parts and inside.strip() in ("", "void") else [*parts, inside[start:]]
-
-
-def aliases(text: str) -> dict[str, str]:
-    """Return what a text names types by itself: "" where several places do, or one in braces."""
-    found: dict[str, str] = {}
-    every = list(_ALIAS.finditer(text))
-    for each, scopes in zip(every, _scopes(text, [each.start() for each in every]), strict=True):
-        name, of = each["a"] or each["b"] or each["c"], each["A"] or each["B"] or each["C"]
-        found[name] = "" if name in found or set(scopes) - {'extern "C"'} else of
-    return found
 
 
 def parameter(text: str, named: Mapping[str, str]) -> Parameter:
