@@ -14,6 +14,7 @@ Cell = bool | int | float | str | None
 
 _HEADER_PADDING = 2
 _GAP = "  "
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
@@ -27,6 +28,16 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
         cells = [row[number] for row in body]
         columns.append(_column(header, [cell_text(c) for c in cells], all(map(_numeric, cells))))
     return "".join(_GAP.join(line).rstrip() + "\n" for line in zip(*columns, strict=True))
+
+
+def times(seconds: Sequence[float | None]) -> tuple[str, list[str | None]]:
+    """Return the one unit of a table's times, in which the shortest is at least 1, and the times in
+    it, aligned."""
+    least = min((each for each in seconds if each), default=1.0)
+    unit, scale = next((each for each in _UNITS if least * each[1] >= 1), _UNITS[-1])
+    texts = [None if each is None else f"{each * scale:.2f}" for each in seconds]
+    wide = max((len(text) for text in texts if text), default=0)
+    return unit, [None if text is None else text.rjust(wide) for text in texts]
 
 
 def cell_text(cell: Cell) -> str:

@@ -31,19 +31,19 @@ THERE = {"script": "*", "device": "there", "arch": "sm_90"}
 def test_a_table_is_written_as_people_read_it(copied: Marks) -> None:
     script = copied.script("mark")
     entries = [
-        TableEntry((1536,), 0, "measured", 1.25e-5),
+        TableEntry((1536,), 0, "measured", 1.25e-5, (1500,)),
         TableEntry((1024,), 2, "measured", None),
     ]
     tables.record(script, HERE, entries)
     assert Path(script.path, "dispatch_table.txt").read_text() == (
         "arch cpu, device here, script *\n\n"
-        "   n    choice  source    latency (ms)\n"
+        "   n    choice  source    latency (µs)\n"
         "----  --------  --------  --------------\n"
         "1024         2  measured\n"
-        "1536         0  measured  0.0125\n"
+        "1500         0  measured  12.50\n"
     )
     text = Path(script.path, "dispatch_table.json").read_text()
-    assert '[[1536], 0, "measured", 1.25e-05]' in text.splitlines()[6]
+    assert '[[1536], 0, "measured", 1.25e-05, [1500]]' in text.splitlines()[6]
     (table,) = read_dispatch(script).tables
     assert table.entries == tuple(reversed(entries))
 
@@ -151,8 +151,8 @@ def test_measurements_are_kept_by_key_and_device(copied: Marks) -> None:
     ]
     report = Path(script.path, "latency", "128", "report.txt").read_text().splitlines()
     assert [line.split() for line in report[4:7]] == [
-        ["2", "2", "0.0100"],
-        ["0", "0", "0.0200"],
+        ["2", "2", "10.00"],
+        ["0", "0", "20.00"],
         ["1", "1", "wrong", "result"],
     ]
     assert first.best() == TableEntry((128,), 2, "measured", 1e-5)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
+from support.dlpack import TENSOR
 from support.processes import run_python
 from support.project import NewProject, Project, head, needs_cxx
 
@@ -115,10 +116,12 @@ except ValueError as error:
     print(error)
 print("chosen", "in C" if conv._direct else "in Python")
 """
-ARRAYS = """\
+ARRAYS = f"""\
 import ctypes
-from tilusbuild.tune.inputs import managed_tensor
 import numpy as np
+{TENSOR}
+pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi))
 
 class Device:
     \"\"\"An array that says it is on cuda:0.\"\"\"
@@ -129,7 +132,7 @@ class Device:
         return 2, 0
     def __dlpack__(self, **_):
         capsule = self._host.__dlpack__()
-        tensor = managed_tensor(capsule)
+        tensor = Tensor.from_address(pointer_of(capsule, b"dltensor"))
         tensor.data = self._address
         tensor.device.type = 2
         return capsule

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.table import table
+from tilusbuild.table import table, times
 
 
 def test_it_looks_like_a_tilus_schedule_table():
@@ -18,6 +18,18 @@ def test_it_looks_like_a_tilus_schedule_table():
 def test_values_print_as_in_toml_and_none_is_empty():
     text = table(["x", "y", "z"], [[True, 0.5, "a"], [False, None, "b\nc"]])
     assert text.splitlines()[2:] == ["true   0.5  a", "false       b\\nc"]
+
+
+@given(st.lists(st.none() | st.floats(1e-12, 1e5)))
+def test_times_have_one_unit_in_which_the_shortest_is_legible(seconds):
+    unit, shown = times(seconds)
+    scale = {"s": 1, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
+    assert [text is None for text in shown] == [each is None for each in seconds]
+    assert len({len(text) for text in shown if text}) <= 1
+    for text, each in zip(shown, seconds, strict=True):
+        assert text is None or each is None or float(text) == float(f"{each * scale:.2f}")
+    known = [each for each in seconds if each]
+    assert not known or unit == "ns" or min(known) * scale >= 1
 
 
 def test_no_rows_is_a_header():

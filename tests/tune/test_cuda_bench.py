@@ -20,7 +20,7 @@ from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 from tilusbuild.tune.prepare import OutputCheck
-from tilusbuild.tune.run import call_on_gpu
+from tilusbuild.tune.run import call
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -151,7 +151,8 @@ def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None
 
         def ran(name: str, program: Candidate) -> CallLine:
             directory = str(tmp_path / name)
-            return call_on_gpu(runner, directory, declared, program, check, {"n": 100}, 0)
+            size = {"n": 100}
+            return call(runner, "cuda", directory, declared, program, check, size, 0, cold=False)
 
         right = ran("right", kernel(700))
         assert (right.max_error, right.mismatch, right.bytes) == (0.0, None, 800)

@@ -49,8 +49,8 @@ def test_bad_programs_are_tuned_around_and_each_is_reported(tune_project: New) -
     }
     report = (project.script / "latency" / "1024" / "report.txt").read_text()
     assert "crash: killed by SIGSEGV" in report
-    ((key, program, source, seconds),) = project.table["entries"]
-    assert (key, program, source) == ([1024], modes.index("fast"), "measured")
+    ((key, program, source, seconds, at),) = project.table["entries"]
+    assert (key, program, source, at) == ([1024], modes.index("fast"), "measured", [1000])
     assert seconds == pytest.approx(tuned["seconds"])
 
 
@@ -65,6 +65,32 @@ def test_a_call_uses_what_was_chosen(tune_project: New) -> None:
     for _ in range(2):
         np.testing.assert_allclose(kernel(2.0, x), 2 * x)
     assert kernel._direct is not None, "through the dispatcher that tuning made"
+
+
+def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
+    """The caches in the head, one unit a table, the gain over the default, sizes by their names."""
+    project = tune_project("slow", "fast", sizes=(100, 5000))
+    tuned = project.run("tune", "scale").out.splitlines()
+    ran = project.run("run", "scale", "-t", "cpu").out.splitlines()
+    assert tuned[0].endswith(", cold caches")
+    assert ran[0].endswith("; cold caches")
+    warm = project.run("run", "scale", "--cache", "warm").out.splitlines()
+    assert warm[0].endswith("; warm caches")
+    gains = [float(line.split()[4].removesuffix("x")) for line in tuned[3:5]]
+    (said,) = (line for line in tuned if line.startswith("speed-up over program 0: "))
+    mean = float(said.split("x over all sizes (geometric mean)")[0].split()[-1])
+    assert mean == pytest.approx((gains[0] * gains[1]) ** 0.5, abs=0.02)
+    shown = project.run("dispatch", "show", "scale").out
+    assert [line.split()[0] for line in shown.splitlines()[-2:]] == ["100", "5000"]
+    coverage = project.run("dispatch", "coverage", "scale").out
+    assert "measured at n = 100\n" in coverage
+    assert coverage.count("measured at") == 2
+    kernel = load("scale", where=str(project.directory / ".cache"))
+    assert kernel.select(n=120).why == "measured at n = 100"
+    assert kernel.select(n=900).why.endswith("; n = 5000 is nearest")
+    lines = project.events("report")
+    found = [line["sizes"] for line in lines if line["event"] == "measured"]
+    assert found == [{"n": 100}, {"n": 5000}]
 
 
 def test_nothing_usable_is_status_1(tune_project: New) -> None:

@@ -185,6 +185,17 @@ def size_option(verb: str, *, group: str | None = None) -> Any:
     )
 
 
+def cache_option(*, group: str | None = None) -> Any:
+    """Return the option for the caches of the device while it is timed."""
+    return option(
+        "--cache",
+        choices=("cold", "warm"),
+        default="cold",
+        help="time with caches that hold none of the data (cold, the default) or all of it (warm)",
+        group=group,
+    )
+
+
 def seed_option(what: str, *, group: str | None = None) -> Any:
     """Return the option for a seed."""
     text = f"random seed for {what} (default: 0)"

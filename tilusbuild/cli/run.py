@@ -10,6 +10,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     DeviceCompilerArgs,
     Verb,
+    cache_option,
     level_option,
     positionals,
     seed_option,
@@ -33,6 +34,7 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     )
     level: int | None = level_option("number the programs as `build --level` does")
     size: tuple[str, ...] = size_option("call it at")
+    cache: str = cache_option()
     seed: int = seed_option("the inputs")
 
 
@@ -51,7 +53,8 @@ def run(arguments: RunArgs) -> int:
         display = options.reporter(replace(arguments, json=False, quiet=True))
         program = build(project, plan, selection, job, display)
         try:
-            results = run(project, job, program, sizes, seed)
+            cold = arguments.cache == "cold"
+            results = run(project, job, program, sizes, seed, cold=cold)
         except MemoryError as error:
             raise input_error(
                 f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"
@@ -64,7 +67,7 @@ def run(arguments: RunArgs) -> int:
         emit(CountsLine({"calls": len(results), "wrong": len(wrong)}))
         return 1 if wrong else 0
     schedule = ", ".join(f"{name}={value}" for name, value in program.schedule.items())
-    print(f"{job.label}: {schedule or 'no parameters'}")
+    print(f"{job.label}: {schedule or 'no parameters'}; {arguments.cache} caches")
     _print(results)
     for each in wrong:
         at = ", ".join(f"{name}={value}" for name, value in each.sizes.items())
@@ -78,20 +81,21 @@ def run(arguments: RunArgs) -> int:
 
 
 def _print(results: Sequence[CallLine]) -> None:
-    from tilusbuild.table import table
+    from tilusbuild.table import table, times
 
     names = list(results[0].sizes)
+    unit, shown = times([each.seconds for each in results])
     rows = [
         (
             *(each.sizes.get(name) for name in names),
-            f"{each.seconds * 1e6:.1f}",
+            took,
             f"{each.bytes / each.seconds / 1e9:.2f}",
             "" if each.max_error is None else f"{each.max_error:.2e}",
             "wrong" if each.mismatch else "" if each.max_error is None else "ok",
         )
-        for each in results
+        for each, took in zip(results, shown, strict=True)
     ]
-    print(table((*names, "µs", "GB/s", "max error", "check"), rows), end="")
+    print(table((*names, unit, "GB/s", "max error", "check"), rows), end="")
 
 
 VERB = Verb(RunArgs, run, (CallLine, CountsLine))

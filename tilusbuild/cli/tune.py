@@ -14,6 +14,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     DeviceCompilerArgs,
     Verb,
+    cache_option,
     flag,
     jobs_option,
     level_option,
@@ -64,13 +65,7 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="stop after this time, or after this many checks and samples",
         group=_MEASURING,
     )
-    cache: str = option(
-        "--cache",
-        choices=("cold", "warm"),
-        default="cold",
-        help="time with caches that hold none of the data (cold, the default) or all of it (warm)",
-        group=_MEASURING,
-    )
+    cache: str = cache_option(group=_MEASURING)
     warmup: int | None = option(
         "--warmup",
         type=int,
@@ -207,6 +202,7 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
         return 0
     from tilusbuild.report.choose import can_redraw
     from tilusbuild.report.tuning import TuningReporter
+    from tilusbuild.table import times
 
     live = not arguments.json and can_redraw(sys.stderr, os.environ)
     display = TuningReporter(sys.stderr, live=live, quiet=arguments.quiet or arguments.json)
@@ -216,7 +212,8 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
             emit(tuned_line(work.label, decision), flush=True)
         winner, what = decision.winner, "no program is usable"
         if winner is not None and winner.seconds is not None:
-            what = f"program {winner.program.index}, {winner.seconds * 1e3:.4f} ms"
+            unit, (shown,) = times([winner.seconds])
+            what = f"program {winner.program.index}, {shown} {unit}"
         display.end_case(f"{decision.case.label}: {what}")
 
     try:

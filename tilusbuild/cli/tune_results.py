@@ -89,16 +89,22 @@ def _complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
 
 
 def _print(tuned: TunedInstance) -> None:
-    from tilusbuild.table import table
+    from statistics import geometric_mean
 
-    print(f"{tuned.script.label} on {tuned.device}")
+    from tilusbuild.table import table, times
+
+    cold = any(decision.case.cold for decision in tuned.decisions)
+    print(f"{tuned.script.label} on {tuned.device}, {'cold' if cold else 'warm'} caches")
     names = list(tuned.decisions[0].case.sizes) if tuned.decisions else []
     parameters = list(tuned.script.schedules)
     rows = []
-    for decision in tuned.decisions:
+    unit, shown = times([each.winner.seconds if each.winner else None for each in tuned.decisions])
+    declared = tuned.script.default
+    usual = f"the default schedule, program {declared}" if declared is not None else "program 0"
+    gains = [_gain(each, declared or 0) for each in tuned.decisions]
+    for decision, time, gain in zip(tuned.decisions, shown, gains, strict=True):
         winner = decision.winner
         schedule = winner.program.schedule if winner else {}
-        time = None if winner is None or winner.seconds is None else f"{winner.seconds * 1e3:.4f}"
         tried = f"{len(decision.outcomes)}" + ("" if not decision.unseen else " (budget)")
         out = sum(outcome.seconds is None for outcome in decision.outcomes)
         rows.append(
@@ -107,11 +113,13 @@ def _print(tuned: TunedInstance) -> None:
                 winner.program.index if winner else None,
                 *(schedule.get(name) for name in parameters),
                 time,
+                gain and f"{gain:.2f}x",
                 tried,
                 out,
             )
         )
-    print(table((*names, "choice", *parameters, "latency (ms)", "tried", "refused"), rows), end="")
+    heads = (*names, "choice", *parameters, f"latency ({unit})", "speed-up", "tried", "refused")
+    print(table(heads, rows), end="")
     for line in _refused(tuned):
         print(line)
     if tuned.refused:
@@ -120,6 +128,19 @@ def _print(tuned: TunedInstance) -> None:
     for decides, gives_way in tuned.shared:
         print(f"{gives_way} and {decides} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")
+    if known := [gain for gain in gains if gain is not None]:
+        where = "all sizes" if len(known) == len(gains) else f"{len(known)} of {len(gains)} sizes"
+        over = f"{geometric_mean(known):.2f}x over {where} (geometric mean)"
+        print(f"speed-up over {usual}: {over}")
+
+
+def _gain(decision: Decision, default: int) -> float | None:
+    """Return how many times as fast as the default schedule the choice is; None where one of the
+    two has no time."""
+    seconds = {outcome.program.index: outcome.seconds for outcome in decision.outcomes}
+    before = seconds.get(default)
+    after = decision.winner and decision.winner.seconds
+    return before / after if before and after else None
 
 
 def _refused(tuned: TunedInstance) -> Iterator[str]:

@@ -3,7 +3,8 @@
 `<key>` is the buckets of the dispatch keys joined by `-`. `measured.json` has a section a device:
 
     {"schema": 1, "keys": ["m", "n"], "key": [16, 4096],
-     "measured": [{"fingerprint": {…}, "seconds": {"0": 1.2e-05}, "refused": {"3": "wrong"}}]}
+     "measured": [{"fingerprint": {…}, "at": [9, 4096], "seconds": {"0": 1.2e-05},
+                   "refused": {"3": "wrong"}}]}
 
 What it found wrong or crashing is written where every choice meets it: in the file of tables
 (`runtime/table_file.py`) of every script directory in the cache that lists the program, as one may
@@ -31,7 +32,7 @@ from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 from tilusbuild.state.directories import make_below
 from tilusbuild.state.files import sweep, write_atomic
-from tilusbuild.table import Cell, table
+from tilusbuild.table import Cell, table, times
 
 DIRECTORY, FILE, REPORT = layout.LATENCY, "measured.json", layout.LATENCY_REPORT
 SCHEMA = 1
@@ -46,17 +47,19 @@ class Measured(Struct, frozen=True):
     key: tuple[int, ...]
     seconds: Mapping[int, float]
     refused: Mapping[int, str] = field(default_factory=dict)
+    at: tuple[int, ...] | None = None
+    """The sizes of the calls that were measured."""
 
     def best(self, out: Collection[int] = ()) -> TableEntry | None:
         """Return the entry for a dispatch table of the programs that are neither refused nor `out`;
         None when none of them was measured."""
         wrong = {*self.refused, *out}
-        times = {p: s for p, s in self.seconds.items() if p not in wrong}
-        if not times:
+        timed = {p: s for p, s in self.seconds.items() if p not in wrong}
+        if not timed:
             return None
-        bound = min(times.values()) * (1 + TIE)
-        program = min(program for program, seconds in times.items() if seconds <= bound)
-        return TableEntry(self.key, program, "measured", times[program])
+        bound = min(timed.values()) * (1 + TIE)
+        program = min(program for program, seconds in timed.items() if seconds <= bound)
+        return TableEntry(self.key, program, "measured", timed[program], self.at)
 
 
 def write(script: Script, measured: Measured) -> None:
@@ -91,6 +94,7 @@ def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict
                 "fingerprint": dict(each.fingerprint),
                 "seconds": {str(p): s for p, s in sorted(each.seconds.items())},
                 "refused": {str(p): why for p, why in sorted(each.refused.items())},
+                **({} if each.at is None else {"at": list(each.at)}),
             }
             for each in found
         ],
@@ -126,6 +130,7 @@ def _read(path: str, script: Script) -> list[Measured]:
                 tuple(int(size) for size in value["key"]),
                 {int(program): float(seconds) for program, seconds in each["seconds"].items()},
                 {int(program): str(why) for program, why in each["refused"].items()},
+                tuple(map(int, each["at"])) if "at" in each else None,
             )
             for each in value["measured"]
         ]
@@ -137,21 +142,17 @@ def _report(script: Script, measured: Sequence[Measured]) -> str:
     parts = []
     for each in measured:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
-        times: list[tuple[int, float | None, str]] = [
+        found: list[tuple[int, float | None, str]] = [
             (program, seconds, "")
             for program, seconds in sorted(each.seconds.items(), key=lambda item: item[1])
         ]
-        times += [(program, None, why) for program, why in sorted(each.refused.items())]
+        found += [(program, None, why) for program, why in sorted(each.refused.items())]
+        unit, shown = times([seconds for _, seconds, _ in found])
         rows: list[tuple[Cell, ...]] = [
-            (
-                program,
-                *script.schedule(program).values(),
-                None if seconds is None else f"{seconds * 1e3:.4f}",
-                why,
-            )
-            for program, seconds, why in times
+            (program, *script.schedule(program).values(), took, why)
+            for (program, _, why), took in zip(found, shown, strict=True)
         ]
-        heads = ("index", *script.schedules, "latency (ms)", "refused")
+        heads = ("index", *script.schedules, f"latency ({unit})", "refused")
         parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
     return "\n".join(parts)
 

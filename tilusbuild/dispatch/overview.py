@@ -66,7 +66,7 @@ class DispatchOverview(Struct, frozen=True):
     def coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
         """Return the manifest's sizes and everything that is measured, each with who serves it."""
         keys = self.script.keys
-        measured = {e.key for t in self.tables for e in t.entries}
+        measured = {e.sizes for t in self.tables for e in t.entries}
         wanted = [dict(size) for size in self.sizes if all(key in size for key in keys)]
         wanted += [dict(zip(keys, key, strict=True)) for key in sorted(measured)]
         chooser, seen = self.chooser(), set[tuple[Value, ...]]()

@@ -40,7 +40,7 @@ from tilusbuild.runtime.tables import (
 )
 from tilusbuild.state.directories import remove
 from tilusbuild.state.files import sweep, write_atomic
-from tilusbuild.table import Cell, table
+from tilusbuild.table import Cell, table, times
 
 TEXT = "dispatch_table.txt"
 _SOMEBODYS = (b"fingerprint", b"entries", b"refused")
@@ -204,7 +204,8 @@ def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
 
 def _row(entry: TableEntry) -> list[Any]:
     row: list[Any] = [list(entry.key), entry.program, entry.source]
-    return row if entry.seconds is None else [*row, entry.seconds]
+    row += [] if entry.seconds is None else [entry.seconds]
+    return row if entry.seconds is None or entry.at is None else [*row, list(entry.at)]
 
 
 def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> str:
@@ -213,16 +214,12 @@ def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
     parts = [] if tables else [unmeasured_text(script, refused)]
     for each in tables:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
+        unit, shown = times([entry.seconds for entry in each.entries])
         rows: list[tuple[Cell, ...]] = [
-            (
-                *entry.key,
-                entry.program,
-                entry.source,
-                None if entry.seconds is None else f"{entry.seconds * 1e3:.4f}",
-            )
-            for entry in each.entries
+            (*entry.sizes, entry.program, entry.source, took)
+            for entry, took in zip(each.entries, shown, strict=True)
         ]
-        heads = (*script.keys, "choice", "source", "latency (ms)")
+        heads = (*script.keys, "choice", "source", f"latency ({unit})")
         parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
     if reasons := by_number(script.programs, refused):
         rows = [(index, *script.schedule(index).values(), why) for index, why in reasons.items()]

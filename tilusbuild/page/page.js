@@ -218,7 +218,7 @@
         figure("regret", "Regret, and how far the next best is behind", "", (l) => charts.regret(instance, choice, l)),
         figure("race", "The race: who was dropped when", "Programs by how often they were timed before they were left behind.", (l) => charts.race(instance, choice, l)),
         figure("roofline", "Measured points under the roofs", "The roofs are the target's `facts.dram_gbs` and `facts.tflops`; operations are `flops` in the script's dispatch table.", (l) => charts.roofline(instance, choice, l), "needs `flops` in [script.NAME.dispatch], and `facts` of the target for the roofs"),
-        make("h3", { text: `Coverage: ${gaps.length ? `${gaps.length} of ${instance.coverage.length} sizes are served by a guess` : "every size is measured"}` }),
+        make("h3", { text: `Coverage: ${gaps.length ? `${gaps.length} of ${instance.coverage.length} sizes are served by a guess` : `all ${instance.coverage.length} sizes that were asked for are measured`}` }),
         table("coverage", [{ title: "sizes", text: true, get: (c) => model.sizesText(c.sizes) }, { title: "by", text: true, get: (c) => c.source, kind: (c) => (c.source === "measured" ? null : "guess") }, { title: "program", get: (c) => c.program }, { title: "why", text: true, wide: true, get: (c) => c.why }], instance.coverage, { label: "coverage" })];
     },
 

@@ -125,12 +125,13 @@ class Chooser:
         if exact is not None:
             self._refuse(exact.program, f"the row by hand for {self._named(bucket)}")
             how = "measured" if exact.source == "measured" else "set by hand"
-            return self._choice(exact.program, exact.source, f"{how} at {self._named(bucket)}")
+            return self._choice(exact.program, exact.source, f"{how} at {self._named(exact.sizes)}")
         if self._measured:
-            near = nearest(bucket, self._measured)
-            self._refuse(self._measured[near].program, f"the row by hand for {self._named(near)}")
-            why = f"nothing is measured for {self._named(bucket)}; {self._named(near)} is nearest"
-            return self._choice(self._measured[near].program, "nearest", why)
+            near = self._measured[nearest(bucket, self._measured)]
+            self._refuse(near.program, f"the row by hand for {self._named(near.key)}")
+            nearby = f"{self._named(near.sizes)} is nearest"
+            why = f"nothing is measured for {self._named(bucket)}; {nearby}"
+            return self._choice(near.program, "nearest", why)
         noted = self._noted.get(bucket)
         if noted is not None:
             return self._choice(

@@ -2,14 +2,14 @@
 
     {"schema": 1, "keys": ["m", "n"],
      "tables": [{"fingerprint": {"script": …, "device": …, "arch": …},
-                 "entries": [[[16, 4096], 3, "measured", 1.2e-05], …]}],
+                 "entries": [[[16, 4096], 3, "measured", 1.2e-05, [9, 4096]], …]}],
      "unmeasured": {…}, "refused": […]}
 
-An entry is the buckets of the keys, the program's number, where the choice comes from, and the
-seconds of a call where they are known. A table holds when each field of its fingerprint is that of
-the device in use, or "*". `refused`, which may be missing, are the programs that are chosen nowhere
-(`runtime/table_file.py`). `unmeasured` (`dispatch/tables.py`) is not read. People edit this file:
-it has no seal, and everything in it is checked.
+An entry is the buckets of the keys, the program's number, where the choice comes from, and where
+they are known the seconds of a call and the sizes of that call. A table holds when each field of
+its fingerprint is that of the device in use, or "*". `refused`, which may be missing, are the
+programs that are chosen nowhere (`runtime/table_file.py`). `unmeasured` (`dispatch/tables.py`) is
+not read. People edit this file: it has no seal, and everything in it is checked.
 """
 
 from __future__ import annotations
@@ -39,6 +39,13 @@ class TableEntry(NamedTuple):
     program: int
     source: str
     seconds: float | None
+    at: tuple[int, ...] | None = None
+    """The sizes that it was measured at: they stand for all of the bucket."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What people call the row: where it was measured, else its bucket."""
+        return self.key if self.at is None else self.at
 
 
 class Table(NamedTuple):
@@ -131,10 +138,11 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
     for row in rows:
         key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
         seconds = row[3] if len(row) > 3 else None
-        if len(key) != len(script.keys) or not all(
-            type(size) is int and INT64_MIN <= size <= INT64_MAX for size in key
-        ):
+        at = row[4] if len(row) > 4 else None
+        if len(key) != len(script.keys) or not all(map(_is_size, key)):
             raise ValueError(f"{key!r:.80} is not a key of {list(script.keys)}")
+        if at is not None and (len(at) != len(key) or not all(map(_is_size, at))):
+            raise ValueError(f"{at!r:.80} are not sizes of {list(script.keys)}")
         if tuple(key) in found:
             raise ValueError(f"{key!r:.80} is there twice")
         if type(program) is not int or source not in SOURCES:
@@ -151,8 +159,12 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
                 f"{path}: sizes {key} choose program {program}, which is"
                 f" {script.not_built[program]}\n  {_MEND}"
             )
-        found[tuple(key)] = TableEntry(tuple(key), program, source, seconds)
+        found[tuple(key)] = TableEntry(tuple(key), program, source, seconds, at and tuple(at))
     return tuple(found.values())
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and INT64_MIN <= value <= INT64_MAX
 
 
 def _is_time(value: object) -> bool:

@@ -7,14 +7,12 @@ else the size or number of the call that has its name; else a number as other sc
 address is not guessed: it is given, as 0.
 
 bf16 and fp8 arrays are of the types of `ml_dtypes`; `widen` gives the f32 values that they stand
-for, which is what a reference sees. NumPy exports no such array by DLPack: `DLPackArray` does it in
-its place.
+for, which is what a reference sees.
 """
 
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -316,58 +314,3 @@ def _given(name: str, dtype: str, value: object) -> Number:
         what = "null alone, 0" if dtype == POINTER else f"{limits[0]}..{limits[1]}"
         raise input_error(f"{name}={value} is none of {dtype}: run and tune can pass {what}")
     return bool(value) if dtype == "bool" else int(value)
-
-
-_CPU = 1
-_NAME = b"dltensor"
-
-
-class _Device(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
-
-
-class _DataType(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
-
-
-class ManagedTensor(ctypes.Structure):
-    """The start of `DLManagedTensor`: the `DLTensor` in it."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", _Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-
-
-def managed_tensor(capsule: Any) -> ManagedTensor:
-    """Return the tensor in a capsule that was not consumed; it lives as long as the capsule.
-    Raises `ValueError` for any other object."""
-    return ManagedTensor.from_address(_pointer_of(capsule, _NAME))
-
-
-class DLPackArray:
-    """An array whose elements are of `dtype` (a name of `DTYPES`), for any consumer of DLPack."""
-
-    def __init__(self, array: np.ndarray[Any, Any], dtype: str) -> None:
-        known = DTYPES[dtype]
-        self._bits = array.view(f"uint{known.bits}")
-        self._type = _DataType(known.code, known.bits, 1)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU, 0
-
-    def __dlpack__(self, **_: object) -> Any:
-        # Without arguments NumPy makes the unversioned capsule, whose layout is the one above.
-        capsule = self._bits.__dlpack__()
-        managed_tensor(capsule).dtype = self._type
-        return capsule

@@ -34,7 +34,7 @@ class MeasuredLine(JsonLine, frozen=True):
     instance: str
     device: str
     sizes: Mapping[str, int]
-    """Of the bucket, by dispatch key."""
+    """Of the calls that were measured, by dispatch key."""
     program: int | None
     """The one that the table chooses."""
     seconds: Mapping[str, float]
@@ -81,7 +81,7 @@ def _lines(
         return
     for each in found:
         device = each.fingerprint.get("device", "")
-        sizes = dict(zip(script.keys, each.key, strict=True))
+        sizes = dict(zip(script.keys, each.at or each.key, strict=True))
         moved, flops = work_of(instance, dispatch, sizes)
         bandwidth, peak = (instance.target.facts.get(n) for n in ("dram_gbs", "tflops"))
         yield MeasuredLine(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
-
-import numpy as np
 
 from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
@@ -21,22 +17,16 @@ from tilusbuild.plan.model import PlanSelection, called_script_of, targets_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs, position
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import CallLine
-from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.runtime.library import open_launcher
 from tilusbuild.runtime.naming import Name, as_typed
 from tilusbuild.signature import Signature
 from tilusbuild.state.temporary import TemporaryDirectory
-from tilusbuild.tune import inputs, prepare
+from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
-from tilusbuild.tune.bench.elements import Mismatch, compare
 from tilusbuild.tune.bench.work import Candidate
-from tilusbuild.tune.inputs import DLPackArray, Input
 
 _LIMIT = 60.0
-"""Seconds for one check or sample on a GPU."""
-_GPU_SAMPLES = 15
-_CPU_SECONDS, _MIN_CALLS, _MAX_CALLS = 0.2, 5, 10_000
-"""How long calls on the cpu are timed, and how many of them at least and at most."""
+"""Seconds for one check or sample."""
+_SAMPLES = 15
 
 
 def choose(
@@ -94,139 +84,56 @@ def run(
     program: Candidate,
     sizes: Sequence[Mapping[str, Value]],
     seed: int,
+    *,
+    cold: bool,
 ) -> list[CallLine]:
-    """Call at each size. Raises `InputError`, `TilusbuildError` for the program's own complaint
-    about a call, and `WorkerUnusableError` without a device."""
+    """Call at each size, with cold caches or warm ones. Raises `InputError`, `TilusbuildError` for
+    the program's own complaint about a call, and `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[job.script]
     signature = job.planned.spec.signature
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, job.script, unchecked=unchecked)
-    if job.planned.target.kind == "cpu":
-        launch = open_launcher(program.library)
-        return [_call_here(job, launch, check, size, seed) for size in sizes]
     with TemporaryDirectory("run") as directory:
         return [
-            call_on_gpu(
+            call(
                 project.runner,
+                job.planned.target.kind,
                 os.path.join(directory.path, str(number)),
                 signature,
                 program,
                 check,
                 size,
                 seed,
+                cold=cold,
             )
             for number, size in enumerate(sizes)
         ]
 
 
-def tensor(value: Input | bytes, dtype: str) -> Any:
-    """Return an array as a tvm-ffi tensor that shares its memory; a scalar as it is."""
-    import tvm_ffi
-
-    if not isinstance(value, np.ndarray):
-        return value
-    # What NumPy cannot export is exactly what `struct` has no letter for.
-    return tvm_ffi.from_dlpack(value if DTYPES[dtype].struct else DLPackArray(value, dtype))
-
-
-def _tensors(signature: Signature, values: Mapping[str, Input]) -> list[Any]:
-    return [tensor(inputs.passed(a, values[a.name]), a.dtype) for a in signature.callable_arguments]
-
-
-def _call_here(
-    job: ProgramJob,
-    launch: Callable[..., Any],
-    check: prepare.OutputCheck,
-    size: Mapping[str, Value],
-    seed: int,
-) -> CallLine:
-    """Call in this process through tvm-ffi, as a deployment does: the launcher's checks of the
-    arguments are part of what is tried, and of the time."""
-    signature = job.planned.spec.signature
-    made = inputs.generate(signature, size, seed=seed)
-    largest, mismatch = None, None
-    try:
-        # The checked call has copies: the inputs of the reference and of the timed calls must not
-        # be what the kernel left behind.
-        own = {name: inputs.copied(value) for name, value in made.items()}
-        launch(*_tensors(signature, own))
-        if check.function is not None:
-            wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
-            want = prepare.call_reference(check.function, signature, wide)
-            largest, mismatch = compare_outputs(signature, own, want, check)
-        seconds, calls = _time_calls(launch, _tensors(signature, made))
-    except TilusbuildError:
-        raise
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise TilusbuildError(f"{job.label}: {error}") from None
-    moved = sum(value.nbytes for value in made.values() if isinstance(value, np.ndarray))
-    wrong = str(mismatch) if mismatch else None
-    return CallLine(job.hash, size, seconds, calls, moved, largest, wrong)
-
-
-def compare_outputs(
-    signature: Signature,
-    got: Mapping[str, Input],
-    want: Mapping[str, Any],
-    check: prepare.OutputCheck,
-) -> tuple[float, Mismatch | None]:
-    """Return the largest absolute error of all outputs, and the worst element of the first output
-    that is outside its tolerance. Raises `InputError` for a reference of another shape."""
-    largest, mismatch = 0.0, None
-    for argument in signature.callable_arguments:
-        if not argument.out:
-            continue
-        actual = np.asarray(got[argument.name])
-        expected = prepare.expected(argument, actual.shape, want[argument.name], check)
-        error, wrong = compare(
-            argument.name,
-            actual.shape,
-            actual.tobytes(),
-            argument.dtype,
-            expected.tobytes(),
-            prepare.kept_type(argument.dtype),
-            *prepare.tolerances(argument.dtype, check.rtol, check.atol),
-        )
-        largest, mismatch = max(largest, error), mismatch or wrong
-    return largest, mismatch
-
-
-def _time_calls(launch: Callable[..., Any], arguments: Sequence[Any]) -> tuple[float, int]:
-    """Return the median time of a call in seconds, and how many were timed, after two that were
-    not. On the cpu target only: a GPU's launch returns before the kernel has run."""
-    for _ in range(2):
-        launch(*arguments)
-    samples: list[float] = []
-    end = time.perf_counter() + _CPU_SECONDS
-    while len(samples) < _MIN_CALLS or (time.perf_counter() < end and len(samples) < _MAX_CALLS):
-        start = time.perf_counter()
-        launch(*arguments)
-        samples.append(time.perf_counter() - start)
-    return median(samples), len(samples)
-
-
-def call_on_gpu(
+def call(
     runner: LocalRunner,
+    kind: str,
     directory: str,
     signature: Signature,
     program: Candidate,
     check: prepare.OutputCheck,
     size: Mapping[str, Value],
     seed: int,
+    *,
+    cold: bool,
 ) -> CallLine:
-    """Call a program on the first GPU that the driver shows, in a worker, as tuning does it:
-    arguments go to the device and back, and the time is the kernel's own, with warm caches. The
-    directory `directory` is made.
+    """Call a program on the processor, or on the first GPU that the driver shows, in a worker, as
+    tuning does it: the time is the kernel's own. The directory `directory` is made.
 
     Raises `InputError`, `TilusbuildError` and `WorkerUnusableError`.
     """
-    case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=False)
-    bench = DeviceBench(runner, "cuda", 0, {case.digest: directory}, limit=_LIMIT)
+    case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
+    bench = DeviceBench(runner, kind, 0, {case.digest: directory}, limit=_LIMIT)
     try:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):
             raise TilusbuildError(f"program {program.index}: {first.status}: {first.why}")
-        samples = [bench.sample(case, program, number, 0.0) for number in range(_GPU_SAMPLES)]
+        samples = [bench.sample(case, program, number, 0.0) for number in range(_SAMPLES)]
     finally:
         bench.close()
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]

@@ -106,7 +106,7 @@ class Publisher:
         if before and is_new:
             other = decision if found[0] is before[0] else before[0]
             self.shared.append((found[0].case.label, other.case.label))
-        self._write(key, found)
+        self._write(key, found, known[found[0].case.digest][0])
 
     def _in_order(self, key: Key) -> list[Decision]:
         """Return the decisions of a bucket, the one that decides first; of equal sizes, the
@@ -123,7 +123,7 @@ class Publisher:
         self._refused |= out
         write_refusals(self._script, out.values(), clear)
 
-    def _write(self, key: Key, decisions: Sequence[Decision]) -> None:
+    def _write(self, key: Key, decisions: Sequence[Decision], at: tuple[int, ...]) -> None:
         decides, refused = decisions[0], dict[int, str]()
         for decision in decisions:
             where = "" if decision is decides else f"at {decision.case.label}: "
@@ -137,11 +137,12 @@ class Publisher:
             for o in decides.outcomes
             if o.seconds is not None and o.program.index not in refused
         }
-        measured = latency.Measured(self._fingerprint, key, seconds, refused)
+        measured = latency.Measured(self._fingerprint, key, seconds, refused, at)
         latency.write(self._script, measured)
         best = measured.best()
         if decides.winner is not None and decides.winner.program.index in seconds:
-            best = TableEntry(key, decides.winner.program.index, "measured", decides.winner.seconds)
+            winner = decides.winner
+            best = TableEntry(key, winner.program.index, "measured", winner.seconds, at)
         if best is not None:
             tables.put(self._script, self._fingerprint, [best])
         else:  # what was chosen before may be what was just found wrong
@@ -382,7 +383,8 @@ def _measured(
 
     try:
         log.note(run_note(work, facts, session, wanted.seed, len(sizes)))
-        display.begin(work.label, str(device), len(work.programs), len(sizes))
+        caches = "cold caches" if wanted.cold else "warm caches"
+        display.begin(work.label, f"{device}, {caches}", len(work.programs), len(sizes))
         decisions = campaign(session, work, cases, sizes, wanted.seed, done, known)
     finally:
         log.close()
