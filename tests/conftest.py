@@ -32,6 +32,9 @@ def _nvcc() -> str | None:
     return shutil.which("nvcc") or next(iter(found), None)
 
 
+# On a busy machine any command may be late, and most tests read all that it prints.
+os.environ["TILUSBUILD_PATIENCE"] = "1e6"
+
 # As tilusbuild.remote says before it imports grpc: some tests import it first, and then each
 # rendering's fork would abort in gRPC's own hooks.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

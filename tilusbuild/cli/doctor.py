@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, ClassVar
 
@@ -148,6 +148,8 @@ def _needed(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
 
 
 def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:
+    from tilusbuild.manifest.settings import unknown_variables
+
     for finding in findings:
         print(f"{finding.status:<7}  {finding.component}: {finding.detail}")
         if finding.status != "ok":
@@ -160,7 +162,7 @@ def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> N
     print()
     for name, value, source in _settings(chosen):
         print(f"{name} = {'set by each verb' if value is None else value}  ({source})")
-    for message in _unknown_variables(os.environ):
+    for message in unknown_variables(os.environ):
         print(f"warning  {message}")
 
 
@@ -187,27 +189,18 @@ def _settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
         yield (name, value, variable) if value else (name, default, "default")
 
 
-def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each variable that has our prefix and that nothing reads."""
-    from tilusbuild.errors import did_you_mean
-    from tilusbuild.manifest.settings import VARIABLES
-
-    for name in sorted(environment):
-        if name.startswith("TILUSBUILD_") and name not in VARIABLES:
-            hint = did_you_mean(name, VARIABLES)
-            yield f"{name} is not a variable of tilusbuild: {hint}"
-
-
 def _print_json(
     findings: Sequence[Finding],
     chosen: Settings,
     missing: Sequence[str],
 ) -> None:
+    from tilusbuild.manifest.settings import unknown_variables
+
     for each in findings:
         emit(FindingLine(each))
     for setting in _settings(chosen):
         emit(SettingLine(*setting))
-    for message in _unknown_variables(os.environ):
+    for message in unknown_variables(os.environ):
         emit(ProblemLine(message, kind="warning"))
     emit(DoctorSummary(tuple(missing)))
 

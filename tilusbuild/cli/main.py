@@ -21,8 +21,10 @@ _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from typing import TextIO
 
+    from tilusbuild.cli.parser import ParsedCommand
     from tilusbuild.errors import TilusbuildError
 
 
@@ -140,10 +142,15 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
         try:
             # The key of a no-op record covers the directory that the command was started in, not
             # -C's.
-            command = parse(words, record=record.key(words, os.environ), started=started)
+            unknown = _unknown_variables()
+            key = record.key([*words, *unknown], os.environ)
+            command = parse(words, record=key, started=started)
             verb, json, color = command.verb, command.arguments.json, command.arguments.color
             _enter(command.arguments.directory)
-            return verb, command.run()
+            if unknown:
+                _warn(unknown, command)
+            with _working(command, started):
+                return verb, command.run()
         except TilusbuildError as error:
             _report(error, json, color)
             if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -151,6 +158,38 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
 
                 annotate(error, sys.stderr, os.environ)
             return verb, error.exit_status
+
+
+def _unknown_variables() -> list[str]:
+    """Return a message for each variable that has our prefix and that nothing reads. A build that
+    has one is not answered from its record: the message would be missing."""
+    if not any(name.startswith("TILUSBUILD_") for name in os.environ):
+        return []
+    from tilusbuild.manifest.settings import unknown_variables
+
+    return list(unknown_variables(os.environ))
+
+
+def _warn(messages: Sequence[str], command: ParsedCommand) -> None:
+    if command.verb != "doctor" and not command.arguments.quiet:  # it has them in its report
+        for message in messages:
+            _say(f"warning: {message}\n")
+
+
+def _working(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
+    """Return the block in which a command that has printed nothing yet says that it works."""
+    from contextlib import nullcontext
+
+    from tilusbuild.report.choose import can_redraw
+    from tilusbuild.report.terminal import PATIENCE, working
+
+    given = command.arguments
+    if given.quiet or given.json or given.progress == "none":
+        return nullcontext()
+    patience = float(os.environ.get("TILUSBUILD_PATIENCE") or PATIENCE)
+    since = (time.monotonic_ns() - started) / 1e9
+    redraws = given.progress == "auto" and can_redraw(sys.stderr, os.environ)
+    return working(f"tilusbuild {command.verb}: working …", patience - since, redraws=redraws)
 
 
 def _report(error: TilusbuildError, json: bool, color: str) -> None:

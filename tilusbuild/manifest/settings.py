@@ -8,7 +8,7 @@ and for messages. Imports nothing heavy, because what needs no model imports thi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar, get_args
 
 from msgspec import Struct
@@ -190,9 +190,19 @@ VARIABLES = frozenset(
         # Passed to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
         SAFE_DIRECTORIES,
+        *("TILUSBUILD_DEBUG", "TILUSBUILD_PATIENCE", "TILUSBUILD_REQUIRE_SIGNED"),
     ]
 )
 """Every environment variable that means something."""
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message for each variable that has our prefix and that nothing reads; our tests have
+    some of their own."""
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in VARIABLES and name[11:16] != "TEST_":
+            hint = did_you_mean(name, VARIABLES)
+            yield f"{name} is not a variable of tilusbuild" + (f": {hint}" if hint else "")
 
 
 def _first(name: str, sources: Sources) -> Setting[str | float] | None:

@@ -18,8 +18,9 @@ import io
 import re
 import select
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import TextIOBase
 from typing import Any, TextIO, cast
 
@@ -65,6 +66,9 @@ _OPEN = re.compile(r"(?:^[^\S\n]*:?|##?)\Z", re.MULTILINE)
 class TerminalStream(TextIOBase):
     """A text stream whose `write` shows every character, and gives no commands."""
 
+    before_write: Callable[[], None] | None = None
+    """Called before something is written: `working` takes its line away."""
+
     def __init__(self, stream: TextIO | None, *, github: bool = False) -> None:
         self._stream = stream
         self._github = github
@@ -83,6 +87,8 @@ class TerminalStream(TextIOBase):
         """Write a text as it is."""
         if self._stream is None:
             return len(text)
+        if self.before_write is not None:
+            self.before_write()
         try:
             return self._stream.write(text)
         except UnicodeEncodeError:
@@ -186,3 +192,48 @@ def shown(environment: Mapping[str, str]) -> Iterator[None]:
         for stream in within:
             if stream is not None:
                 stream.flush()
+
+
+# Before there is anything to show.
+
+
+PATIENCE = 0.4
+"""Seconds without output; a person waits half a second before asking whether anything happens."""
+
+
+@contextmanager
+def working(what: str, patience: float, *, redraws: bool) -> Iterator[None]:
+    """Within the block, say `what` on stderr when nothing was written for so many seconds: a line,
+    or with `redraws` one that the first output takes away."""
+    guard, err, state = threading.RLock(), sys.stderr, ""
+    streams = [each for each in (sys.stdout, err) if isinstance(each, TerminalStream)]
+
+    def change(new: str, text: str) -> None:
+        nonlocal state
+        state = new
+        if isinstance(err, TerminalStream) and err._stream is not None:
+            with suppress(OSError, ValueError, UnicodeError):
+                err._stream.write(text)
+                err._stream.flush()
+
+    def say() -> None:
+        with guard:
+            if not state:
+                change("shown", what if redraws else f"{what}\n")
+
+    def written() -> None:
+        with guard:
+            for stream in streams:
+                stream.before_write = None
+            change("over", "\r\x1b[2K" if redraws and state == "shown" else "")
+
+    for stream in streams:
+        stream.before_write = written
+    timer = threading.Timer(patience, say)
+    timer.daemon = True
+    (timer.start if patience > 0 else say)()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        written()
