@@ -13,8 +13,8 @@ import pytest
 from support.command_line import run
 from support.paths import ROOT
 from support.scale import TEMPLATE, manifest
-from tilusbuild.cli.arguments import variables
 from tilusbuild.cli.parser import VERBS, actions_of, parse, verbs
+from tilusbuild.manifest.settings import VARIABLES
 from tilusbuild.report import terminal
 from tilusbuild.report.choose import can_redraw
 
@@ -38,15 +38,38 @@ def test_a_verb_is_a_file_and_an_entry(monkeypatch, capsys) -> None:
     assert json.loads(line) == {"event": "hello", "who": "world"}
 
 
+SHARED = "`tilusbuild help options` shows the options of every verb."
+
+
 @pytest.mark.parametrize("verb", verbs())
-def test_help_names_statuses_variables_and_an_example(verb: str, tmp_path: Path) -> None:
+def test_help_is_about_the_verb(verb: str, tmp_path: Path) -> None:
     text = run(tmp_path, "help", verb).out
     assert text == run(tmp_path, verb, "--help").out
-    assert "exit status:" in text
+    assert text.endswith(f"\n\n{SHARED}\n")
     assert f"example:\n  tilusbuild {verb}" in text
-    for action in actions_of(verb).values():
-        for name in variables(action.arguments):
-            assert name in text
+    helps = [text]
+    helps += [run(tmp_path, verb, name, "--help").out for name in actions_of(verb) if name]
+    for each in helps:
+        assert SHARED in each
+        assert "positional" not in each
+        for shared in (
+            "--color",
+            "--progress",
+            "-C DIR",
+            "--verbose",
+            "exit status",
+            "TILUSBUILD_",
+        ):
+            assert shared not in each, each
+
+
+def test_help_options_has_what_verbs_share(tmp_path: Path) -> None:
+    text = run(tmp_path, "help", "options").out
+    assert "exit status:" in text
+    for option in ("-C DIR", "--cache-dir", "--color", "--progress", "--json", "-q", "-v"):
+        assert f"\n  {option}" in text
+    for name in VARIABLES:
+        assert f"\n  {name}\n" in text
 
 
 def test_the_version_has_a_short_flag_and_help_lists_groups(tmp_path: Path) -> None:

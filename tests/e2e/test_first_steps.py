@@ -40,7 +40,7 @@ def test_run_checks_the_numbers(new_project: NewProject):
         ({"n": 777}, 0.0, None),
     ]
     assert right.summary == {"event": "summary", "calls": 2, "wrong": 0}
-    assert all(15 < call["calls"] <= 10_000 for call in calls), "single calls are timed, for 0.2 s"
+    assert [call["calls"] for call in calls] == [15, 15], "samples, as in a tuning"
 
     project.edit("ref.py", "np.float32(a) * x", "np.float32(a) * x + 1")
     wrong = project.run("run", "scale", status=1)

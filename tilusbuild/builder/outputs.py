@@ -16,6 +16,7 @@ from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.library import SOURCES, LinkScript
 from tilusbuild.plan.planner import Plan
+from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status
@@ -74,7 +75,7 @@ def _overwrites(project: Project, plan: Plan, output: _Output, place: Place) -> 
         return None
     reader = reader.removesuffix(SOURCES)
     message = f'"{reader}" reads this file, which library "{library}" would write after that'
-    one, other = (f"tilusbuild build {each}" for each in (library, reader))
+    one, other = (command("build", each) for each in (library, reader))
     return Diagnostic(
         message, place, _OWN if reader == library else f"build it first: {one}; {other}"
     )

@@ -306,8 +306,8 @@ class CompilingArgs(SelectionArgs, frozen=True, kw_only=True):
         *("-k", "--keep-going"),
         type=int,
         metavar="N",
-        help="stop after N programs fail to build; 0 never stops. Without it, an instance whose"
-        " first schedules all fail alike is left there; with 0 the rest is compiled, too",
+        help="go on until N programs have failed to build; 0: build all that can be built."
+        " Without it, a build goes on too, but leaves an instance whose first schedules fail alike",
     )
 
 
@@ -350,14 +350,17 @@ def declare(parser: argparse.ArgumentParser, kind: type[Common]) -> None:
         spec.add(into, name)
 
 
-def declare_common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
-    """Add the options of every verb.
+def declare_common(
+    parser: argparse.ArgumentParser, *, defaults: bool, listed: bool = False
+) -> None:
+    """Add the options of every verb, `listed` in its help or not.
 
     The parser below the top one has no defaults for them: they would undo what was given before
     the verb's name.
     """
-    group = parser.add_argument_group("every verb")
+    group = parser.add_argument_group("options of every verb")
     override = {} if defaults else {"default": argparse.SUPPRESS}
+    override |= {} if listed else {"help": argparse.SUPPRESS}
     for name, spec in specs_of(Common).items():
         if spec is not None:
             spec.add(group, name, **override)
@@ -376,15 +379,6 @@ def fill(
             value = _from_environment(value, environment.get(spec.variable, ""))
         values[name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
-
-
-def variables(kind: type[Common]) -> list[str]:
-    """Return the environment variables that say what is not given."""
-    return [
-        spec.variable or "TILUSBUILD_" + str(spec.setting).upper().replace("-", "_")
-        for spec in specs_of(kind).values()
-        if spec is not None and (spec.variable or spec.setting)
-    ]
 
 
 def _from_environment(missing: object, word: str) -> object:

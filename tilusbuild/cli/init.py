@@ -8,6 +8,7 @@ from typing import ClassVar
 from tilusbuild.cli.arguments import Common, Verb, optional
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.regular import read_bytes
 
 
@@ -38,6 +39,7 @@ def run(arguments: InitArgs) -> int:
         os.path.relpath(os.path.join(where, name), starter)
         for where, _, names in os.walk(starter)
         for name in names
+        if not where.endswith("__pycache__")  # whoever imported a file of it left one
     )
     targets = {name: os.path.join(directory, _target(name)) for name in files}
     if taken := [t for t in targets.values() if os.path.lexists(t) and not t.endswith("ignore")]:
@@ -57,10 +59,11 @@ def run(arguments: InitArgs) -> int:
     if arguments.json or arguments.quiet:
         return 0
     where = os.path.relpath(directory)
-    inside = "" if where == "." else f" -C {where}"
+    where = f"./{where}" if where.startswith("-") else where
+    inside = () if where == "." else ("-C", where)
     print(f"created {os.path.relpath(os.path.join(directory, 'tilus.toml'))}; next:")
-    print(f"  tilusbuild build --target cpu{inside}")
-    print(f"  tilusbuild run axpby --target cpu{inside}")
+    for words in (("build",), ("run", "axpby")):
+        print(f"  {command(*words, '--target', 'cpu', *inside)}")
     return 0
 
 

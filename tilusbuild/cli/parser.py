@@ -16,20 +16,20 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill, variables
+from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.rooms import brought
 
 # fmt: off
 VERBS: dict[str, tuple[str, str, str]] = {
     "init": ("create a project that builds and runs, to start from",
-             "begin", "init my-kernels"),
+             "start", "init my-kernels"),
     "doctor": ("show which tools were found, and which are missing",
-               "begin", "doctor"),
+               "start", "doctor"),
     "schema": ("print the JSON schema of tilus.toml",
-               "begin", "schema"),
+               "start", "schema"),
     "completions": ("print what makes a shell complete verbs, options and scripts",
-                    "begin", "completions bash"),
+                    "start", "completions bash"),
     "build": ("build what is out of date, and publish the scripts",
               "build", "build 'gemm[dtype=f16]' -t sm_90a -j 8"),
     "watch": ("build again on every change",
@@ -47,23 +47,23 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "compdb": ("write compile_commands.json for clangd and other editors",
                "build", "compdb -o compile_commands.json"),
     "run": ("run a kernel on generated inputs, check and time it",
-            "measure and choose", "run gemm/12 --size m=4096,n=4096,k=4096"),
+            "run and tune", "run gemm/12 --size m=4096,n=4096,k=4096"),
     "tune": ("measure a script's programs and write its dispatch table",
-             "measure and choose", "tune gemm --grid m=1,16,4096 --budget 10m"),
+             "run and tune", "tune gemm --grid m=1,16,4096 --budget 10m"),
     "dispatch": ("show and check the tables that choose programs",
-                 "measure and choose", "dispatch coverage gemm"),
+                 "run and tune", "dispatch coverage gemm"),
     "package": ("package what was built, for other machines",
-                "ship", "package --format wheel -o dist"),
+                "package and install", "package --format wheel -o dist"),
     "verify": ("verify a package or a cache, also by compiling it again",
-               "ship", "verify dist/kernels-1.0.tar.zst --key release.pem"),
+               "package and install", "verify dist/kernels-1.0.tar.zst --key release.pem"),
     "preflight": ("check whether a package would run on a given machine",
-                  "ship", "preflight dist/kernels-1.0.tar.zst --device sm_90"),
+                  "package and install", "preflight dist/kernels-1.0.tar.zst --device sm_90"),
     "install": ("install a package into the cache, or uninstall one",
-                "ship", "install dist/kernels-1.0.tar.zst"),
+                "package and install", "install dist/kernels-1.0.tar.zst"),
     "diff": ("show what changed between two packages or caches",
-             "ship", "diff old.tar.zst new.tar.zst"),
+             "package and install", "diff old.tar.zst new.tar.zst"),
     "cache": ("inspect and maintain the cache",
-              "look after", "cache show gemm/12 --sass"),
+              "maintain", "cache show gemm/12 --sass"),
 }
 # fmt: on
 """The verbs of the core: summary, group of `--help`, example. A room's have its module, too."""
@@ -113,6 +113,10 @@ class ParsedCommand(Struct, frozen=True):
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with our form of an error and a suggestion for a mistyped option."""
+
+    def __init__(self, *given: Any, **how: Any) -> None:
+        super().__init__(*given, **how)
+        self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's; what a verb's own parser does not know is refused there and not by the
@@ -183,9 +187,11 @@ def _parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    declare_common(parser, defaults=True)
+    declare_common(parser, defaults=True, listed=listed)
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
-    below = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    below = parser.add_subparsers(
+        dest="verb", metavar="VERB", parser_class=_Parser, help="one of those below"
+    )
     said = VERBS if known and known.keys() <= VERBS.keys() else verbs()
     for name in known or said:
         summary, actions = said[name][0], known.get(name)
@@ -193,14 +199,14 @@ def _parser(
         child = below.add_parser(
             name,
             description=_sentence(summary) if actions else None,
-            epilog=_epilog(name, actions) if actions else None,
+            epilog=_epilog(name) if actions else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             **shown,
         )
         if actions:
-            declare_common(child, defaults=False)
-            _configure(child, actions)
+            declare_common(child, defaults=False, listed=listed)
+            _configure(child, actions, listed)
     return parser
 
 
@@ -212,34 +218,58 @@ def _listing() -> str:
     for title in dict.fromkeys(group for _, group, *_ in every.values()):
         rows = (f"  {name:<{width}}{verb[0]}" for name, verb in every.items() if verb[1] == title)
         lines += [f"{title}:", *rows, ""]
-    return "\n".join([*lines, "`tilusbuild help VERB` shows the options of a verb."])
+    shown = "`tilusbuild help VERB` shows the options of a verb,"
+    return "\n".join([*lines, f"{shown} `tilusbuild help options` those of all."])
 
 
-def _epilog(verb: str, actions: Mapping[str, Verb[Any]]) -> str:
+_SHARED = "`tilusbuild help options` shows the options of every verb."
+
+
+def _epilog(verb: str) -> str:
     """Return what `--help` of a verb ends with."""
-    found = sorted({name for action in actions.values() for name in variables(action.arguments)})
-    return "\n".join(
-        [
-            "exit status:",
-            *(f"  {status:<4}{text}" for status, text in _STATUSES),
-            *(["", "variables:", *(f"  {name}" for name in found)] if found else []),
-            "",
-            "example:",
-            f"  tilusbuild {(VERBS.get(verb) or brought('verb')[verb])[2]}",
-        ]
+    example = (VERBS.get(verb) or brought("verb")[verb])[2]
+    return f"example:\n  tilusbuild {example}\n\n{_SHARED}"
+
+
+def _options_help() -> str:
+    """Return what `help options` prints: what every verb shares."""
+    from tilusbuild.manifest.settings import VARIABLES
+
+    ends = [
+        "exit status:",
+        *(f"  {status:<4}{text}" for status, text in _STATUSES),
+        "",
+        "environment variables, of verbs that have such an option and of all:",
+        *(f"  {name}" for name in sorted(VARIABLES)),
+    ]
+    parser = argparse.ArgumentParser(
+        prog="tilusbuild VERB",
+        usage="tilusbuild VERB [OPTION ...]",
+        description="These options may stand before a verb or after it.",
+        epilog="\n".join(ends),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
+    declare_common(parser, defaults=True, listed=True)
+    return parser.format_help()
 
 
-def _configure(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
+def _configure(
+    parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]], listed: bool
+) -> None:
     if "" in actions:
         declare(parser, actions[""].arguments)
         return
     below = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, action in actions.items():
         child = below.add_parser(
-            name, help=action.help, description=_sentence(action.help), allow_abbrev=False
+            name,
+            help=action.help,
+            description=_sentence(action.help),
+            epilog=_SHARED,
+            allow_abbrev=False,
         )
-        declare_common(child, defaults=False)
+        declare_common(child, defaults=False, listed=listed)
         declare(child, action.arguments)
 
 
@@ -268,6 +298,9 @@ def parse(words: Sequence[str], **given: object) -> ParsedCommand:
     if _verb(words) == "help":
         # `help`, `help VERB` and `help VERB ACTION`.
         words = [*(word for word in words if word != "help"), "--help"]
+        if _verb(words) == "options":
+            sys.stdout.write(_options_help())
+            sys.exit(0)
     verb = _verb(words)
     if verb is not None and verb not in VERBS and verb not in brought("verb"):
         hint = _ELSEWHERE.get(verb) or did_you_mean(verb, verbs())

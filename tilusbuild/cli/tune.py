@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from tilusbuild.tune.bench.work import Work
     from tilusbuild.tune.tune import TuneRequest
 
-_MEASURING = "what to measure"
-_ELSEWHERE = "elsewhere"
+_MEASURING = "measuring"
+_ELSEWHERE = "measuring on another machine"
 
 
 class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
@@ -139,6 +139,7 @@ def run(arguments: TuneArgs) -> int:
 def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import named, script_of
+    from tilusbuild.runtime.naming import command
     from tilusbuild.tune.bench.session import Budget
     from tilusbuild.tune.tune import TuneRequest
 
@@ -150,7 +151,7 @@ def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
     if name.program is not None:
         raise input_error(
             f'"{name}" is one program: `tune` compares the programs of an instance',
-            hint=f"`tilusbuild run {name}` checks and times one",
+            hint=f"`{command('run', name)}` checks and times one",
         )
     return TuneRequest(
         script=script_of(project.manifest, name),

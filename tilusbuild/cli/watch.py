@@ -31,6 +31,7 @@ def run(arguments: WatchArgs) -> int:
     from tilusbuild.manifest import find
     from tilusbuild.plan.model import chosen_pairs
     from tilusbuild.report.choose import can_redraw
+    from tilusbuild.runtime import naming
     from tilusbuild.watch.screen import Screen
     from tilusbuild.watch.session import Session
     from tilusbuild.watch.wait_for_manifest import wait_for_manifest
@@ -44,7 +45,7 @@ def run(arguments: WatchArgs) -> int:
         if single := next((name for name in selection.names if name.program is not None), None):
             raise input_error(
                 f'"{single}" is one program: `watch` builds scripts and instances',
-                hint=f"`tilusbuild watch {single.script}`",
+                hint=f"`{naming.command('watch', single.script)}`",
             )
         return project
 

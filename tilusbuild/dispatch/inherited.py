@@ -18,6 +18,7 @@ from tilusbuild.cache import layout
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.latency import Measured, below
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.script import Script, read_script, script_of
 from tilusbuild.runtime.sealed import unseal
 from tilusbuild.runtime.table_file import Refusal, by_number, measured_keys
@@ -208,7 +209,7 @@ class _Heir:
             parts.append(f"{moved} go to the best of those measured that are left")
         if lost := [self._at(key) for key, new in rows if new is None]:
             more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-            hint = f"`tilusbuild tune {self._script.name}`"
+            hint = f"`{command('tune', self._script.name)}`"
             parts.append(f"to be tuned again: {', '.join(lost[:_NAMED])}{more} ({hint})")
         return f"{self._script.label}: {'; '.join(parts)}"
 

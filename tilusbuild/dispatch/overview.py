@@ -22,7 +22,7 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import programs_there
-from tilusbuild.runtime.naming import Name, snake_case
+from tilusbuild.runtime.naming import Name, command, snake_case
 from tilusbuild.runtime.places import SearchPlace
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
@@ -146,4 +146,4 @@ def overviews(
         device = devices.cpu() if read.kind == "cpu" else devices.first_gpu()
         yield DispatchOverview(read, found_file.tables, found_file.refused, trouble, sizes, device)
     if not found:
-        raise input_error(f"{name} is not built", hint=f"`tilusbuild build {name}` builds it")
+        raise input_error(f"{name} is not built", hint=f"`{command('build', name)}` builds it")

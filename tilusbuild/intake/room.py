@@ -4,7 +4,7 @@ BRINGS = {
     "verb": {
         "import": (
             "write a manifest for a project that another system builds",
-            "begin",
+            "start",
             "import build/compile_commands.json",
             "tilusbuild.intake.verb",
         ),

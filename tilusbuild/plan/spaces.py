@@ -31,7 +31,7 @@ from tilusbuild.plan.model import (
     target_constants,
     targets_of,
 )
-from tilusbuild.runtime.naming import instance_name
+from tilusbuild.runtime.naming import command, instance_name
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.space import (
     SAMPLE_BUDGET,
@@ -319,7 +319,7 @@ def unmet_rules(
                 f" {values}",
                 manifest.place("script", script, "dispatch", "table", number),
                 "give values that one schedule has, or relax what excludes it:"
-                f" `tilusbuild plan {script} --space` shows what each rule of the space removes",
+                f" `{command('plan', script, '--space')}` shows what each rule removes",
             )
 
 

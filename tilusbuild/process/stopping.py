@@ -82,7 +82,7 @@ def _raise_again(alarm: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _unprinted() -> Iterator[None]:
-    """Within the block nobody prints a stop: neither the interpreter that cannot raise it further
+    """Within the block a stop is not printed: neither the interpreter that cannot raise it further
     nor C code that has its own way to say so (`PyErr_Print`)."""
     unraisable, uncaught = sys.unraisablehook, sys.excepthook
 

@@ -169,6 +169,13 @@ def typed(name: str) -> str:
     return shlex.quote(name) if "[" in name else name
 
 
+def command(*words: object) -> str:
+    """Return a command of tilusbuild as it is typed: a shell gives each word back whole."""
+    import shlex
+
+    return shlex.join(["tilusbuild", *map(str, words)])
+
+
 def listed(lines: Iterable[str]) -> str:
     """Return different lines of a hint, the first dozen."""
     lines = list(dict.fromkeys(lines))
