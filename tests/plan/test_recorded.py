@@ -126,6 +126,27 @@ def test_what_a_build_wrote_is_read_back(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_two_recipes_of_one_name_are_the_same_bytes(seed: int) -> None:
+    """What an option of the manifest, or another program of the build, says without an effect on
+    this one is in none of its files."""
+    chosen, same = random.Random(seed), 0
+    for _ in range(ROUNDS // 4):
+        recipe, headers = a_recipe(chosen)
+        other, _ = a_recipe(chosen)
+        fields = ("flags", "defines", "std", "host_march", "cudart", "assembled", "part")
+        for name in fields:
+            try:
+                changed = texts(replace(recipe, **{name: getattr(other, name)}), headers)
+            except ValueError:
+                continue
+            written = texts(recipe, headers)
+            if changed[:2] == written[:2] and recipe.part.language == other.part.language:
+                same += getattr(recipe, name) != getattr(other, name)
+                assert changed == written, name
+    assert same
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_no_word_of_a_stranger_becomes_one_of_a_command(seed: int) -> None:
     """Wherever a word is put into the commands, it is refused."""
     chosen = random.Random(seed)

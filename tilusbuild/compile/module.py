@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import (
@@ -104,8 +105,23 @@ class Given(Struct, omit_defaults=True, forbid_unknown_fields=True):
 GIVEN = "# given: "
 
 
+_UNUSED = {
+    **{"flags": (), "defines": (), "std": "c++17", "host_march": None, "cudart": "static"},
+    "assembled": False,
+}
+"""Fields that some pipelines, or sources, have no use for, and what each is then."""
+
+
 def _given(recipe: Recipe) -> str:
-    """Return the recipe's `Given` as a comment, in ASCII."""
+    """Return the recipe's `Given` as a comment, in ASCII. What changes no command is left out: a
+    program has the same bytes in whichever build it is made."""
+    words = _said(recipe)
+    for name, unused in _UNUSED.items():
+        without = replace(recipe, **{name: unused})
+        recipe = without if _said(without) == words else recipe
+    for name in ("rdc", "seeded"):
+        without = replace(recipe, part=replace(recipe.part, **{name: False}))
+        recipe = without if _said(without) == words else recipe
     given: dict[str, Any] = {
         "compiler": recipe.pipeline.compiler,
         "roots": recipe.includes.roots,
@@ -113,6 +129,11 @@ def _given(recipe: Recipe) -> str:
     }
     same = {n: getattr(recipe, n) for n in Given.__struct_fields__ if n not in given}
     return f"{GIVEN}{json.dumps(to_builtins(Given(**given, **same)))}\n"
+
+
+def _said(recipe: Recipe) -> tuple[object, ...]:
+    """Return what a hash has of `Given`."""
+    return (*recipe.pipeline.options(recipe), *steps(recipe))
 
 
 def command_lines(recipe: Recipe) -> list[str]:
