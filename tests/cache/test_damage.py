@@ -34,8 +34,10 @@ def full(cache: Tree, sample: Sample):
     program = sample.program("a", include=include)
     record = sample.record(["a"])
     script = publish_script(cache, record)
+    Path(script, "script.json").write_bytes(seal({"hash": record.hash}))
     record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     return {
+        "facts": Path(script, "script.json"),
         "meta": Path(program.path, "meta.json"),
         "program": Path(program.path, "program.txt"),
         "options": Path(program.path, "options.txt"),
@@ -67,7 +69,7 @@ def variants(content: bytes) -> Iterator[bytes]:
 
 
 PROGRAM = ["meta", "program", "options", "source", "library"]
-STATE = [*PROGRAM, "script", "manifest", "header", "index", "tag", "ignore"]
+STATE = [*PROGRAM, "script", "facts", "manifest", "header", "index", "tag", "ignore"]
 
 
 @pytest.mark.parametrize("which", STATE)

@@ -24,7 +24,7 @@ from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import stamp_of
 from tilusbuild.status import Status
@@ -170,6 +170,12 @@ def _scripts(tree: Tree) -> Iterator[CacheProblem]:
 
 def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:
     programs = read_script(path, digest).programs
+    facts = f"{entry}/{layout.SCRIPT_JSON}"
+    try:
+        unseal(_read(tree.path(facts)) or b"")
+    except CorruptFileError as error:
+        if os.path.lexists(tree.path(facts)):
+            yield CacheProblem(facts, str(error), REBUILD, facts)
     for part in (layout.PROGRAMS, layout.FAILED):
         if os.path.islink(os.path.join(path, part)):
             yield CacheProblem(f"{entry}/{part}", "is a link", REBUILD, f"{entry}/{part}")
