@@ -194,6 +194,13 @@ def test_repair_removes_what_is_damaged_and_nothing_else(cache: Tree, sample: Sa
     assert lookup(cache, kept.hash) == kept
 
 
+def test_repair_takes_links_along_to_what_is_damaged_and_of_its_size(cache: Tree, full):
+    full["options"].write_bytes(full["options"].read_bytes().swapcase())
+    removed = repair_cache(cache, verify_cache(cache))
+    assert [name.split("/")[0] for name in removed] == ["programs", "scripts"]
+    assert verify_cache(cache) == []
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),

@@ -84,7 +84,12 @@ def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     with exclusive_use(tree), wrap_oserror(tree.root):
         for name in names:
             tree.remove_entry(tree.path(name))
-    return names
+        # What seemed whole by its sizes is gone now, and links of scripts lead nowhere.
+        found = {problem.name for problem in _scripts(tree)}
+        links = sorted(name for name in found if os.path.islink(tree.path(name)))
+        for name in links:
+            tree.remove_entry(tree.path(name))
+    return names + links
 
 
 def _top(tree: Tree) -> Iterator[CacheProblem]:
