@@ -105,8 +105,12 @@ class Given(Struct, omit_defaults=True, forbid_unknown_fields=True):
 GIVEN = "# given: "
 
 
-_UNUSED = {
-    **{"flags": (), "defines": (), "std": "c++17", "host_march": None, "cudart": "static"},
+_UNUSED: Mapping[str, object] = {
+    "flags": (),
+    "defines": (),
+    "std": "c++17",
+    "host_march": None,
+    "cudart": "static",
     "assembled": False,
 }
 """Fields that some pipelines, or sources, have no use for, and what each is then."""
