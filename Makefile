@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test faults lint bench real hostile docs site peers remote clean
+.PHONY: demo test faults lint bench real hostile walk docs site peers remote clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -40,6 +40,11 @@ real: $(VENV)/.ready
 # printed with its own seed.
 hostile: $(VENV)/.ready
 	PYTHONPATH=tests $(BIN)/python -m support.hostile --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) $(HOSTILE_ARGS)
+
+# SEED, STEPS and ONLY (numbers of steps, as a finding names them); HOST=1 compiles nothing for a GPU.
+walk: $(VENV)/.ready
+	PYTHONPATH=tests $(BIN)/python -m support.walk --seed $(or $(SEED),1) --steps $(or $(STEPS),200) \
+	  $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HOST),--host) -v
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/manifest_reference.py > docs/manifest.md.new

@@ -84,11 +84,12 @@ class Server:
         *,
         join: bool = False,
         stopped: bool = False,
+        umask: int = 0o022,
     ) -> Running:
         """Start a command. `join`: the faults of the page are for it; `stopped`: it waits for
         SIGCONT first."""
         request = self._request(words, cwd, environment)
-        how = {"join": join, "stopped": stopped, "interpreter": self.interpreters}
+        how = {"join": join, "stopped": stopped, "interpreter": self.interpreters, "umask": umask}
         self._ask(start={**request, **how})
         return Running(self._expect("started", 60), Path(request["out"]), Path(request["err"]))
 

@@ -75,6 +75,7 @@ def _take(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    os.umask(request.get("umask", 0o022))
     sys.argv = ["tilusbuild", *request["words"]]
 
 
