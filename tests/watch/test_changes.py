@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from tilusbuild.state.directories import mounts
 from tilusbuild.watch.change_detector import Debounce
 from tilusbuild.watch.dependencies import Change, Dependencies, affected, is_editor_temp_file
 from tilusbuild.watch.observer import file_system_of, gives_no_events, polling_reason, watch_roots
@@ -42,12 +43,16 @@ def test_outside_of_the_project_only_the_directory_itself() -> None:
     assert found({"/usr/bin/g++", "/x/a.h"}) == {"/p": False, "/usr/bin": False, "/x": False}
 
 
-MOUNTS = """\
-overlay / overlay rw 0 0
-server:/home /home nfs4 rw 0 0
-tmpfs /home/me/fast\\040disk tmpfs rw 0 0
-me@host: /mnt/ssh fuse.sshfs rw 0 0
+MOUNTS = [
+    *mounts(
+        """\
+22 1 0:21 / / rw - overlay overlay rw
+23 22 0:22 / /home rw - nfs4 server:/home rw
+24 23 0:23 / /home/me/fast\\040disk rw - tmpfs tmpfs rw
+25 22 0:24 / /mnt/ssh rw - fuse.sshfs me@host: rw
 """
+    )
+]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,7 @@ def test_network_file_systems_give_no_events_and_overlays_do() -> None:
         "/home/me is on nfs4, where changes give no events"
     )
     assert polling_reason(["/work"], MOUNTS) is None
-    assert polling_reason(["/work"], "") is None
+    assert polling_reason(["/work"], []) is None
 
 
 # The debounce, with a clock of numbers.

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from tilusbuild.expr import Value
 from tilusbuild.manifest.sections import Standard
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.table import toml_key, toml_text
 
 DEFAULT_ARCH = "sm_80"
 ASSUMED_ARCH = f"assumed, because nothing says what to compile for: arch {DEFAULT_ARCH}"
@@ -125,11 +125,11 @@ def _table(name: str, values: Mapping[str, object]) -> list[str]:
     written = {key: value for key, value in values.items() if value not in (None, [], {})}
     if not written:
         return []
-    return [f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in written.items()), ""]
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_text(key)
+    return [
+        f"[{name}]",
+        *(f"{toml_key(key)} = {_value(value)}" for key, value in written.items()),
+        "",
+    ]
 
 
 def _value(value: object) -> str:

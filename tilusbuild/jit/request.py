@@ -10,7 +10,6 @@ defaults; nothing else is written.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -36,6 +35,7 @@ from tilusbuild.jit.tilelang_words import (
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.pure_flags import names_march
+from tilusbuild.manifest.table import toml_key, toml_text
 from tilusbuild.plan.model import Target, targets_of
 from tilusbuild.plan.spaces import imported_space
 from tilusbuild.runtime.device import Device, can_run, code_rank, first_gpu
@@ -178,12 +178,14 @@ class Source:
         """Return a `tilus.toml` that has this script for one target. Raises `InputError`."""
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
-            f"target.{_text(target)}": declared,
-            f"script.{_text(self.name)}": {"template": TEMPLATE, **self.table},
+            f"target.{toml_key(target)}": declared,
+            f"script.{toml_key(self.name)}": {"template": TEMPLATE, **self.table},
         }
+        _check(self.table)
         lines = ["edition = 1"]
         for name, table in tables.items():
-            lines += ["", f"[{name}]", *(f"{_text(k)} = {_text(v)}" for k, v in table.items())]
+            lines += ["", f"[{name}]"]
+            lines += [f"{toml_key(str(key))} = {toml_text(of)}" for key, of in table.items()]
         return "\n".join(lines) + "\n"
 
     def project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
@@ -202,17 +204,13 @@ class Source:
         return directory
 
 
-def _text(value: object) -> str:
-    """Return a value as TOML in one line, which keeps the order of tables as writers of TOML do
-    not, and a kernel's arguments have one. Raises `InputError`."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_text(str(k))} = {_text(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_text, value)) + "]"
-    if isinstance(value, bool | int | float | str):
-        # JSON's strings, numbers and booleans are TOML's.
-        return json.dumps(value, ensure_ascii=False)
-    raise input_error(f"a Source holds numbers, words, lists and tables, not {value!r:.80}")
+def _check(value: object) -> None:
+    """Raise `InputError` for what no manifest holds."""
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            _check(each)
+    elif not isinstance(value, bool | int | float | str):
+        raise input_error(f"a Source holds numbers, words, lists and tables, not {value!r:.80}")
 
 
 def opened(wanted: Request) -> tuple[Project, str, str, Moment]:

@@ -306,7 +306,7 @@ def kind_of(value: object) -> str:
 
 
 def toml_text(value: object) -> str:
-    """Return a value as TOML spells it on one line, for messages."""
+    """Return a value as TOML spells it on one line; floats in the shortest form that reads back."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -314,7 +314,9 @@ def toml_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(toml_text(item) for item in value)}]"
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{toml_key(key)} = {toml_text(item)}" for key, item in value.items())
+        inner = ", ".join(
+            f"{toml_key(str(key))} = {toml_text(item)}" for key, item in value.items()
+        )
         return f"{{ {inner} }}" if inner else "{}"
     return str(value)
 

@@ -19,6 +19,7 @@ from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
 from tilusbuild.cache.includes import read_manifest
+from tilusbuild.manifest.table import toml_text
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
@@ -48,7 +49,7 @@ from tilusbuild.package.model import (
     numbers_of,
     purpose_of_script,
 )
-from tilusbuild.plan.identity import section_of, value_text
+from tilusbuild.plan.identity import section_of
 from tilusbuild.plan.recorded import program_files
 from tilusbuild.runtime import choose, direct
 from tilusbuild.runtime.errors import LoadError
@@ -318,7 +319,7 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     )
     if described != listed or not _no_newer(script.toolkit, target.toolkit):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
-    if {name: value_text(value) for name, value in script.params.items()} != dict(entry.params):
+    if {name: toml_text(value) for name, value in script.params.items()} != dict(entry.params):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")
     packed = set(entry.programs)
     order = dict.fromkeys(program for program in script.programs if program in packed)

@@ -25,10 +25,10 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.history import History
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
+from tilusbuild.manifest.table import toml_text
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, texts, unpacked
-from tilusbuild.plan.identity import value_text
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.text import counted
 from tilusbuild.runtime.errors import LoadError
@@ -211,7 +211,7 @@ def _rows(script: Script) -> dict[str, str]:
 
 
 def _values(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} = {value_text(value)}" for name, value in values.items())  # type: ignore[arg-type]
+    return ", ".join(f"{name} = {toml_text(value)}" for name, value in values.items())
 
 
 def _text(path: str) -> str:
@@ -256,7 +256,7 @@ def _row(cost: Cost, names: Sequence[str]) -> Row:
 
 
 def _texts(values: Mapping[str, Value]) -> tuple[str, ...]:
-    return tuple(f"{name}={value_text(value)}" for name, value in values.items())
+    return tuple(f"{name}={toml_text(value)}" for name, value in values.items())
 
 
 def _figures(cost: Cost) -> Figures:

@@ -10,24 +10,15 @@ change (docs/design-notes.md).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from tilusbuild.expr import Value
+from tilusbuild.manifest.table import toml_text
 from tilusbuild.state.files import sha256_text
 
 PROGRAM_FORMAT = "tilusbuild program 1"
 SCRIPT_FORMAT = "tilusbuild script 1"
-
-
-def value_text(value: Value) -> str:
-    """Return a value as TOML writes it; floats in the shortest form that reads back the same."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)
 
 
 def section(title: str, lines: Iterable[str]) -> str:
@@ -38,7 +29,7 @@ def section(title: str, lines: Iterable[str]) -> str:
 
 def values_section(title: str, values: Mapping[str, Value]) -> str:
     """Return a block of `name = value` lines in the order given."""
-    return section(title, (f"{name} = {value_text(value)}" for name, value in values.items()))
+    return section(title, (f"{name} = {toml_text(value)}" for name, value in values.items()))
 
 
 def program_text(
@@ -62,8 +53,8 @@ def program_text(
     """
     return "".join(
         [
-            f"{PROGRAM_FORMAT}\nscript = {value_text(script)}\n",
-            f"{entry[0]} = {value_text(entry[1])}\n",
+            f"{PROGRAM_FORMAT}\nscript = {toml_text(script)}\n",
+            f"{entry[0]} = {toml_text(entry[1])}\n",
             f"source = sha256:{sha256_text(source)}\n",
             values_section("params", params),
             values_section("schedule", schedule),
@@ -94,8 +85,8 @@ def script_text(
     """Return `script.txt`: an instance for a target, and its programs in plan order."""
     return "".join(
         [
-            f"{SCRIPT_FORMAT}\nscript = {value_text(script)}\n",
-            f"target = {value_text(target)}\narch = {value_text(arch)}\n",
+            f"{SCRIPT_FORMAT}\nscript = {toml_text(script)}\n",
+            f"target = {toml_text(target)}\narch = {toml_text(arch)}\n",
             values_section("params", params),
             section("args", signature),
             section("programs", (f"{index} {digest}" for index, digest in enumerate(programs))),

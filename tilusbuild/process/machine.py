@@ -13,10 +13,10 @@ import os
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from tilusbuild.state.directories import mounted
+
 _UNLIMITED = 1 << 60
 """Bytes: version 1 writes such a large number for no limit."""
-_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
-
 
 Group: TypeAlias = tuple[str, bool]
 """The directory of a control group of this process, or of one around it; and whether it is of
@@ -67,22 +67,22 @@ class Machine:
     def _groups(self, controller: str) -> Iterator[Group]:
         """Yield this process's group and those around it, innermost first, for a controller."""
         membership = _memberships(self._under("/proc/self/cgroup"))
-        for mounted, point, kind, options in _mounts(self._under("/proc/self/mountinfo")):
-            if kind == "cgroup2":
+        for mount in mounted(self._under("/proc/self/mountinfo")):
+            if mount.kind == "cgroup2":
                 path, unified = membership.get(""), True
-            elif kind == "cgroup" and controller in options:
+            elif mount.kind == "cgroup" and controller in mount.options:
                 path, unified = membership.get(controller), False
             else:
                 continue
             if path is None:
                 continue
             # In a container the mount may show only an inner part of the hierarchy.
-            inside = os.path.relpath(path, mounted) if path.startswith("/") else "."
+            inside = os.path.relpath(path, mount.root) if path.startswith("/") else "."
             parts = [part for part in inside.split("/") if part not in ("", ".", "..")]
             if inside.startswith(".."):
                 parts = []
             for depth in range(len(parts), -1, -1):
-                yield os.path.join(self._under(point), *parts[:depth]), unified
+                yield os.path.join(self._under(mount.point), *parts[:depth]), unified
 
 
 def usable_cores() -> int:
@@ -100,21 +100,6 @@ def _memberships(path: str) -> dict[str, str]:
             for controller in controllers.split(","):
                 found[controller] = group
     return found
-
-
-def _mounts(path: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield (root, mount point, file system, options) of each mount: proc_pid_mountinfo(5)."""
-    for line in _lines(path):
-        before, _, after = line.partition(" - ")
-        words, rest = before.split(" "), after.split(" ")
-        if len(words) >= 5 and len(rest) >= 3:
-            yield _plain(words[3]), _plain(words[4]), rest[0], rest[2].split(",")
-
-
-def _plain(text: str) -> str:
-    for escape, character in _ESCAPES.items():
-        text = text.replace(escape, character)
-    return text
 
 
 def _quota(group: Group) -> float | None:

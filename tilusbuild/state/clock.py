@@ -18,6 +18,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from tilusbuild.state.directories import mounted
+
 REMOTE_LAG = 600_000_000_000
 """Nanoseconds that the clock of a remote file system may be behind ours."""
 _FRESH = 20_000_000
@@ -109,22 +111,7 @@ def remote_devices() -> frozenset[int]:
     try:
         with open("/proc/filesystems", encoding="utf-8") as file:
             kinds = [line.rstrip("\n").split("\t") for line in file]
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            mounts = file.read()
     except OSError:
         return frozenset()
     local = _LOCAL | {kind for nodev, kind in kinds if nodev != "nodev"} - _SHARED
-    return frozenset(remote_in(mounts, local))
-
-
-def remote_in(mounts: str, local: frozenset[str] | set[str]) -> set[int]:
-    """Return the devices in the text of a mountinfo whose type is not `local`."""
-    found = set()
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) > 2 and after.split(" ")[0] not in local:
-            major, _, minor = fields[2].partition(":")
-            with suppress(ValueError):
-                found.add(os.makedev(int(major), int(minor)))
-    return found
+    return frozenset(each.device for each in mounted() if each.kind not in local)

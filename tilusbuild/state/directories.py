@@ -13,6 +13,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from tilusbuild.runtime.regular import read_bytes
 
@@ -145,18 +146,42 @@ def _mount(handle: int) -> tuple[int, int]:
     return os.fstat(handle).st_dev, int(number[1]) if number else -1
 
 
+class Mount(NamedTuple):
+    """A line of mountinfo (proc_pid_mountinfo(5)): what of which file system is where."""
+
+    device: int
+    """`st_dev`."""
+    root: str
+    point: str
+    kind: str
+    options: list[str]
+
+
+def mounts(text: str) -> Iterator[Mount]:
+    """Yield what the text of a mountinfo says; nothing of a line that is none."""
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        words, rest = before.split(" "), after.split(" ")
+        try:
+            device = os.makedev(*map(int, words[2].split(":")))
+            root, point = (_ESCAPE.sub(lambda m: chr(int(m[1], 8)), each) for each in words[3:5])
+            yield Mount(device, root, point, rest[0], rest[2].split(","))
+        except (ValueError, TypeError, IndexError):
+            continue
+
+
+def mounted(path: str = "/proc/self/mountinfo") -> list[Mount]:
+    """Return what is mounted; nothing where the system does not say."""
+    try:
+        return list(mounts(os.fsdecode(read_bytes(path))))
+    except OSError:
+        return []
+
+
 def mounts_below(root: str) -> list[str]:
-    """Return where something is mounted below `root`, relative to it, sorted; none where the system
-    does not say."""
+    """Return where something is mounted below `root`, relative to it, sorted."""
     above = os.path.realpath(root).rstrip("/") + "/"
-    found = set()
-    with suppress(OSError):
-        for line in os.fsdecode(read_bytes("/proc/self/mountinfo")).splitlines():
-            words = line.split(" ")
-            place = _ESCAPE.sub(lambda m: chr(int(m[1], 8)), words[4]) if len(words) > 4 else ""
-            if place.startswith(above):
-                found.add(place.removeprefix(above))
-    return sorted(found)
+    return sorted({m.point.removeprefix(above) for m in mounted() if m.point.startswith(above)})
 
 
 def is_directory(path: str) -> bool:

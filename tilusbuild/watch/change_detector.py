@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from tilusbuild.runtime.places import is_within
 from tilusbuild.state.clock import Moment
+from tilusbuild.state.directories import mounted
 from tilusbuild.state.stamp import Observation, observe
 from tilusbuild.watch import events
 from tilusbuild.watch.dependencies import (
@@ -221,14 +222,9 @@ class ChangeDetector:
         """Wait for events of these paths; poll those that have none."""
         if self._poll:
             return
-        try:
-            with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
-                mounts = file.read()
-        except OSError:
-            mounts = ""
         self._roots = watch_roots(paths, root, cache)
         self._watcher.follow(self._roots)
-        self.polling = polling_reason([root, *self._roots], mounts) or self._watcher.unavailable
+        self.polling = polling_reason([root, *self._roots], mounted()) or self._watcher.unavailable
 
     def close(self) -> None:
         """Stop watching: no hint comes after this."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from watchdog.events import (
@@ -34,6 +34,7 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from tilusbuild.process.base import starting_threads
 from tilusbuild.runtime.places import is_within
+from tilusbuild.state.directories import Mount
 from tilusbuild.watch.dependencies import is_editor_temp_file
 
 MAX_PLACES = 64
@@ -97,18 +98,11 @@ def _nearest(path: str, is_directory: Callable[[str], bool]) -> str:
     return path
 
 
-def file_system_of(path: str, mounts: str) -> str:
-    """Return the type of a path's file system, by the text of /proc/mounts; "" if unknown."""
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        place = fields[1].encode().decode("unicode_escape")
-        # Of two mounts on one place the later one hides the earlier.
-        if is_within(path, place) and len(place) >= len(best):
-            best, kind = place, fields[2]
-    return kind
+def file_system_of(path: str, mounts: Iterable[Mount]) -> str:
+    """Return the type of the file system that a path is on; "" if unknown."""
+    around = [each for each in mounts if is_within(path, each.point)]
+    # Of two mounts on one place the later one hides the earlier.
+    return max(reversed(around), key=lambda each: len(each.point)).kind if around else ""
 
 
 def gives_no_events(kind: str) -> bool:
@@ -116,7 +110,7 @@ def gives_no_events(kind: str) -> bool:
     return kind in _NO_EVENTS or kind.startswith("fuse")
 
 
-def polling_reason(paths: Iterable[str], mounts: str) -> str | None:
+def polling_reason(paths: Iterable[str], mounts: Sequence[Mount]) -> str | None:
     """Return why events do not do for these paths, in words; None when they do."""
     for path in paths:
         if gives_no_events(kind := file_system_of(path, mounts)):
