@@ -114,20 +114,16 @@ class TokenSource(Protocol):
 
     def try_acquire(self) -> bool:
         """Take one token if there is one now; never wait."""
-        ...
 
     def release(self) -> None:
         """Give one token back that was taken."""
-        ...
 
     def notify_when_available(self, callback: Callable[[], None], /) -> None:
         """Call `callback`, once and from any thread, when `try_acquire` may succeed. A second
         request before that changes nothing."""
-        ...
 
     def idle(self) -> None:
         """None of this build's compilers runs, and no token is held."""
-        ...
 
 
 class TokensBeside:

@@ -64,12 +64,10 @@ class Reader(Protocol):
 
     def list_bytes(self) -> bytes:
         """Return `tilus-package.json`, of at most `listing.MAX_LIST_SIZE` bytes."""
-        ...
 
     def attestations(self) -> Mapping[str, bytes]:
         """Return the attestations that exist, by their names in `names.BESIDE`. Each has at most
         `MAX_ATTESTATION_SIZE` bytes."""
-        ...
 
     def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         """Yield every file except the list and the attestations.
@@ -77,11 +75,9 @@ class Reader(Protocol):
         `layers` is the number of layers that the list makes. The files of those in `skip` may be
         left out.
         """
-        ...
 
     def close(self) -> None:
         """Close the container."""
-        ...
 
 
 # What each file of a cache is for: this decides whether it is packed.

@@ -129,11 +129,9 @@ class Runner(Protocol):
         A program without a slash is looked up along the PATH of the command's own `env`. When the
         program ends, its process group is killed; stdin is empty.
         """
-        ...
 
     def cancel(self) -> None:
         """Kill every running process group now; every `run` in progress raises `CancelledError`."""
-        ...
 
 
 _ENV = "/usr/bin/env"

@@ -80,31 +80,24 @@ class Backend(Protocol):
 
     def check(self, *, write: bool) -> str:
         """Ask what it can do, and return that in words, for people."""
-        ...
 
     def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
         """Return the records under keys; None where there is none."""
-        ...
 
     def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
         """Have blobs kept as they come, unchecked; those that are not there are left out."""
-        ...
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
         """Return those that are not there, as far as is known without sending them."""
-        ...
 
     def send(self, blobs: Mapping[Blob, bytes]) -> None:
         """Have it keep these."""
-        ...
 
     def send_result(self, key: Blob, record: bytes) -> None:
         """Have it keep a record, whose blobs are all there."""
-        ...
 
     def close(self) -> None:
         """Drop the connections. What still waits fails."""
-        ...
 
 
 _BACKENDS = {

@@ -35,15 +35,12 @@ class Executors(Protocol):
 
     def runner(self, inner: Runner, job: Job, toolchain: Toolchain, *, stays: bool) -> Runner:
         """Return what runs a job's commands on `inner`, or elsewhere; with `stays` here."""
-        ...
 
     def counts(self) -> Mapping[str, Any]:
         """Return what of `events.RemoteSummary` is about them; empty if they did nothing."""
-        ...
 
     def close(self) -> None:
         """Give everything up."""
-        ...
 
 
 class LazyRemote(Remote):

@@ -1,8 +1,7 @@
 """Tilus 0.2: `programs/<12 digits>/` and `scripts/<name>/<constants>-<8 digits>/` with links there.
 
-A program's name is the start of sha256(options.txt + program.txt), which is checked; earlier
-exports of ours had the two in the other order. Tilus considers a program whole when three files
-exist, and so loads what a killed compiler left.
+A program's name is the start of sha256(options.txt + program.txt), which is checked. Tilus
+considers a program whole when three files exist, and so loads what a killed compiler left.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from tilusbuild.interop.caches.directory import (
     StaleFile,
     matching,
 )
-from tilusbuild.plan.identity import PROGRAM_FORMAT
 from tilusbuild.state.files import sha256_text
 
 SYSTEM = "tilus"
@@ -75,8 +73,7 @@ def _program(directory: CacheDirectory, digest: str, name: str, *, failed: bool)
     reader.compiled_by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
     if reader.has("program.txt", "options.txt"):
         program = directory.text(home, "program.txt") or ""
-        ours = program + options if program.startswith(PROGRAM_FORMAT) else ""
-        if not any(sha256_text(text).startswith(digest) for text in (options + program, ours)):
+        if not sha256_text(options + program).startswith(digest):
             reader.wrong("is not named by its options.txt and program.txt")
     if not failed or directory.is_file(home, "module", "lib.so"):
         reader.read_library("module/lib.so")

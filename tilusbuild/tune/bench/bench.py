@@ -85,11 +85,9 @@ class Bench(Protocol):
     def check(self, case: Case, program: Candidate, number: int) -> Answer:
         """Call, and look at what it left. `number` counts the checks of this program: the first is
         one call, later ones are many."""
-        ...
 
     def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Time once. `expected` is about how many seconds all of it should take at most."""
-        ...
 
 
 class DeviceBench:
