@@ -119,7 +119,7 @@ def test_compilers_are_started_through_the_launcher(small: Path, opened: Opened)
         file.write(f'[toolchain]\nlauncher = ["{prefix}"]\n')
     with opened(small) as project:
         result = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
-        assert project.toolchain(cuda=False).cxx.path in (small / "journal").read_text()
+        assert project.toolchain(cuda=False).host.cxx.path in (small / "journal").read_text()
     assert result.summary.compiled == 2
 
 

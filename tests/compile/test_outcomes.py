@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -161,9 +160,9 @@ def test_a_launcher_that_does_not_link_is_made_again(compile_in, tmp_path, conte
     toolchain, directory = make_toolchain(), str(tmp_path / "launchers")
     gcc = tmp_path / "gcc"
     broken = f'if [ -e {gcc}.broken ]; then printf "{content}" >launcher.o; exit; fi'
-    gcc.write_text(f'#!/bin/sh\n{broken}\nexec {toolchain.cc.path} "$@"\n')
+    gcc.write_text(f'#!/bin/sh\n{broken}\nexec {toolchain.host.cc.path} "$@"\n')
     gcc.chmod(0o755)
-    toolchain.cc = SimpleNamespace(path=str(gcc))
+    toolchain.host.tools[1].path = str(gcc)
     Path(f"{gcc}.broken").touch()
     kept = StepStore(directory)
     outcome = compile_in(make_recipe("cpu"), toolchain, tmp_path / "first", launchers=kept)

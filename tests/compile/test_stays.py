@@ -110,7 +110,7 @@ def test_every_pipeline_has_a_command(pipeline, changes):
     tools = make_toolchain("/cuda/bin/nvcc")
     made = make_recipe(pipeline, includes=Includes(roots=ROOTS), **changes)
     words = compile_command(made, tools, "/cache/source.cu", DIRECTORIES)
-    assert words[0] == (tools.cxx.path if pipeline == "cpu" else "/cuda/bin/nvcc")
+    assert words[0] == (tools.host.cxx.path if pipeline == "cpu" else "/cuda/bin/nvcc")
     assert words[-1] == "/cache/source.cu"
     assert "-o" not in words
     assert [word for word in words if word.startswith("/home")] == list(DIRECTORIES.values())

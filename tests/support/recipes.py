@@ -119,15 +119,12 @@ def make_toolchain(
 ) -> Any:
     """What the pipelines need of a toolchain, with this machine's host tools."""
     names = ("g++", "gcc", "as", "ld")
-    tool = {name: SimpleNamespace(path=shutil.which(name), version="-") for name in names}
+    tools = [SimpleNamespace(path=shutil.which(name), version="-") for name in names]
     toolkit = {"root": root or "/nowhere", "link_flags": flags, "cudart": None}
     cuda = SimpleNamespace(nvcc=nvcc, **toolkit) if nvcc else None
     return SimpleNamespace(
         cuda=cuda,
-        cxx=tool["g++"],
-        cc=tool["gcc"],
-        as_=tool["as"],
-        ld=tool["ld"],
+        host=SimpleNamespace(tools=tools, cxx=tools[0], cc=tools[1], ld=tools[3]),
         environment=lambda: {"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         fingerprint_cuda=("nvcc 0 test",),
         nvrtc=None,

@@ -33,8 +33,8 @@ def test_what_is_found_on_path(machine: World) -> None:
     assert toolchain.cuda.release == (13, 0)
     assert toolchain.cuda.nvcc == str(machine.root / "cuda/bin/nvcc")
     assert toolchain.cuda.link_flags == ()
-    assert toolchain.cxx.version == "12.2.0"
-    assert toolchain.ld.version == "2.40"
+    assert toolchain.host.cxx.version == "12.2.0"
+    assert toolchain.host.ld.version == "2.40"
     assert toolchain.host.libc == "2.36"
 
 
@@ -253,7 +253,7 @@ def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:
     for name in ("g++", "gcc"):
         (ccache.parent / name).symlink_to(ccache)
     machine.env["PATH"] = f"{ccache.parent}:{machine.env['PATH']}"
-    assert machine.discover().cxx.path == str(machine.root / "usr/bin/g++")
+    assert machine.discover().host.cxx.path == str(machine.root / "usr/bin/g++")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_host_compiler_by_path_is_relative_to_the_project(machine: World) -> N
     machine.host("opt/gcc")
     machine.env["PATH"] = f"{machine.root}/usr/bin"
     found = with_cxx(machine, "./opt/gcc/bin/g++")
-    assert found.cxx.path == f"{machine.root}/opt/gcc/bin/g++"
+    assert found.host.cxx.path == f"{machine.root}/opt/gcc/bin/g++"
     assert found.environment()["PATH"].startswith(f"{machine.root}/opt/gcc/bin:")
 
 

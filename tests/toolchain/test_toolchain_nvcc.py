@@ -65,7 +65,7 @@ def test_core_headers_cover_what_the_standard_libraries_include(
     headers = ("bits/stdc++.h", "unistd.h", "sys/mman.h", "sys/stat.h", "sys/socket.h", "dlfcn.h",
                "fcntl.h", "pthread.h", "semaphore.h", "netinet/in.h", "poll.h")  # fmt: skip
     (tmp_path / "all.cpp").write_text("".join(f"#include <{name}>\n" for name in headers))
-    command = (toolchain.cxx.path, "-std=c++20", "-M", "all.cpp")
+    command = (toolchain.host.cxx.path, "-std=c++20", "-M", "all.cpp")
     done = runner.run(Command(command, cwd=str(tmp_path), env=toolchain.environment()))
     assert done.ok, done.output
     directories = [

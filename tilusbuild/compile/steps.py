@@ -194,17 +194,18 @@ def _beside_ld(ld: str, name: str) -> str:
 
 def tools_of(toolchain: Toolchain) -> Tools:
     """Return the tools of a toolchain; a missing tool's placeholder stays unreplaced."""
+    named = zip(("g++", "gcc", "as", "ld"), toolchain.host.tools, strict=True)
+    host = {name: tool.path for name, tool in named}
     paths: dict[str, tuple[str, ...]] = {
-        "{cxx}": (toolchain.cxx.path,),
-        "{cc}": (toolchain.cc.path,),
-        "{as}": (toolchain.as_.path,),
-        "{ld}": (toolchain.ld.path,),
-        "{ar}": (_beside_ld(toolchain.ld.path, "ar"),),
+        "{cxx}": (host["g++"],),
+        "{cc}": (host["gcc"],),
+        "{as}": (host["as"],),
+        "{ld}": (host["ld"],),
+        "{ar}": (_beside_ld(host["ld"], "ar"),),
         "{sed}": (shutil.which("sed", path=os.defpath) or "sed",),
     }
-    host = {"g++": toolchain.cxx, "gcc": toolchain.cc, "as": toolchain.as_, "ld": toolchain.ld}
-    directories = {tool.path: name for name, tool in host.items()}
-    links = {name: host[name].path for name in ("as", "ld")}
+    directories = {path: name for name, path in host.items()}
+    links = {name: host[name] for name in ("as", "ld")}
     directories |= {f"{HERE}/{TOOLS}/{name}": name for name in links}
     cuda = toolchain.cuda
     if cuda is not None:
@@ -232,7 +233,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
         nvrtc=nvrtc,
         links=links,
         reach=toolchain.reach(),
-        ld_lists=_lists(toolchain.ld.version),
+        ld_lists=_lists(toolchain.host.ld.version),
     )
 
 

@@ -128,31 +128,13 @@ class Toolchain(Struct, frozen=True, eq=False):
         """Return the files of the machine that a compile needs."""
         return reach_of(self.host, self.cuda, self.nvrtc, sandboxed=self.sandboxed)
 
-    @property
-    def cxx(self) -> ToolFile:
-        return self.host.cxx
-
-    @property
-    def cc(self) -> ToolFile:
-        return self.host.cc
-
-    @property
-    def ld(self) -> ToolFile:
-        return self.host.ld
-
-    @property
-    def as_(self) -> ToolFile:
-        return self.host.as_
-
     def environment(self) -> dict[str, str]:
         """Return the whole environment of a compile; the caller adds TMPDIR.
 
         PATH holds the directories of the host's tools and the system's. Dates are fixed, so that
         `__DATE__` is the same in every build.
         """
-        directories = [
-            os.path.dirname(tool.path) for tool in (self.cxx, self.cc, self.as_, self.ld)
-        ]
+        directories = [os.path.dirname(tool.path) for tool in self.host.tools]
         path = os.pathsep.join(dict.fromkeys((*directories, *_SYSTEM_PATH)))
         return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
 
@@ -177,7 +159,7 @@ class Toolchain(Struct, frozen=True, eq=False):
         """Return the files of the host compiler and of nvcc."""
         host = self.host
         return (
-            *(self.cxx, self.cc, self.as_, self.ld, *host.parts),
+            *(*host.tools, *host.parts),
             *(self.cuda.tools if self.cuda else ()),
         )
 

@@ -56,6 +56,11 @@ class HostCompiler(Struct, frozen=True):
     compiler_headers: tuple[str, ...]
     system_headers: tuple[str, ...]
 
+    @property
+    def tools(self) -> tuple[ToolFile, ...]:
+        """Those that a compile starts."""
+        return (self.cxx, self.cc, self.as_, self.ld)
+
     def fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         headers = HeaderDirectories((), self.compiler_headers, self.system_headers)

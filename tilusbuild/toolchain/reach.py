@@ -76,7 +76,7 @@ def reach_of(
 
 
 def _needs_of_host(host: HostCompiler) -> Iterator[str]:
-    for tool in (host.cxx, host.cc, host.as_, host.ld, *host.parts):
+    for tool in (*host.tools, *host.parts):
         if not tool.path:
             continue
         for path in (tool.path, os.path.realpath(tool.path)):
