@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
-from tilusbuild.compile.pipelines import pipeline_for
 from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, find, settings
 from tilusbuild.manifest.memo import recalled, remember
 from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.manifest.valued_flags import has_values
+from tilusbuild.plan.instance import pipeline_of
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
@@ -68,27 +68,21 @@ class Project:
 
     @classmethod
     def open(
-        cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
+        cls,
+        start: str,
+        options: Mapping[str, str | float | None],
+        environment: Mapping[str, str],
+        *,
+        remembered: bool = False,
     ) -> Self:
-        """Return the project around the directory `start`. Raises `InputError`."""
+        """Return the project around the directory `start`; with `remembered` sooner, where its
+        manifest is: one that is opened so remembers it. Raises `InputError`."""
         path = find(start)
         seen = {path: sighting(path)}
-        project = cls._opened(_load(path), options, environment)
-        project.sightings = {**seen, **project.manifest.reading.sightings}
-        return project
-
-    @classmethod
-    def open_remembered(
-        cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
-    ) -> Self:
-        """Return the same project as `open`, sooner where its manifest is remembered; it is, by a
-        project that was opened so and keeps what it learned. Raises `InputError`."""
-        path = find(start)
-        seen = {path: sighting(path)}
-        manifest = recalled(path, environment)
+        manifest = recalled(path, environment) if remembered else None
         project = cls._opened(manifest or _load(path), options, environment)
         project.sightings = {**seen, **project.manifest.reading.sightings}
-        project._remembers = manifest is None
+        project._remembers = remembered and manifest is None
         return project
 
     @classmethod
@@ -210,7 +204,7 @@ class Project:
         pairs = list(chosen_pairs(self.manifest, selection))
         needed: dict[str, set[str]] = {}
         for script, target in pairs:
-            pipeline = _pipeline(self.manifest, script, target, self.device_compiler)
+            pipeline = pipeline_of(self.manifest, script, target, self.device_compiler)
             name = self.manifest.toolchain_of(script, target.name)
             needed.setdefault(name, set()).add(pipeline.compiler)
         toolchains = {
@@ -270,13 +264,6 @@ def _place_of_tool(manifest: Manifest, name: str, key: str) -> Place | None:
     return manifest.place("toolchain", "named", name) if name else None
 
 
-def _pipeline(
-    manifest: Manifest, script: str, target: Target, compiler: DeviceCompiler
-) -> Pipeline:
-    own = manifest.device_compiler_for(script, target.name)
-    return pipeline_for(target.kind, manifest.scripts[script].form, compiler.of(own))
-
-
 def refusals(
     manifest: Manifest, pairs: Iterable[tuple[str, Target]], toolchains: Mapping[str, Toolchain]
 ) -> list[Diagnostic]:
@@ -285,7 +272,7 @@ def refusals(
     found: list[Diagnostic] = []
     for script, target in pairs:
         toolchain = toolchains[manifest.toolchain_of(script, target.name)]
-        pipeline = _pipeline(manifest, script, target, toolchain.device_compiler)
+        pipeline = pipeline_of(manifest, script, target, toolchain.device_compiler)
         found += _tools(manifest, target, pipeline, toolchain)
         found += _runtime(manifest, script, target, toolchain)
         found += _flags(manifest, script, target.name, pipeline)

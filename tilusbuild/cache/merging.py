@@ -174,12 +174,13 @@ def _take_includes(cache: Tree, tree: Tree, taken: Merged) -> None:
                 continue
             if not os.path.isdir(cache.include_path(digest)):
                 taken.includes += 1
-            publish_include(cache, digest, _files_of(path))
+            publish_include(cache, digest, files_of(path))
         except (FileNotFoundError, NotADirectoryError):
             taken.refused.append(RefusedEntry(tree.root, name, "was removed meanwhile"))
 
 
-def _files_of(path: str) -> Mapping[str, Any]:
+def files_of(path: str) -> Mapping[str, Any]:
+    """Return a header directory's files by name: the MANIFEST's content, and where others are."""
     files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
     files[layout.MANIFEST] = layout.read_or_none(os.path.join(path, layout.MANIFEST)) or b""
     return files

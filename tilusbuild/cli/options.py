@@ -29,8 +29,8 @@ def project(arguments: Common, *, remembered: bool = False) -> Project:
     `remembered` its manifest may be one that is remembered, which starts sooner."""
     from tilusbuild.builder.project import Project
 
-    opener = Project.open_remembered if remembered else Project.open
-    opened = opener(os.getcwd(), settings_of(arguments), os.environ)
+    given = settings_of(arguments)
+    opened = Project.open(os.getcwd(), given, os.environ, remembered=remembered)
     if not getattr(arguments, "quiet", False):
         opened.counting = _counting
     return opened

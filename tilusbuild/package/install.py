@@ -20,7 +20,7 @@ from tilusbuild.cache.entries import Entry, lookup, product_of
 from tilusbuild.cache.includes import is_whole, publish_include
 from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.cache.locks import LockName
-from tilusbuild.cache.merging import install_program, install_script
+from tilusbuild.cache.merging import files_of, install_program, install_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
@@ -180,10 +180,11 @@ def _built_here(cache: Tree) -> set[tuple[str, str]]:
 
 def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
     where = f"{script.root}/"
-    listed = {p.removeprefix(where): f.sha256 for p, f in listing.files.items() if _in(p, where)}
+    ours = (p for p in listing.files if p.startswith(where) and f"/{layout.LATENCY}/" not in p)
+    listed = {path.removeprefix(where): listing.files[path].sha256 for path in ours}
     path = cache.script_path(*script.place)
     try:
-        here = [name for name in layout.files_below(path) if not _is_link(name)]
+        here = [name for name in layout.files_below(path) if not name.startswith(_LINKS)]
         return sorted(here) == sorted(listed) and all(
             sha256_file(os.path.join(path, name)) == digest for name, digest in listed.items()
         )
@@ -191,12 +192,7 @@ def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
         return False
 
 
-def _in(path: str, where: str) -> bool:
-    return path.startswith(where) and f"/{layout.LATENCY}/" not in path
-
-
-def _is_link(name: str) -> bool:
-    return name.startswith((f"{layout.PROGRAMS}/", f"{layout.FAILED}/", f"{layout.LATENCY}/"))
+_LINKS = tuple(f"{name}/" for name in (layout.PROGRAMS, layout.FAILED, layout.LATENCY))
 
 
 # Publishing.
@@ -207,7 +203,7 @@ def _publish(cache: Tree, listing: FileList, missing: set[str], directory: str) 
     for root in sorted(missing):
         kind, _, digest = root.partition("/")
         if kind == layout.INCLUDE:
-            publish_include(cache, digest, _files_of(os.path.join(directory, root)))
+            publish_include(cache, digest, files_of(os.path.join(directory, root)))
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
             path = os.path.join(directory, layout.PROGRAMS, program)
@@ -217,12 +213,6 @@ def _publish(cache: Tree, listing: FileList, missing: set[str], directory: str) 
         path = os.path.join(directory, script.root)
         if os.path.isdir(path):
             _publish_script(cache, script, path)
-
-
-def _files_of(path: str) -> dict[str, bytes | str]:
-    files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
-    files[layout.MANIFEST] = read_bytes(os.path.join(path, layout.MANIFEST))
-    return files
 
 
 def _publish_script(cache: Tree, script: ScriptEntry, path: str) -> None:

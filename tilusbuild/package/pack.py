@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -20,17 +19,15 @@ from tilusbuild.builder.project import Project
 from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package import names
 from tilusbuild.package.collect import PackageOrder, as_built, collect, current
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.formats.archive import write_archive
 from tilusbuild.package.formats.directory import write_directory
 from tilusbuild.package.formats.oci import write_oci
-from tilusbuild.package.formats.wheels import INSIDE, wheel_name, write_wheel
+from tilusbuild.package.formats.wheels import wheel_name, write_wheel
 from tilusbuild.package.read import opened
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import publish, sync_directory
 from tilusbuild.state.temporary import TemporaryDirectory
 
@@ -180,15 +177,6 @@ def is_package(path: str) -> bool:
     """Return whether this is a package, in whatever format. Links are not followed."""
     if os.path.islink(path):
         return False
-    with suppress(OSError, zipfile.BadZipFile, TilusbuildError):
-        if path.endswith(".whl"):
-            return _is_wheel(path)
-        with opened(path) as reader:
-            return bool(reader.list_bytes())
+    with suppress(OSError, TilusbuildError), opened(path) as reader:
+        return bool(reader.list_bytes())
     return False
-
-
-def _is_wheel(path: str) -> bool:
-    pattern = re.compile(rf"\w+/{INSIDE}/{re.escape(names.LIST)}")
-    with open_file(path) as file, zipfile.ZipFile(file) as archive:
-        return any(pattern.fullmatch(name) for name in archive.namelist())

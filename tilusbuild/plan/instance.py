@@ -33,7 +33,7 @@ from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import instance_name, snake_case
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space
-from tilusbuild.toolchain import DigestMemory, Toolchain
+from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -224,6 +224,14 @@ def style_of(script: ScriptSection) -> Style:
     )
 
 
+def pipeline_of(
+    manifest: Manifest, script: str, target: Target, compiler: DeviceCompiler
+) -> Pipeline:
+    """Return what compiles a script for a target."""
+    own = manifest.device_compiler_for(script, target.name)
+    return pipeline_for(target.kind, manifest.scripts[script].form, compiler.of(own))
+
+
 def instance_spec(
     manifest: Manifest,
     script: str,
@@ -235,8 +243,7 @@ def instance_spec(
 ) -> InstanceSpec:
     """Return an instance as the manifest describes it. Raises `InputError`."""
     owner = manifest.scripts[script]
-    compiler = toolchain.device_compiler.of(manifest.device_compiler_for(script, target.name))
-    pipeline = pipeline_for(target.kind, owner.form, compiler)
+    pipeline = pipeline_of(manifest, script, target, toolchain.device_compiler)
     around = target_constants(target)
     valued = Valued(manifest, script, target.name, pipeline, around)
     parameters = tuple(name for each in space.spec.parameters for name in each.names)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from tilusbuild.compile import pipeline_for
 from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import (
@@ -23,6 +22,7 @@ from tilusbuild.plan.instance import (
     PlannedInstance,
     Sources,
     instance_spec,
+    pipeline_of,
 )
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs, instances_of
@@ -155,11 +155,8 @@ class Planner(Struct):
 
     def headers(self, script: str, target: Target, template: str) -> Headers:
         """Return the headers that programs of a template can reach. Raises `InputError`."""
-        owner = self.manifest.scripts[script]
         toolchain = self.toolchain_of(script, target)
-        own = self.manifest.device_compiler_for(script, target.name)
-        compiler = toolchain.device_compiler.of(own)
-        pipeline = pipeline_for(target.kind, owner.form, compiler)
+        pipeline = pipeline_of(self.manifest, script, target, toolchain.device_compiler)
         search_path = roots_of(self.manifest, script, template), pipeline.outside(toolchain)
         if search_path not in self._headers:
             roots, outside = search_path

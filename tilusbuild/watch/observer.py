@@ -17,18 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from watchdog.events import (
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
+from watchdog import events
 from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
@@ -118,15 +107,10 @@ def polling_reason(paths: Iterable[str], mounts: Sequence[Mount]) -> str | None:
     return None
 
 
-_CHANGES: list[type[FileSystemEvent]] = [
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
+_CHANGES: list[type[events.FileSystemEvent]] = [
+    *(events.DirCreatedEvent, events.DirDeletedEvent, events.DirMovedEvent),
+    *(events.FileClosedEvent, events.FileCreatedEvent, events.FileDeletedEvent),
+    *(events.FileModifiedEvent, events.FileMovedEvent),
 ]
 """What the system is asked for. Not among them: that a file was opened or read, of which each start
 of a program on PATH would give an event; and that a directory changed, as what happens in it has an
@@ -206,11 +190,11 @@ class Observer:
             self._hint(path)
 
 
-class _Handler(FileSystemEventHandler):
+class _Handler(events.FileSystemEventHandler):
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
 
-    def on_any_event(self, event: FileSystemEvent) -> None:
+    def on_any_event(self, event: events.FileSystemEvent) -> None:
         for path in (event.src_path, getattr(event, "dest_path", "")):
             if path:
                 self._report(os.fsdecode(path))
