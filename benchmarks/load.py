@@ -153,7 +153,7 @@ def build(directory: Path) -> Path:
     entries = [
         TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
     ]
-    tables.record(script, cpu().fingerprint(script.hash), entries)
+    tables.put(script, cpu().fingerprint(script.hash), entries)
     process([*TILUSBUILD, "dispatch", "build", "tiny"], directory)
     return path
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.marks import Marks
-from tilusbuild.dispatch import tables
+from support.marks import Marks, record
 from tilusbuild.dispatch.csource import NoDispatcherError, sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
@@ -73,7 +72,7 @@ def described(path: Path, chance: random.Random) -> Script:
     for _ in range(chance.choice([0, 1, 3, 40, 300])):
         key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets.values())
         entries[key] = TableEntry(key, chance.randrange(4), chance.choice(SOURCES), None)
-    tables.record(script, cpu().fingerprint(script.hash), entries.values())
+    record(script, cpu().fingerprint(script.hash), entries.values())
     return script
 
 

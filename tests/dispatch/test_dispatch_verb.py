@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from support.marks import Marks
-from tilusbuild.dispatch import latency, tables
+from support.marks import Marks, record
+from tilusbuild.dispatch import latency
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.runtime.device import cpu
 
@@ -17,9 +17,9 @@ def measure(built: Marks) -> None:
     }.items():
         measured = Measured(here, key, seconds)
         latency.write(script, measured)
-        tables.record(script, here, [])
+        record(script, here, [])
     best = [m.best() for m in latency.read(script)]
-    tables.record(script, here, [entry for entry in best if entry])
+    record(script, here, [entry for entry in best if entry])
 
 
 def test_show(copied: Marks) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.marks import Marks
+from support.marks import Marks, record
 from support.processes import run_to_end
-from tilusbuild.dispatch import dispatcher, tables
+from tilusbuild.dispatch import dispatcher
 from tilusbuild.dispatch.csource import NoDispatcherError, sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
@@ -166,10 +166,10 @@ def test_it_decides_as_the_runtime_does_by_the_built_in_model(copied, refreshed,
 def test_a_table_of_another_device_is_not_used(copied, refreshed, tmp_path) -> None:
     script = copied.script("mark")
     there = {**cpu().fingerprint(script.hash), "device": "another cpu"}
-    tables.record(script, there, [TableEntry((128,), 3, "measured", None)])
+    record(script, there, [TableEntry((128,), 3, "measured", None)])
     library = Path(refreshed())
     assert selections(tmp_path, library, "mark", [(100,)]) == [(1, "default")]
-    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((128,), 3, "measured", None)])
+    record(script, cpu().fingerprint(script.hash), [TableEntry((128,), 3, "measured", None)])
     assert not dispatcher.is_current(script)
     refreshed()
     assert selections(tmp_path, library, "mark", [(100,)]) == [(3, "measured")]
@@ -212,7 +212,7 @@ def test_a_dispatcher_whose_bytes_were_changed(copied: Marks) -> None:
 
 def test_one_of_another_table_or_other_programs_is_left_alone(copied: Marks) -> None:
     script = copied.script("mark")
-    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
+    record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert (ran(kernel, 9), ran(kernel, 9)) == (3, 3)
     assert kernel._direct is None
@@ -227,7 +227,7 @@ def test_one_of_another_table_or_other_programs_is_left_alone(copied: Marks) -> 
 
 def test_the_nearest_key_is_reported_once(copied, refreshed, caplog) -> None:
     script = copied.script("mark")
-    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
+    record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
     refreshed()
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert ran(kernel, 10) == 3
@@ -249,7 +249,7 @@ def test_no_dispatcher_without_a_program(copied: Marks) -> None:
 def test_one_made_again_at_its_path_is_not_taken_for_the_old_one(copied, refreshed) -> None:
     script = copied.script("mark")
     assert ran(tilusbuild.load("mark", where=copied.cache), 100) == 1
-    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((96,), 3, "measured", None)])
+    record(script, cpu().fingerprint(script.hash), [TableEntry((96,), 3, "measured", None)])
     refreshed()
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert [ran(kernel, 96), ran(kernel, 96)] == [3, 3]

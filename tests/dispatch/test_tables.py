@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.marks import Marks
+from support.marks import Marks, record
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
@@ -34,7 +34,7 @@ def test_a_table_is_written_as_people_read_it(copied: Marks) -> None:
         TableEntry((1536,), 0, "measured", 1.25e-5, (1500,)),
         TableEntry((1024,), 2, "measured", None),
     ]
-    tables.record(script, HERE, entries)
+    record(script, HERE, entries)
     assert Path(script.path, "dispatch_table.txt").read_text() == (
         "arch cpu, device here, script *\n\n"
         "   n    choice  source    latency (µs)\n"
@@ -50,9 +50,9 @@ def test_a_table_is_written_as_people_read_it(copied: Marks) -> None:
 
 def test_what_one_device_measured_leaves_the_others_alone(copied: Marks) -> None:
     script = copied.script("mark")
-    tables.record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
-    tables.record(script, THERE, [TableEntry((8,), 1, "measured", 2.0)])
-    tables.record(script, HERE, [TableEntry((16,), 3, "measured", 3.0)])
+    record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
+    record(script, THERE, [TableEntry((8,), 1, "measured", 2.0)])
+    record(script, HERE, [TableEntry((16,), 3, "measured", 3.0)])
     found = {t.fingerprint["device"]: t.entries for t in read_dispatch(script).tables}
     assert found == {
         "there": (TableEntry((8,), 1, "measured", 2.0),),
@@ -64,7 +64,7 @@ def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Marks) -> N
     script = copied.script("mark")
     anywhere, any_name = {**HERE, "device": "*", "arch": "*"}, {**THERE, "device": "*"}
     for fingerprint in (anywhere, THERE, any_name, HERE):
-        tables.record(script, fingerprint, [TableEntry((8,), 0, "measured", None)])
+        record(script, fingerprint, [TableEntry((8,), 0, "measured", None)])
         tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", None)])
     found = [(t.fingerprint["device"], t.fingerprint["arch"]) for t in read_dispatch(script).tables]
     assert sorted(found[:2]) == [("here", "cpu"), ("there", "sm_90")]
@@ -89,7 +89,7 @@ def test_a_damaged_table_is_not_written_over(copied: Marks) -> None:
     path = Path(script.path, "dispatch_table.json")
     path.write_text("{")
     with pytest.raises(CorruptCacheError):
-        tables.record(script, HERE, [])
+        record(script, HERE, [])
     assert path.read_text() == "{"
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_table_in_which_nobody_has_anything_is_made_again(copied, dama
 def test_a_damaged_table_that_may_be_somebodys_work_stays(copied, kept, monkeypatch) -> None:
     script = copied.script("mark")
     path = Path(script.path, "dispatch_table.json")
-    tables.record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
+    record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
     text = path.read_bytes()[:-5].replace(b"fingerprint", b"fingerprinx")
     if kept == "refused":
         text = b'{"refused": ['

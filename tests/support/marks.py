@@ -6,12 +6,15 @@ programs 0 to 3; rules and default are in the manifest below.
 A conftest imports the fixtures that its tests use.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from support.project import Project, needs_cxx
+from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.tables import TableEntry, read_dispatch
 
 MANIFEST = """\
 edition = 1
@@ -119,3 +122,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Marks:
 def copied(built: Marks, tmp_path: Path) -> Marks:
     """The same, one's own."""
     return built.copy(tmp_path / "copy")
+
+
+def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> None:
+    """Make these the only rows of a device's table."""
+    own = [t for t in read_dispatch(script).tables if dict(t.fingerprint) == dict(fingerprint)]
+    tables.put(script, fingerprint, entries, [row.key for table in own for row in table.entries])

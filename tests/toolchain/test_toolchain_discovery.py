@@ -375,7 +375,7 @@ def test_a_host_compiler_by_name_has_its_gcc_beside_it(machine: World) -> None:
         f"{machine.root}/usr/bin/{tool}-11" for tool in ("g++", "gcc")
     ]
     assert [tool.name for tool in (host.cxx, host.cc)] == ["g++", "gcc"]
-    assert host.cxx.digest != machine.discover(needs_cuda=False).cxx.digest
+    assert host.cxx.digest != machine.discover(needs_cuda=False).host.cxx.digest
 
 
 def test_a_host_compiler_by_path_is_relative_to_the_project(machine: World) -> None:

@@ -19,7 +19,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,14 +47,6 @@ _SOMEBODYS = (b"fingerprint", b"entries", b"refused")
 """Of a file that holds more than what follows from the script: one damage does not hit them all."""
 
 
-def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> None:
-    """Make these the entries of the table with this fingerprint; other tables stay.
-
-    Raises `LoadError` when the present file is not a table, and `OSError`.
-    """
-    _change(script, fingerprint, lambda rows: {entry.key: entry for entry in entries})
-
-
 def put(
     script: Script,
     fingerprint: Mapping[str, str],
@@ -62,26 +54,16 @@ def put(
     without: Collection[tuple[int, ...]] = (),
 ) -> None:
     """Set rows in the table with this fingerprint, and take those of the keys `without` away; its
-    other rows stay, and so do other tables. Raises as `record`."""
-    new = {entry.key: entry for entry in entries}
+    other rows stay, and so do other tables.
 
-    def changed(rows: _Rows) -> _Rows:
-        return {**{key: row for key, row in rows.items() if key not in without}, **new}
-
-    _change(script, fingerprint, changed)
-
-
-_Rows = dict[tuple[int, ...], TableEntry]
-
-
-def _change(
-    script: Script, fingerprint: Mapping[str, str], change: Callable[[_Rows], _Rows]
-) -> None:
+    Raises `LoadError` when the present file is not a table, and `OSError`.
+    """
     with alone(script):
         found = read_dispatch(script)
         own = [t for t in found.tables if dict(t.fingerprint) == dict(fingerprint)]
         before = {entry.key: entry for table in own for entry in table.entries}
-        rows = change(before)
+        rows = {key: row for key, row in before.items() if key not in without}
+        rows |= {entry.key: entry for entry in entries}
         if rows != before:
             others = [t for t in found.tables if t not in own]
             ordered = sorted(rows.values(), key=lambda entry: entry.key)
@@ -92,7 +74,7 @@ def _change(
 def forget_other_keys(script: Script) -> None:
     """Remove tables that were made for other dispatch keys: an edit of those leaves a script its
     directory, and no row says anything about the new ones. Programs that were found wrong stay so.
-    Raises as `record`."""
+    Raises as `put`."""
     keys = measured_keys(script.path)
     if keys is not None and keys != script.keys:
         with alone(script):
@@ -103,7 +85,7 @@ def forget_other_keys(script: Script) -> None:
 
 def keep_current(script: Script) -> TableFile:
     """Have the text say what the JSON does, and the JSON what is chosen while nothing is measured,
-    also where that was damaged; return what it says. Raises as `record`."""
+    also where that was damaged; return what it says. Raises as `put`."""
     found = _read_or_nothing(script)
     if not _is_current(script, found):
         with alone(script):
