@@ -111,8 +111,7 @@ class Residents:
         self._expected = Counter(job.script for job in jobs)
 
     def more_to_come(self, script: str) -> bool:
-        """Return whether each compiler that runs will probably get several more of a script, when
-        one of it begins."""
+        """Return whether each compiler will probably get several more of a script."""
         self._expected[script] -= 1
         return self._expected[script] >= _SEVERAL * (len(self.running) + 1)
 

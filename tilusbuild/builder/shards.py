@@ -99,8 +99,7 @@ def jobs_of(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[ProgramJob
 
 
 def _of_a_shard(plan: Plan) -> Iterator[ProgramJob]:
-    """Yield what shards divide: a library is linked by the build after the merge, which has all of
-    its objects."""
+    """Yield what shards divide: a library is linked after the merge, which has all its objects."""
     return (job for job in jobs(plan) if not job.needs)
 
 

@@ -296,8 +296,7 @@ def script_entries(tree: Tree) -> list[tuple[str, str]]:
 
 
 def litter(tree: Tree) -> list[str]:
-    """Return the private directories without a holder: what killed builds and collections left.
-    Raises `OSError`."""
+    """Return the private directories that killed builds and collections left. Raises `OSError`."""
     return [
         f"{layout.STAGING}/{name}"
         for name in filter(layout.is_staging, tree.names(layout.STAGING))

@@ -96,8 +96,7 @@ def parse_script(text: str) -> ScriptText:
 
 
 def read_script(path: str, digest: str) -> ScriptText:
-    """Return the script in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError`
-    for no directory."""
+    """Return the script in `path`. Raises `CorruptFileError`, or `FileNotFoundError` for none."""
     try:
         text = read_bytes(os.path.join(path, layout.SCRIPT_TXT)).decode("utf-8", "surrogateescape")
     except FileNotFoundError:

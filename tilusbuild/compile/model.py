@@ -351,8 +351,7 @@ class Pipeline(ABC):
     # What stands in a program's directory
 
     def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
-        """Return what is compiled of a source for its kernel or function, `symbol`; for all kernels
-        of a `unit`."""
+        """Return what is compiled of a source for `symbol`; for all kernels of a `unit`."""
         return text
 
     def options(self, recipe: Recipe) -> list[str]:

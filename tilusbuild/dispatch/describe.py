@@ -174,8 +174,7 @@ def _rules(
     instance: PlannedInstance,
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
-    """Return the rules whose schedule is among the planned ones: a target's own space may not have
-    it."""
+    """Return the rules whose schedule is planned: a target's own space may not have it."""
     around = {**target_constants(instance.target), **instance.params}
     scalars = (a for a in instance.spec.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}

@@ -316,8 +316,7 @@ def located(reason: str) -> tuple[str, str] | None:
 
 
 def grouped(failures: Iterable[Failure], limit: int = 20) -> tuple[tuple[FailureGroup, ...], int]:
-    """Return equal failures together, the largest group first, and how many more groups there are
-    than `limit`."""
+    """Return equal failures together, the largest group first, and how many more than `limit`."""
     groups: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         groups.setdefault((failure.status, normalised(failure.error)), []).append(failure)

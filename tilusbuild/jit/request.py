@@ -98,8 +98,7 @@ def request(
     pass_configs: Mapping[str, Any] | None,
     compile_flags: str | Sequence[str] | None,
 ) -> Request:
-    """Return the request that these arguments of `cached` make. Raises `InputError` and
-    `TypeError`."""
+    """Return the request that arguments of `cached` make. Raises `InputError`, `TypeError`."""
     directory, name = _place(source)
     backend = execution_backend
     if backend == AUTO:

@@ -213,8 +213,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         return self.toolchain_named(self.toolchain_of(script, target))
 
     def device_compiler_for(self, script: str, target: str) -> str | None:
-        """What compiles a script's kernels for a target, where that is said of the script or of
-        its toolchain by name."""
+        """What compiles a script's kernels for a target, if it or its toolchain by name says so."""
         own = self.scripts[script].device_compiler
         name = self.toolchain_of(script, target)
         return own or (self.toolchain.named[name].device_compiler if name else None)

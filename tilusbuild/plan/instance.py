@@ -115,8 +115,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
 
 
 class Sources:
-    """What the texts of a script's instances are read with. It reads each file once: the next plan
-    takes another."""
+    """What reads a script's texts. It reads each file once: the next plan takes another."""
 
     def __init__(self, renderer: Renderer, headers: HeadersOf, memory: DigestMemory) -> None:
         self.renderer = renderer

@@ -155,8 +155,7 @@ def _images(name: str, made: bytes, pipeline: Pipeline) -> Sequence[CodeImage]:
 
 
 def _checked_meta(program: str, record: Record, data: bytes) -> dict[str, Any]:
-    """Return what meta.json says; it is the very file that publishing the program would write.
-    Raises `RecordError`."""
+    """Return what meta.json says, if it is what publishing would write. Raises `RecordError`."""
     parsed(data, _META, layout.META)
     meta: dict[str, Any] = json.decode(data)
     del meta["digest"]

@@ -388,8 +388,7 @@ class _Search(Struct):
         return matched
 
     def _compute(self) -> bool:
-        """Look for the names that macros can make, by the definitions so far. Return whether there
-        were new ones."""
+        """Look for the names that macros make by definitions so far; return whether any is new."""
         if not self.computed or not self.texts:
             return False
         for found, includer in self.texts:

@@ -115,8 +115,7 @@ _REPORT = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame")
 
 
 def _relevant(lines: list[str]) -> list[str]:
-    """Return a log without ptxas' report of resources, which is long and no error; whole if it is
-    nothing else."""
+    """Return a log without ptxas' report of resources, which is no error; whole if that is all."""
     return [line for line in lines if not _REPORT.match(line)] or lines
 
 

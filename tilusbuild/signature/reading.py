@@ -96,8 +96,7 @@ def kernels(text: str) -> list[Kernel]:
 
 
 def aliases(text: str) -> dict[str, str]:
-    """Return what a readable text names types by itself: "" where several places do, or one in
-    braces."""
+    """Return what a readable text names types by; "" where several places do, or one in braces."""
     return _marks(text)[1]
 
 

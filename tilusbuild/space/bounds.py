@@ -123,8 +123,7 @@ def _quotient(left: Interval, right: Interval) -> Interval:
 
 
 def _remainder(left: Interval, right: Interval) -> Interval:
-    """Return an interval of `left % right`: within one multiple of a divisor it is as narrow as
-    that of `left`."""
+    """Return an interval of `left % right`, as narrow as that of `left` within one multiple."""
     if not np.all(right[0] > 0):
         raise NoBoundsError
     multiple = np.floor(left[0] / right[0])

@@ -127,8 +127,7 @@ class Space:
 
     @property
     def count(self) -> int:
-        """The number of valid points; it may be beyond 64 bits. Raises `SpaceError` where they were
-        not counted."""
+        """The number of valid points, maybe beyond 64 bits. Raises `SpaceError` if not counted."""
         if self.size[0] is None:
             raise SpaceError("the points of this space were not counted")
         return self.size[0]
@@ -139,8 +138,7 @@ class Space:
         return self.size[1]
 
     def __getitem__(self, index: int) -> Schedule:
-        """Return the point at `index`. Raises `IndexError`; `SpaceError` if a derived value has
-        none."""
+        """Return the point at `index`. Raises `IndexError`; `SpaceError`: no derived value."""
         count = self._places
         if index < 0:
             index += count
@@ -153,8 +151,7 @@ class Space:
             yield from self.take(range(first, min(self.count, first + CHUNK)))
 
     def take(self, indices: Iterable[int]) -> Schedules:
-        """Return the points at `indices`, each within the space. Raises `SpaceError` if a derived
-        value has none."""
+        """Return the points at `indices`, all within. Raises `SpaceError`: no derived value."""
         wanted = indices if isinstance(indices, range) else list(indices)
         if self._few is not None and (columns := self._few.columns(wanted)) is not None:
             return Schedules(wanted, columns)

@@ -97,8 +97,7 @@ class Cuda(Struct, frozen=True):
         )
 
     def cudart_fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return the further line of `options.txt` of a program that links the shared runtime.
-        Raises `OSError`."""
+        """Return the line of `options.txt` of who links the shared runtime. Raises `OSError`."""
         if self.cudart is None:
             return ()
         return (f"{os.path.basename(self.cudart)} - {memory.digest(self.cudart)}",)

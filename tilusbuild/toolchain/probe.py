@@ -189,8 +189,7 @@ class Evidence:
         return digest
 
     def names(self, path: str, digest: str) -> None:
-        """Take note that `path` leads to a tool that has this digest. Raises `ToolsChangedError`
-        when it does not."""
+        """Take note of the digest of the tool at `path`. Raises `ToolsChangedError` for another."""
         if self.digest(os.path.realpath(path)) != digest:
             raise ToolsChangedError(f"{path} changed while it was looked at; build again")
         self._directories[path] = stamp_of(path)

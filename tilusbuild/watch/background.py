@@ -80,8 +80,7 @@ class BuildThread:
         self._thread = start_thread(self._run)
 
     def can_build(self, project: Project, toolchains: Iterable[Toolchain]) -> bool:
-        """Return whether programs of this project's plan that are compiled with these can be built
-        by this build."""
+        """Return whether this build can build this project's programs that need these tools."""
         own = self._project
         return (
             all(each == self._toolchains.setdefault(each.name, each) for each in toolchains)

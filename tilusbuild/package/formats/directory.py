@@ -158,8 +158,7 @@ def open_plain(path: str, name: str) -> int:
 
 
 def _files_below(directory: str) -> Iterator[str]:
-    """Yield the relative names of all that is not a directory, sorted within each directory. Links
-    are not followed."""
+    """Yield the relative names of all but directories, sorted within each. No link is followed."""
     waiting = [""]
     seen = 0
     while waiting:
