@@ -42,16 +42,8 @@ class _Spec(Struct, frozen=True):
         return self.default
 
 
-def _argument(
-    names: Sequence[str],
-    default: Any,
-    keywords: Mapping[str, Any],
-    *,
-    setting: str | None = None,
-    group: str | None = None,
-    either: bool = False,
-    variable: str | None = None,
-) -> Any:
+def _argument(names: Sequence[str], default: Any, keywords: Mapping[str, Any], **about: Any) -> Any:
+    """Return the default of a field. `about` are further fields of its `_Spec`."""
     given = {name: value for name, value in keywords.items() if value is not None}
 
     def add(parser: Any, name: str, **override: Any) -> None:
@@ -60,24 +52,17 @@ def _argument(
 
     # argparse takes a list for an option that is repeated; fill() makes a tuple of it.
     known = () if default == [] else default
-    return field(default_factory=_Spec(known, add, setting, group, either, variable))
+    return field(default_factory=_Spec(known, add, **about))
 
 
-def flag(
-    *names: str,
-    help: str,
-    setting: str | None = None,
-    group: str | None = None,
-    variable: str | None = None,
-) -> Any:
+def flag(*names: str, help: str, **about: Any) -> Any:
     """Return an option without a value."""
-    keywords = {"action": "store_true", "help": help}
-    return _argument(names, False, keywords, setting=setting, group=group, variable=variable)
+    return _argument(names, False, {"action": "store_true", "help": help}, **about)
 
 
-def counted(*names: str, help: str, variable: str | None = None) -> Any:
+def counted(*names: str, help: str, **about: Any) -> Any:
     """Return an option without a value that says more each time it is given."""
-    return _argument(names, 0, {"action": "count", "help": help}, variable=variable)
+    return _argument(names, 0, {"action": "count", "help": help}, **about)
 
 
 def option(
@@ -98,17 +83,10 @@ def option(
     )
 
 
-def repeated(
-    *names: str,
-    metavar: str,
-    help: str,
-    required: bool = False,
-    group: str | None = None,
-    variable: str | None = None,
-) -> Any:
+def repeated(*names: str, metavar: str, help: str, required: bool = False, **about: Any) -> Any:
     """Return an option that may be given several times."""
     keywords = {"action": "append", "metavar": metavar, "help": help, "required": required}
-    return _argument(names, [], keywords, group=group, variable=variable)
+    return _argument(names, [], keywords, **about)
 
 
 def positional(
@@ -119,17 +97,15 @@ def positional(
     return _argument((), None, {"metavar": metavar, "help": help, "choices": known})
 
 
-def optional(metavar: str, *, help: str | None = None, either: bool = False) -> Any:
+def optional(metavar: str, *, help: str | None = None, **about: Any) -> Any:
     """Return a word that may be left out."""
-    keywords = {"metavar": metavar, "help": help, "nargs": "?"}
-    return _argument((), None, keywords, either=either)
+    return _argument((), None, {"metavar": metavar, "help": help, "nargs": "?"}, **about)
 
 
 def positionals(metavar: str, *, help: str | None = None, at_least_one: bool = False) -> Any:
     """Return all the words that are left."""
     nargs = "+" if at_least_one else "*"
-    keywords = {"metavar": metavar, "help": help, "nargs": nargs}
-    return _argument((), [], keywords)
+    return _argument((), [], {"metavar": metavar, "help": help, "nargs": nargs})
 
 
 def one_of(flags: Mapping[str, str]) -> Any:
