@@ -115,7 +115,7 @@ _REPORT = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame")
 
 
 def _relevant(lines: list[str]) -> list[str]:
-    """Return a log without ptxas' report of resources, which is no error; whole if that is all."""
+    """Return a log without ptxas' report of resources (not an error); whole if that is all."""
     return [line for line in lines if not _REPORT.match(line)] or lines
 
 
