@@ -27,6 +27,17 @@ def test_this_machine_has_what_a_step_needs(name: str, need: str) -> None:
         pytest.skip(f"steps of {name} were left out: they need {need}")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_tutorial_says_at_its_head_what_it_needs(page: Path) -> None:
+    head = page.read_text().split("\n## ")[0]
+    (needs,) = (part for part in head.split("\n\n") if part.startswith("You need "))
+    assert "pip install" in needs
+    assert "g++" in needs
+    named = {"torch": "PyTorch", "graphviz": "Graphviz"}
+    for need in TUTORIALS[page.stem].needs:
+        assert named.get(need, need) in needs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_every_command_prints_what_the_page_says(name, tmp_path, tmp_path_factory) -> None:

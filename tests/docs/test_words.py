@@ -1,7 +1,7 @@
 """The words that docs/glossary.md forbids are in no help, message, docstring, comment or page.
 
 Pages have no phrase of `PHRASES` either: each has a plainer form (`You need no …`). Only prose
-counts: no code, no headings. docs/manifest.md is made of docstrings, so it is left out.
+counts: no code, no headings. docs/manifest.md is made of docstrings.
 """
 
 import re
@@ -24,7 +24,7 @@ PAGES = sorted(
 )
 SOURCES = sorted((ROOT / "tilusbuild").rglob("*.py"))
 LITERALS = ("STRING", "FSTRING_MIDDLE", "COMMENT")
-PROSE = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md")} - {ROOT / "docs" / "manifest.md"})
+PROSE = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.md")})
 PHRASES = re.compile(
     r"""
     (?:^|[.:;]\ |\|\ |\*\*)(?:What|Who|Whoever|Whatever)\b(?![^.|]*\?)  # unless it is a question

@@ -32,7 +32,7 @@ LINKED = {"shared": (".o", ".a"), "static": (".o",)}
 class LibrarySection(LinkKeys, frozen=True, kw_only=True):
     """One library of many objects: plain sources, and the programs of scripts that name it.
 
-    Each source is compiled by itself, is kept under its own hash, and is compiled again only when
+    Each source is compiled separately, is kept under its own hash, and is compiled again only when
     it or a header of it changes. Names keep their C++ linkage, and what is exported is what the
     sources make visible.
     """
@@ -43,9 +43,9 @@ class LibrarySection(LinkKeys, frozen=True, kw_only=True):
     """Patterns of source files inside the project (`.cu`, `.cpp`, `.cc`, `.cxx`, `.c`): each
     becomes an object. They are not rendered."""
     objects: Annotated[tuple[Text, ...], Key(examples=[["vendor/*.o", "vendor/libblend.a"]])] = ()
-    """Patterns of objects and archives to link as they are; their contents are in the hash."""
+    """Patterns of objects and archives to link unchanged; their contents are in the hash."""
     kind: Literal["shared", "static"] = "shared"
-    """What is made: `lib.so`, or the archive `lib.a`."""
+    """The result: `lib.so`, or the archive `lib.a`."""
     targets: Annotated[tuple[Text, ...] | None, Key(min_length=1, examples=[["h100"]])] = None
     """Names of `[target.NAME]` to build for; all without it."""
     output: Annotated[Text | None, Key(examples=["build/{target}/libbackend.so"])] = None

@@ -32,22 +32,22 @@ class Manifest(Table, frozen=True, kw_only=True):
     edition: Annotated[Literal[1], Key(before=not_boolean)]
     """The format of this file; 1 is the only one so far."""
     project: ProjectSection = ProjectSection(name="kernels", version="0")
-    """What the project is. Without it: called as its directory is, version 0."""
+    """The project's name and version. Without it: its directory's name, version 0."""
     build: BuildSection = BuildSection()
-    """What holds for every program of the project."""
+    """Settings of every program of the project."""
     toolchain: ToolchainSection = ToolchainSection()
     """Which compilers are used, and how they are started."""
     remote: RemoteSection = RemoteSection()
     """A cache that other machines share."""
     targets: Entries[TargetSection] = field(name="target", default=NOTHING)
-    """What to compile for, by name. Without any: the GPUs of this machine, or `sm_80` with PTX
-    where it has none; and `cpu` for scripts whose template asks for `target.kind`."""
+    """The devices to compile for, by name. Without any: the GPUs of this machine, or `sm_80` with
+    PTX where it has none; and `cpu` for scripts whose template asks for `target.kind`."""
     scripts: Entries[ScriptSection] = field(name="script", default=NOTHING)
     """Kernel scripts, by name."""
     libraries: Entries[LibrarySection] = field(name="library", default=NOTHING)
     """Libraries of many objects, by name."""
     packages: Entries[PackageSection] = field(name="package", default=NOTHING)
-    """What to package, by name."""
+    """Packages, by name."""
 
     _document: Document = NO_DOCUMENT
     """What it was read from."""

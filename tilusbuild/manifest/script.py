@@ -165,7 +165,7 @@ def with_defaults(
 
 
 class OverrideSection(Table, frozen=True):
-    """What differs for one target. Each entry replaces the script's of that name, whole.
+    """Differences for one target. Each entry replaces the script's of that name, whole.
 
     So `space.stages = { range = [3, 8] }` also drops the `default` and `when` that `stages` had.
     `flags` replaces the script's list; `restrict.NAME = false` removes a rule.
@@ -199,7 +199,7 @@ _NO_OVERRIDE = OverrideSection()
 class KernelSection(Table, frozen=True):
     """One of the kernels of a script's template: the script `NAME.KERNEL`.
 
-    What is not said here is as the script says it.
+    Keys that you leave out have the script's values.
     """
 
     description: Annotated[str | None, Key(examples=["The gradient"])] = None
@@ -271,9 +271,10 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     ] = None
     """Names of `[target.NAME]` to build for; all without it."""
     args: Annotated[Entries[Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = NOTHING
-    """The call signature, in the kernel's order. What is left out of it is read from the template's
-    own parameters: a pointer to `const` is an input of any shape, another one an output, a scalar
-    is passed. So it is for what they do not say: shapes, sizes read off them, strides, `optional`.
+    """The call signature, in the kernel's order. Arguments that you leave out are read from the
+    template's own parameters: a pointer to `const` is an input of any shape, another one an output,
+    a scalar is passed. So you give what they do not say: shapes, sizes read off them, strides,
+    `optional`.
     Names that the kernel's parameters do not have make it whole."""
     params: Annotated[
         Entries[ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
@@ -300,7 +301,7 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     """The schedule that is used when nothing better is known; it takes precedence over the
     `default` of a parameter."""
     override: Entries[OverrideSection] = NOTHING
-    """What differs, by the name of a target."""
+    """Differences, by the name of a target."""
     launch: LaunchSection | None = None
     """The launch geometry; needed with `kernel` for GPU targets."""
     group: Annotated[tuple[Text, ...] | None, Key(examples=[["scalar_type", "dtype"]])] = None
@@ -321,8 +322,8 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
     """The `[toolchain.named.NAME]` that this script is compiled with, in place of `[toolchain]`."""
     device_compiler: DeviceCompiler | None = None
-    """What compiles the kernel's device code, in place of `device-compiler` of `[toolchain]`.
-    `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` have the last word."""
+    """The compiler for the kernel's device code, in place of `device-compiler` of `[toolchain]`.
+    `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
     cudart: Literal["static", "shared"] | None = None
     """With `entry`: in place of `cudart` of `[toolchain]`."""
     unsafe_flags: bool = False
@@ -330,7 +331,7 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     defines: Annotated[Entries[AnyValue], Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
     """Preprocessor macros, over those of `[build]` and of the target."""
     levels: LevelsSection = LevelsSection()
-    """What the levels of the search space mean."""
+    """Meaning of the levels of the search space."""
     prune: PruneSection = PruneSection()
     """Which compiled kernels are left out."""
     dispatch: DispatchSection | None = None

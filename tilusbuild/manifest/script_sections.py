@@ -56,7 +56,7 @@ RuleOrFalse = Annotated[
 
 
 class LevelsSection(Table, frozen=True):
-    """What the levels of the search space mean: 0 is the default only, 1 a sample, 2 all."""
+    """Meaning of the levels of the search space: 0 is the default only, 1 a sample, 2 all."""
 
     sample: Annotated[int, Key(ge=1)] = 64
     """How many schedules level 1 builds of an instance."""
@@ -414,7 +414,7 @@ class JinjaSection(Table, frozen=True):
     keep_trailing_newline: bool = True
     """The last newline stays."""
     undefined: Literal["error", "empty"] = "error"
-    """What a name is that nothing defines: an error, or empty and false."""
+    """Meaning of a name that nothing defines: an error, or empty and false."""
     cpp_values: bool = True
     """`{{ true }}` writes `true`; without it `True`, as Python does."""
 
@@ -460,16 +460,16 @@ class LaunchOverride(Table, frozen=True):
         Key(min_length=1, max_length=3, examples=[["cluster_m", 1]]),
         _ONE_OR_MORE,
     ] = None
-    """An expression, or an array of up to three: blocks of a cluster in x, y and z, of which the
-    grid is a multiple. For sm_90 and later; without it, and where it is one block, there are not
+    """An expression, or an array of up to three: blocks of a cluster in x, y and z. The grid is a
+    multiple of it. For sm_90 and later; without it, and where it is one block, there are not
     clusters."""
     cooperative: Annotated[ExprSource | None, Key(examples=[True])] = None
     """Whether all blocks must be resident at once, as `grid.sync()` needs. A bool, or an expression
     without arguments of the call."""
     pdl: Annotated[ExprSource | None, Key(examples=["arch.number >= 90"])] = None
     """Programmatic dependent launch: whether the kernel may start before the one ahead of it in the
-    stream has ended; it then waits by itself (`cudaGridDependencySynchronize()`). For sm_90 and
-    later. A bool, or an expression without arguments of the call."""
+    stream has ended; the kernel then waits for that (`cudaGridDependencySynchronize()`). For sm_90
+    and later. A bool, or an expression without arguments of the call."""
     carve_out: Annotated[ExprSource | None, Key(examples=[100])] = None
     """How many percent of the memory that shared memory and the L1 cache have in common the driver
     should give to shared memory: 0 to 100, or an expression without arguments of the call."""

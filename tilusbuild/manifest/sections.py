@@ -29,7 +29,7 @@ Level = Annotated[Literal[0, 1, 2], Key(before=not_boolean)]
 
 
 class ProjectSection(Table, frozen=True):
-    """What the project is. Nothing of it enters a program's hash."""
+    """The project's name and version. Nothing of it enters a program's hash."""
 
     name: Annotated[
         str,
@@ -87,8 +87,8 @@ class LinkKeys(Table, frozen=True, kw_only=True):
     ] = ()
     """Directories in which `link-libs` are looked for first, in order."""
     rpath: Annotated[tuple[Text, ...], Key(examples=[["$ORIGIN", "$ORIGIN/../lib"]])] = ()
-    """Where the library looks for those that it needs, when it is loaded. Nothing is added by
-    itself."""
+    """Where the library looks for those that it needs, when it is loaded. tilusbuild adds
+    nothing to it."""
     needed: Annotated[tuple[Text, ...], Key(examples=[["libfarm.so.2"]])] = ()
     """Libraries that the loading process has, by their sonames: the library asks for them, and what
     they define is not looked for at the link."""
@@ -102,7 +102,7 @@ class LinkKeys(Table, frozen=True, kw_only=True):
 
 
 class BuildSection(Table, frozen=True):
-    """What holds for every program of the project."""
+    """Settings of every program of the project."""
 
     cache_dir: Annotated[Text | None, Key(examples=[".cache"])] = None
     """The cache tree's directory, relative to the manifest; `~` is the home directory. Without it:
@@ -131,7 +131,7 @@ class BuildSection(Table, frozen=True):
     """Directories that `#include` searches, in order, after the script's own."""
     headers: Annotated[tuple[Text, ...], Key(examples=[["generated/*.cuh"]])] = ()
     """Patterns of headers, relative to the include directories, that programs may include by a
-    name of which a macro of the toolkit or of the compiler spells a part. A pattern matches at most
+    name that a macro of the toolkit or of the compiler spells in part. A pattern matches at most
     20,000 files of 512 MiB in a directory."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-O3", "-lineinfo"]])] = ()
     """Arguments for the device compiler, one an item. The `cpu` target, which has another compiler,
@@ -219,7 +219,7 @@ March = Annotated[Text, Key(after=_march)]
 class NamedToolchainSection(Table, frozen=True):
     """Other compilers, for what says `toolchain = "NAME"`: a script, a library or a target.
 
-    What is not said here is as `[toolchain]` says it. The name is in no hash."""
+    Keys that you leave out have their values in `[toolchain]`. The name is in no hash."""
 
     nvcc: Annotated[Nvcc | None, Key(examples=["==13.1.*", "/opt/cuda-12.8"])] = None
     """Which nvcc, as in `[toolchain]`: so NVRTC, too."""
@@ -230,7 +230,7 @@ class NamedToolchainSection(Table, frozen=True):
     host_march: Annotated[March | None, Key(examples=["x86-64-v3"])] = None
     """The oldest CPU that host code runs on."""
     device_compiler: DeviceCompiler | None = None
-    """What compiles device code of the kernel pipeline. `--device-compiler` and
+    """The compiler for device code of the kernel pipeline. `--device-compiler` and
     `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
     cudart: Literal["static", "shared"] | None = None
     """How the library of an `entry` script gets the CUDA runtime."""
@@ -251,7 +251,7 @@ class ToolchainSection(Table, frozen=True):
     """The oldest CPU that host code runs on, as the host compiler's `-march` names it; never
     `native`. Without it: `x86-64-v2`, or `armv8-a` on aarch64."""
     device_compiler: DeviceCompiler = "nvcc"
-    """What compiles device code of the kernel pipeline. The two make different programs.
+    """The compiler for device code of the kernel pipeline. The two make different programs.
     `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
     cudart: Literal["static", "shared"] = "static"
     """How the library of an `entry` script gets the CUDA runtime: a copy of its own (0.7 MB), or
@@ -280,7 +280,7 @@ _ARCH = {"type": "string", "pattern": r"^(sm_[0-9]+[af]?|cpu)$"}
 
 
 class TargetSection(Table, frozen=True):
-    """What to compile for: one GPU architecture, several in one binary, or the CPU."""
+    """The device to compile for: one GPU architecture, several in one binary, or the CPU."""
 
     arch: Annotated[
         tuple[Text, ...],
@@ -303,7 +303,7 @@ class TargetSection(Table, frozen=True):
     this target."""
     facts: Annotated[Entries[AnyValue], Key(examples=[{"sms": 132, "dram_gbs": 3350}])] = NOTHING
     """Numbers about the device that expressions read as `facts.NAME`: for models of cost. They
-    never enter a hash by themselves."""
+    enter a hash only through an expression."""
 
     @property
     def is_cpu(self) -> bool:
@@ -312,7 +312,7 @@ class TargetSection(Table, frozen=True):
 
 
 class PackageSection(Table, frozen=True):
-    """What to package, for machines that compile nothing."""
+    """A package, for machines that compile nothing."""
 
     scripts: Annotated[tuple[Text, ...] | None, Key(examples=[["matmul"]])] = None
     """Which scripts; all without it."""
@@ -325,10 +325,10 @@ class PackageSection(Table, frozen=True):
     include: Annotated[
         tuple[Literal["sources", "logs", "all"], ...], Key(examples=[["sources"]])
     ] = ()
-    """What to package besides libraries, options and tables: `sources` (and headers, so that
+    """Further contents besides libraries, options and tables: `sources` (and headers, so that
     `compile.sh` works), `logs` (of compilers and of tuning), or `all`."""
     exclude: Annotated[tuple[Literal["sources", "logs"], ...], Key(examples=[["logs"]])] = ()
-    """What to leave out of what `include` says."""
+    """Contents to leave out, of those in `include`."""
     programs: Literal["all", "dispatched"] = "all"
     """`dispatched`: only the programs that a rule, a dispatch table or the default can choose; of a
     script that has a model and no table, all."""
@@ -406,12 +406,12 @@ class RemoteSection(Table, frozen=True):
 
     cache: Annotated[Address | None, Key(examples=["grpcs://cache.example:443"])] = None
     """Where it is: `grpcs://` or `grpc://` and a server of the Remote Execution API v2, `https://`
-    or `http://` and one of `/ac` and `/cas`, or `file://` and a directory. What is missing here is
-    fetched from there instead of compiled."""
+    or `http://` and one of `/ac` and `/cas`, or `file://` and a directory. A program that is
+    missing here is fetched from there instead of compiled."""
     executor: Annotated[Address | None, Key(examples=["grpcs://farm.example:443"])] = None
     """A server of the Remote Execution API v2 whose workers compile beside this machine's cores."""
     properties: Annotated[Entries[str], Key(examples=[{"OSFamily": "linux"}])] = NOTHING
-    """What a worker must be, in the words of the server."""
+    """Properties that a worker must have, in the words of the server."""
     jobs: Annotated[int, Key(ge=1, le=10_000, examples=[200])] = 64
     """How many programs workers compile at once."""
     instance: Annotated[str, Key(examples=["kernels"])] = ""
