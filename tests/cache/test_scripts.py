@@ -136,7 +136,13 @@ def test_any_text_is_a_script_or_broken(text):
     assert all(layout.is_hash(program) for program in found.programs)
 
 
-@pytest.mark.parametrize("line", ["1 " + "a" * 64, "0 " + "a" * 63, "0  " + "a" * 64, "x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("0 " + "a" * 63, "0  " + "a" * 64, "x", "-1 " + "a" * 64, "01 " + "a" * 64),
+        *("9" * 101 + " " + "a" * 64, f"2 {'a' * 64}\n1 {'a' * 64}", f"2 {'a' * 64}\n2 {'b' * 64}"),
+    ],
+)
 def test_a_malformed_list_of_programs_is_broken(line):
     with pytest.raises(CorruptFileError, match="list of programs"):
         parse_script(f"[programs]\n{line}\n")

@@ -92,7 +92,7 @@ SECONDS = st.floats(1e-6, 1e-3)
 
 def tune(script: Script, data: st.DataObject) -> None:
     """Write whatever a tuning, a person and a pruning may leave."""
-    built = sorted(set(range(len(script.programs))) - script.not_built.keys())
+    built = sorted(set(script.programs) - script.not_built.keys())
     for device in DEVICES if built else ():
         fingerprint = {"script": script.hash, "device": device, "arch": "cpu"}
         rows = []
@@ -160,7 +160,12 @@ def _digest(space: Space) -> str:
 
 def _text(space: Space) -> str:
     return script_text(
-        script="s", params={}, target="cpu", arch="cpu", signature=[], programs=space.programs
+        script="s",
+        params={},
+        target="cpu",
+        arch="cpu",
+        signature=[],
+        programs=enumerate(space.programs),
     )
 
 

@@ -109,7 +109,11 @@ def test_the_cpu_by_any_word_is_one_kernel(source: Source, monkeypatch: pytest.M
     monkeypatch.setenv("TILUSBUILD_EXECUTION_BACKEND", "auto")
     kernels = KernelCache()
     programs = {
-        kernels.cached(source, None, target=target, target_host=host, times=2).script.programs[0]
+        tuple(
+            kernels.cached(
+                source, None, target=target, target_host=host, times=2
+            ).script.programs.items()
+        )
         for target, host in (("c", "llvm"), ("llvm", None), ({"kind": "c"}, "c"), ("cpu", None))
     }
     assert len(programs) == 1

@@ -99,7 +99,11 @@ def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
     nothing: Mapping[Any, Any] = MappingProxyType({})
     values: dict[str, Any] = dict.fromkeys(Script._fields, nothing)
     values.update(
-        path=str(tmp_path), programs=tuple("abcdef"), buckets={"n": int}, rules=(), model=None
+        path=str(tmp_path),
+        programs=dict(enumerate("abcdef")),
+        buckets={"n": int},
+        rules=(),
+        model=None,
     )
     values.update({"default": None, "not_built": {0: "failed"}, **changes})
     return Script(**values)

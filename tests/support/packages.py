@@ -208,7 +208,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     targets: dict[str, PackageTarget] = {}
     for directory in sorted((cache / "scripts").glob("*/*")):
         script = read_script(str(directory))
-        built = [p for i, p in enumerate(script.programs) if i not in script.not_built]
+        built = [p for i, p in script.programs.items() if i not in script.not_built]
         tables = (directory / "dispatch_table.json").exists()
         params = {name: json.dumps(value) for name, value in script.params.items()}
         scripts.append(

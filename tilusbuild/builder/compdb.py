@@ -57,7 +57,7 @@ def database(
 def _stands_for_all(job: ProgramJob) -> bool:
     """Return whether it has the default schedule, or the first where none is the default; each of a
     library's sources has its own command."""
-    return is_source(job.planned.spec.owner) or job.index == (job.planned.default or 0)
+    return is_source(job.planned.spec.owner) or job.index == job.planned.first
 
 
 def _source(project: Project, job: ProgramJob) -> str:

@@ -103,7 +103,7 @@ def _template_steps(
     """1: the values; 2: the template with what it includes; 3: what was rendered."""
     os.makedirs(directory)
     instance = job.planned
-    schedule = instance.spec.space[job.planned.schedules[job.index]]
+    schedule = job.schedule
     values: dict[str, Mapping[str, Value]] = {
         "constant": instance.params,
         "schedule": {name: schedule.values[name] for name in instance.parameters},

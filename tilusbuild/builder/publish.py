@@ -279,7 +279,7 @@ def script_record(
         instance.directory,
         instance.script_txt,
         columns_of(instance.parameters),
-        rows_of(instance.parameters, schedules, instance.programs, metas),
+        rows_of(instance.parameters, schedules, instance.numbered, metas),
         described,
         partial(begins, _path(project, instance), described, inherits=inherits),
     )
@@ -443,6 +443,6 @@ def mend_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], No
                 # Contents are compared before a compile may use them.
                 whole[digest] = is_whole(cache.include_path(digest), digest, deep=False)
         if missing := {digest for digest in digests if not whole[digest]}:
-            every = (ProgramJob(each, i, instance) for i, each in enumerate(instance.programs))
+            every = (ProgramJob(each, i, instance) for i, each in instance.numbered.items())
             needed.mend(every, missing.intersection(needed.read(instance)), lay_out)
     needed.save()

@@ -27,6 +27,7 @@ from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import ScriptText, read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError, did_you_mean, input_error
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import (
     Name,
     instance_name,
@@ -37,6 +38,7 @@ from tilusbuild.runtime.naming import (
 )
 from tilusbuild.runtime.places import LOST_ROOT
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.script import read_script as described
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
@@ -205,14 +207,19 @@ class ScriptListing(Struct, frozen=True):
     hash: str
     head: Mapping[str, str]
     """The first lines of script.txt: "script", "target", "arch"."""
-    programs: tuple[str, ...]
-    """Hashes in plan order."""
+    numbered: Mapping[int, str]
+    """Hashes of its programs by their numbers."""
     statuses: Mapping[str, int]
     """How many programs are built, failed, pruned; and "missing": not or no longer there."""
     size: int
     """Bytes of the programs, each counted once."""
     params: Mapping[str, Value] = field(default_factory=dict)
     """Its constants."""
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Hashes in order."""
+        return tuple(self.numbered.values())
 
     @property
     def script(self) -> str:
@@ -298,7 +305,7 @@ def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptLis
             entry = entries[program]
             counts[entry.status if entry else Status.MISSING] += 1
             size += entry.size if entry else 0
-        yield ScriptListing(directory, digest, text.head, text.programs, counts, size, params)
+        yield ScriptListing(directory, digest, text.head, text.numbered, counts, size, params)
 
 
 _DIGITS = re.compile("[0-9a-f]{1,64}")
@@ -315,10 +322,12 @@ def instances_named(cache: Tree, word: str, target: str | None = None) -> list[S
     if not of_script:
         hint = did_you_mean(name.script, {each.script for each in known})
         raise input_error(f'no script "{name.script}" in {cache.root}', hint=hint)
-    fitting = [each for each in of_script if _fits(name, each, target)]
+    fitting = [
+        each for each in of_script if _fits(name, each, target) and numbers_named(cache, word, each)
+    ]
     if not fitting:
         ranges = (
-            f"{typed(each.label)}  # programs 0 to {len(each.programs) - 1}"
+            f"{typed(each.label)}  # programs {min(each.numbered)} to {max(each.numbered)}"
             for each in current_scripts(cache, of_script)
         )
         raise input_error(
@@ -326,6 +335,17 @@ def instances_named(cache: Tree, word: str, target: str | None = None) -> list[S
             hint="there are:\n" + listed(ranges),
         )
     return current_scripts(cache, fitting)
+
+
+def numbers_named(cache: Tree, word: str, script: ScriptListing) -> list[int]:
+    """Return the numbers of an instance's programs that a name of it means."""
+    name = parsed_name(word)
+    name = name.apart({key for key, _ in name.constants if key}, script.params)
+    values: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
+    if name.schedule:
+        with suppress(LoadError):
+            values = described(cache.script_path(script.directory, script.hash)).schedule
+    return [number for number in script.numbered if name.has(number, values(number))]
 
 
 def program_named(cache: Tree, word: str, target: str | None = None) -> str:
@@ -336,12 +356,10 @@ def program_named(cache: Tree, word: str, target: str | None = None) -> str:
         if not _DIGITS.fullmatch(word):
             raise
         return _by_hash(cache, word)
-    number = parsed_name(word).program
     found: dict[str, str] = {}
     for script in scripts:
-        for index, digest in enumerate(script.programs):
-            if number in (None, index):
-                found.setdefault(digest, script.label_of(index))
+        for number in numbers_named(cache, word, script):
+            found.setdefault(script.numbered[number], script.label_of(number))
     if len(found) == 1:
         return next(iter(found))
     hint = "name one of them:\n" + listed(sorted(_apart(found)))
@@ -367,12 +385,12 @@ def parsed_name(word: str) -> Name:
 
 def _fits(name: Name, script: ScriptListing, target: str | None) -> bool:
     """Return whether an instance has the name; `target` (or arch) is for a name without one."""
-    there = name.program is None or name.program < len(script.programs)
+    name = name.apart({key for key, _ in name.constants if key}, script.params)
     if not name.is_of(script.script):
         name = name._replace(script=script.script)
     known = (script.target, *script.head.get("arch", "").split("+"))
     wanted = name.target is not None or target is None or target in known
-    return there and wanted and name.fits(script.script, script.params, script.target)
+    return wanted and name.fits(script.script, script.params, script.target)
 
 
 def _by_hash(cache: Tree, digits: str) -> str:

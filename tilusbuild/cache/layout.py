@@ -48,7 +48,7 @@ _STAGING = re.compile(r"[0-9a-f]{20}", re.ASCII)
 _LOCK = re.compile(
     r"use|index|read-[0-9a-f]{2}|(?:program|include|script|stage)-[0-9a-f]{3}", re.ASCII
 )
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_INDEX = re.compile(r"0|[1-9][0-9]{0,99}", re.ASCII)
 _HEADERS = re.compile(rb"include/([0-9a-f]{64})")
 
 

@@ -224,7 +224,7 @@ def install_script(
     tree = cache
     path = tree.script_path(directory, digest)
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")
-    links = links_of(tree, parse_script(text).programs)
+    links = links_of(tree, parse_script(text).numbered)
     put_script(tree, directory, digest, files, links)
     with tree.held(LockName("use", shared=True), LockName("script", digest)), wrap_oserror(path):
         for name in _OPTIONAL:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -30,7 +30,7 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.table import Cell, table
 
-_PROGRAM = re.compile(r"(\d+) ([0-9a-f]{64})", re.ASCII)
+_PROGRAM = re.compile(r"(0|[1-9]\d{0,99}) ([0-9a-f]{64})", re.ASCII)
 
 
 class ScriptRecord(Struct, frozen=True):
@@ -52,11 +52,16 @@ class ScriptRecord(Struct, frozen=True):
 
 class ScriptText(Struct, frozen=True):
     """What script.txt says: the lines of its head ("script", "target", …), its constants as they
-    are written, and its programs."""
+    are written, and its programs by their numbers."""
 
     head: Mapping[str, str]
-    programs: tuple[str, ...]
+    numbered: Mapping[int, str]
     params: tuple[str, ...] = ()
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The programs in order."""
+        return tuple(self.numbered.values())
 
     @property
     def constants(self) -> dict[str, Value]:
@@ -77,7 +82,7 @@ def parse_script(text: str) -> ScriptText:
     """Read script.txt. Raises `CorruptFileError`."""
     head: dict[str, str] = {}
     section = ""
-    programs: list[str] = []
+    programs: dict[int, str] = {}
     params: list[str] = []
     for line in text.splitlines():
         if line.startswith("[") and line.endswith("]"):
@@ -87,12 +92,12 @@ def parse_script(text: str) -> ScriptText:
             head[name] = value.strip('"')
         elif section == "[programs]" and line:
             match = _PROGRAM.fullmatch(line)
-            if match is None or int(match[1]) != len(programs):
+            if match is None or int(match[1]) <= next(reversed(programs), -1):
                 raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed list of programs")
-            programs.append(match[2])
+            programs[int(match[1])] = match[2]
         elif section == "[params]" and line:
             params.append(line)
-    return ScriptText(head, tuple(programs), tuple(params))
+    return ScriptText(head, programs, tuple(params))
 
 
 def read_script(path: str, digest: str) -> ScriptText:
@@ -138,7 +143,7 @@ def _content(
     tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Return the files and the links of a script's directory."""
-    links = links_of(tree, parse_script(record.script_txt).programs, statuses)
+    links = links_of(tree, parse_script(record.script_txt).numbered, statuses)
     files = {
         layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
         layout.SCHEDULE_TXT: table(record.columns, record.rows).encode("utf-8", "surrogateescape"),
@@ -149,7 +154,7 @@ def _content(
 
 
 def links_of(
-    tree: Tree, programs: Sequence[str], statuses: Mapping[str, str] | None = None
+    tree: Tree, programs: Mapping[int, str], statuses: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the links that a script's directory has, by their names in it: to programs that are
     published.
@@ -157,10 +162,10 @@ def links_of(
     Without `statuses`, by hash, the programs are looked up.
     """
     if statuses is None:
-        statuses = _looked_up(tree, programs)
+        statuses = _looked_up(tree, programs.values())
     return {
         f"{layout.PROGRAMS if status == Status.BUILT else layout.FAILED}/{index}": program
-        for index, program in enumerate(programs)
+        for index, program in programs.items()
         if (status := statuses.get(program)) in RECORDED
     }
 
@@ -185,7 +190,7 @@ def put_script(
                 _make(tree, path, digest, {**begins(), **files}, links)
 
 
-def _looked_up(tree: Tree, programs: Sequence[str]) -> dict[str, str]:
+def _looked_up(tree: Tree, programs: Iterable[str]) -> dict[str, str]:
     entries = (find_entry(tree.program_path(program), program) for program in programs)
     return {entry.hash: entry.status for entry in entries if entry is not None}
 

@@ -9,7 +9,7 @@ rests on `staging` and `state`, so they are not checked; what killed processes l
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -174,7 +174,7 @@ def _scripts(tree: Tree) -> Iterator[CacheProblem]:
 
 
 def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:
-    programs = read_script(path, digest).programs
+    programs = read_script(path, digest).numbered
     facts = f"{entry}/{layout.SCRIPT_JSON}"
     try:
         unseal(_read(tree.path(facts)) or b"")
@@ -194,7 +194,7 @@ def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator
 
 
 def _link_problem(
-    tree: Tree, path: str, part: str, index: str, programs: tuple[str, ...]
+    tree: Tree, path: str, part: str, index: str, programs: Mapping[int, str]
 ) -> str | None:
     try:
         target = os.readlink(path)
@@ -202,7 +202,7 @@ def _link_problem(
         return None
     except OSError:
         return "is not a link"
-    if not layout.is_index(index) or int(index) >= len(programs):
+    if not layout.is_index(index) or int(index) not in programs:
         return "is not the number of a schedule"
     program = programs[int(index)]
     if target != layout.program_link(program):

@@ -7,7 +7,7 @@ import glob
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
@@ -147,30 +147,30 @@ def _ls_programs(cache: Tree, arguments: Common, word: str) -> int:
     from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup
 
-    number = cache_index.parsed_name(word).program
     for script in cache_index.instances_named(cache, word):
+        numbers = cache_index.numbers_named(cache, word, script)
         if not arguments.json:
-            _print_programs(cache, script, number)
+            _print_programs(cache, script, numbers)
             continue
-        for index, program in enumerate(script.programs):
-            if number in (None, index):
-                entry = lookup(cache, program)
-                status = entry.status if entry else Status.MISSING
-                emit(
-                    CachedProgramLine(
-                        script.directory,
-                        script.target or None,
-                        index,
-                        program,
-                        status,
-                        script.label_of(index),
-                    )
+        for index in numbers:
+            program = script.numbered[index]
+            entry = lookup(cache, program)
+            status = entry.status if entry else Status.MISSING
+            emit(
+                CachedProgramLine(
+                    script.directory,
+                    script.target or None,
+                    index,
+                    program,
+                    status,
+                    script.label_of(index),
                 )
+            )
     return 0
 
 
-def _print_programs(cache: Tree, script: ScriptListing, number: int | None) -> None:
-    """Print the table of an instance's schedules, or the row of one program."""
+def _print_programs(cache: Tree, script: ScriptListing, numbers: Sequence[int]) -> None:
+    """Print rows of the table of an instance's schedules."""
     path = cache.script_path(script.directory, script.hash)
     print(f"{script.label}: {os.path.relpath(path)}")
     try:
@@ -178,7 +178,7 @@ def _print_programs(cache: Tree, script: ScriptListing, number: int | None) -> N
     except OSError as error:
         print(f"  schedule.txt: {error.strerror}")
         return
-    rows = lines[2:] if number is None else lines[2 + number : 3 + number]
+    rows = [line for line, own in zip(lines[2:], script.numbered, strict=False) if own in numbers]
     print("\n".join([*lines[:2], *rows, ""]))
 
 

@@ -11,7 +11,6 @@ from tilusbuild.cli.arguments import (
     DeviceCompilerArgs,
     Verb,
     cache_option,
-    level_option,
     positionals,
     seed_option,
     size_option,
@@ -27,12 +26,11 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     script: tuple[str, ...] = positionals(
         "PROGRAM",
         at_least_one=True,
-        help="SCRIPT/I, as `build` prints it; SCRIPT alone is its default program",
+        help="SCRIPT/I or SCRIPT[NAME=VALUE]; SCRIPT alone is its default program",
     )
     target: str | None = target_option(
         "run for this target (default: the script's cpu target, or its first)"
     )
-    level: int | None = level_option("number the programs as `build --level` does")
     size: tuple[str, ...] = size_option("call it at")
     cache: str = cache_option()
     seed: int = seed_option("the inputs")
@@ -40,6 +38,7 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
 
 def run(arguments: RunArgs) -> int:
     """Print a line for each size; 1 when a result is wrong."""
+    from tilusbuild.cache.entries import lookup
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import named
     from tilusbuild.tune.prepare import sizes_of
@@ -50,6 +49,8 @@ def run(arguments: RunArgs) -> int:
         plan, selection, job = choose(project, named(" ".join(arguments.script)), arguments.target)
         # Before the build: a mistake in them need not wait for it.
         sizes = sizes_of(project.manifest, job.script, given, job.planned.spec.signature)
+        if lookup(project.cache, job.hash) is None and not arguments.quiet:
+            options.say(f"{job.label} is not built yet: compiling it\n")
         display = options.reporter(replace(arguments, json=False, quiet=True))
         program = build(project, plan, selection, job, display)
         try:

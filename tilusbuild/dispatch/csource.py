@@ -57,6 +57,8 @@ class _Writer:
     def __init__(self, script: Script, tables: Sequence[Table], refused: Mapping[int, str]) -> None:
         self.script = script
         self.refused = refused
+        self.place = {number: place for place, number in enumerate(script.programs)}
+        """Where each program is in the table of C, by its number."""
         self.tables = [table for table in tables if self._holds(table)]
         by_hand = {e.program for t in tables for e in t.entries if e.source == "table"}
         for program in sorted(by_hand & refused.keys()):
@@ -109,11 +111,12 @@ class _Writer:
 
     def _numbers(self) -> str:
         passed = sum(not argument.dimension for argument in self.script.arguments)
-        default: object = min(self.there)
-        if self.script.default in self.there:
-            default = self.script.default
-        elif self.script.default is not None and self.script.default in self.refused:
-            default = self._refusal("the default schedule", self.script.default)
+        own = self.script.default
+        default: object = self.place[
+            own if own in self.there and own is not None else min(self.there)
+        ]
+        if own is not None and own in self.refused:
+            default = self._refusal("the default schedule", own)
         numbers = {
             "KEYS": len(self.script.keys),
             "SIZES": len(self.sizes),
@@ -151,7 +154,7 @@ class _Writer:
         script = self.script
         lines = [f"static const char td_name[] = {c_string(script.name)};"]
         lines.append("static const td_program td_programs[TD_PROGRAMS] = {")
-        for index, digest in enumerate(script.programs):
+        for index, digest in script.programs.items():
             if index in self.there:
                 meta = library.read_meta(script, index)
                 sha256 = meta["files"][library.LIBRARY]["sha256"]
@@ -169,7 +172,7 @@ class _Writer:
             for key in sorted(unique):
                 sizes = ", ".join(f"INT64_C({size})" for size in key) or "0"
                 source = min(SOURCES.index(unique[key].source), len(SOURCES) - 1)
-                lines.append(f"  {{{{{sizes}}}, {unique[key].program}, {source}}},")
+                lines.append(f"  {{{{{sizes}}}, {self.place[unique[key].program]}, {source}}},")
             lines.append("  {{0}, 0, 4}\n};")
         lines.append("static const td_table td_tables[TD_TABLES + 1] = {")
         for number, table in enumerate(self.tables):
@@ -226,7 +229,7 @@ class _Writer:
         lines = []
         for when, program, source in self.rules:
             text = CWriter(self.names).write(when)[0]
-            answer: object = program
+            answer: object = self.place[program]
             if program in self.refused:
                 answer = self._refusal(f"the dispatch rule {source!r}", program)
             if "tb_" not in text:  # nothing in it can fail
@@ -247,7 +250,7 @@ class _Writer:
         if model is None:
             return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
         cost: Node = node_of(model["cost"])
-        columns: Mapping[str, Sequence[Any]] = model["columns"]
+        columns = self.script.model.columns if self.script.model else {}
         programs = [
             i for i in sorted(self.there) if all(c[i] is not None for c in columns.values())
         ]
@@ -259,7 +262,7 @@ class _Writer:
             lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
         text, kind = CWriter(names, types).write(cost)
         number_type = "double" if kind == "float" else "int64_t"
-        listed = ", ".join(map(str, programs)) or "0"
+        listed = ", ".join(str(self.place[i]) for i in programs) or "0"
         what = c_string(f"{self.script.name}: the model {model['source']!r} has no value")
         body = "\n".join(lines)
         return f"""\
@@ -279,6 +282,19 @@ static int td_by_model(const int64_t *size) {{
 }}
 """
 
+    def _number(self, numbers: Sequence[int]) -> str:
+        """Return what gives a program's number, where that is not its place."""
+        if numbers[-1] > 0x7FFFFFFF:
+            raise NoDispatcherError(f"{self.script.label}: a program's number does not fit a C int")
+        return f"""\
+static int td_number(int table, const int64_t *size, int *source) {{
+  static const int numbers[] = {{{", ".join(map(str, numbers))}}};
+  int program = td_choose(table, size, source);
+  return program < 0 ? program : numbers[program];
+}}
+
+"""
+
     def _functions(self) -> str:
         name = symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
@@ -294,17 +310,21 @@ static int td_by_model(const int64_t *size) {{
             if size in self.wide
         )
         own = f"int device{', ' + sizes if sizes else ''}"
+        choose, numbers = "td_choose", [*self.place]
+        if numbers != [*self.place.values()]:
+            choose = "td_number"
         return f"""\
+{"" if choose == "td_choose" else self._number(numbers)}\
 TD_EXPORT int {name}_select_on({own}) {{
   const int64_t size[] = {{{values}}};
   int source;
-  return td_choose(td_table_of(device), size, &source);
+  return {choose}(td_table_of(device), size, &source);
 }}
 
 TD_EXPORT int {name}_select({sizes or "void"}) {{
   const int64_t size[] = {{{values}}};
   int source;
-  return td_choose(td_table_of(td_current_device()), size, &source);
+  return {choose}(td_table_of(td_current_device()), size, &source);
 }}
 
 TD_EXPORT const char *{name}_source({sizes or "void"}) {{

@@ -73,13 +73,15 @@ def script_json(
         "schedules": {n: [values[n] for values in schedules] for n in instance.parameters},
         "programs": list(instance.programs),
         "not_built": {
-            str(index): meta["status"] if meta else "missing"
-            for index, meta in enumerate(metas)
+            str(number): meta["status"] if meta else "missing"
+            for number, meta in zip(instance.schedules, metas, strict=True)
             if meta is None or meta["status"] != "built"
         },
         "default": instance.default,
         "dispatch": _dispatch(manifest, dispatch, instance, schedules, metas),
     }
+    if instance.schedules != tuple(range(len(instance.schedules))):
+        value["numbers"] = list(instance.schedules)
     if instance.spec.is_part:
         value["form"] = manifest.scripts[instance.script].form
     return seal(value)
@@ -191,9 +193,10 @@ def _program_for(
     use: Mapping[str, Value], instance: PlannedInstance, schedules: Sequence[Mapping[str, Value]]
 ) -> int | None:
     """Return the planned schedule that has these values, and else most of the default's."""
-    default = schedules[instance.default] if instance.default is not None else {}
+    numbered = dict(zip(instance.schedules, schedules, strict=True))
+    default = numbered[instance.default] if instance.default is not None else {}
     best: tuple[int, int] | None = None
-    for index, schedule in enumerate(schedules):
+    for index, schedule in numbered.items():
         if all(schedule.get(name) == value for name, value in use.items()):
             alike = sum(schedule[n] == default.get(n) for n in instance.parameters)
             if best is None or alike > best[0]:

@@ -113,8 +113,8 @@ class _Heir:
     def __init__(self, former: Script, script: Script) -> None:
         self._former, self._script = former, script
         self._found = read_dispatch(former)
-        first = {digest: i for i, digest in reversed([*enumerate(script.programs)])}
-        self._numbers = [first.get(digest) for digest in former.programs]
+        first = {digest: i for i, digest in reversed([*script.programs.items()])}
+        self._numbers = {i: first.get(digest) for i, digest in former.programs.items()}
         self._out = by_number(script.programs, self._found.refused).keys() | script.not_built.keys()
         self._measured = [
             self._renumbered(each)
@@ -132,7 +132,7 @@ class _Heir:
             for table in self._found.tables
             if self._is_of_former(table.fingerprint) and (each := self._table(table)).entries
         ]
-        programs = set(self._script.programs)
+        programs = set(self._script.programs.values())
         return Inherited(
             tuple(kept),
             tuple(each for each in self._found.refused if each.program in programs),
@@ -165,7 +165,7 @@ class _Heir:
         return Measured(self._fingerprint(measured.fingerprint), measured.key, seconds, refused)
 
     def _number(self, former: int) -> int | None:
-        return self._numbers[former] if 0 <= former < len(self._numbers) else None
+        return self._numbers.get(former)
 
     def _table(self, table: Table) -> Table:
         fingerprint = self._fingerprint(table.fingerprint)

@@ -18,7 +18,7 @@ from typing import Any
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.merging import RefusedEntry
-from tilusbuild.cache.scripts import ScriptRecord, publish_script, read_script
+from tilusbuild.cache.scripts import ScriptRecord, parse_script, publish_script, read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.inherited import begins
@@ -114,17 +114,17 @@ def _record(
 ) -> ScriptRecord:
     """Return what the directory is to say, by the programs that are there now."""
     first = described[0]
-    programs: list[str] = first["programs"]
-    metas = [entry.meta if (entry := lookup(cache, p)) else None for p in programs]
+    programs = parse_script(text).numbered
+    metas = [entry.meta if (entry := lookup(cache, p)) else None for p in programs.values()]
     not_built = {
-        str(index): meta["status"] if meta else _MISSING
-        for index, meta in enumerate(metas)
+        str(number): meta["status"] if meta else _MISSING
+        for number, meta in zip(programs, metas, strict=True)
         if meta is None or meta["status"] != "built"
     }
     dispatch = dict(first["dispatch"])
     if dispatch["model"] is not None:
         columns = {
-            name: [_value(described, name, index) for index in range(len(programs))]
+            name: [_value(described, name, *each) for each in enumerate(programs)]
             for name in dispatch["model"]["columns"]
         }
         dispatch["model"] = {**dispatch["model"], "columns": columns}
@@ -144,10 +144,10 @@ def _record(
     )
 
 
-def _value(described: Sequence[Mapping[str, Any]], name: str, index: int) -> Any:
+def _value(described: Sequence[Mapping[str, Any]], name: str, index: int, number: int) -> Any:
     """Return what a model reads of a program, from who has it."""
     values = [
-        (value["not_built"].get(str(index)), value["dispatch"]["model"]["columns"][name][index])
+        (value["not_built"].get(str(number)), value["dispatch"]["model"]["columns"][name][index])
         for value in described
     ]
     return next((value for status, value in values if status != _MISSING), values[0][1])

@@ -199,7 +199,7 @@ def spread(script: Script) -> list[Script]:
             continue
         with suppress(LoadError):
             other = read_script(path)
-            shared = [refused[digest] for digest in other.programs if digest in refused]
+            shared = [refused[digest] for digest in other.programs.values() if digest in refused]
             if shared and refuse(other, shared):
                 told.append(other)
     return told
@@ -222,7 +222,7 @@ def gathered(scripts: str) -> dict[str, Refusal]:
 def adopt(script: Script, refused: Mapping[str, Refusal]) -> None:
     """Refuse what another directory of the script does: a new one lists programs that were tuned
     before. Raises `LoadError` and `OSError`."""
-    shared = [refused[digest] for digest in script.programs if digest in refused]
+    shared = [refused[digest] for digest in script.programs.values() if digest in refused]
     if shared:
         known = {each.program for each in read_dispatch(script).refused}
         refuse(script, [each for each in shared if each.program not in known])

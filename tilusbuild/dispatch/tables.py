@@ -223,12 +223,13 @@ def columns_of(parameters: Sequence[str]) -> tuple[str, ...]:
 def rows_of(
     parameters: Sequence[str],
     schedules: Iterable[Mapping[str, Value]],
-    programs: Sequence[str],
+    programs: Mapping[int, str],
     metas: Sequence[Meta | None],
 ) -> list[tuple[Cell, ...]]:
-    """Return a row for each schedule. `metas` are the programs' meta.json, or None."""
+    """Return a row for each schedule; programs are by their numbers. `metas` are the programs'
+    meta.json, or None."""
     rows: list[tuple[Cell, ...]] = []
-    for index, (values, program, meta) in enumerate(zip(schedules, programs, metas, strict=True)):
+    for values, (index, program), meta in zip(schedules, programs.items(), metas, strict=True):
         kernels = meta.get("kernels", {}) if meta else {}
         usages = [usage for kernel in kernels.values() for usage in kernel.values()]
         rows.append(
@@ -251,7 +252,7 @@ def unmeasured(script: Script, refused: Sequence[Refusal]) -> dict[str, Any]:
     """Return it as the file has it. Without any program, and where the answer is a refusal, the
     source is "none"."""
     out = by_number(script.programs, refused)
-    built = frozenset(range(len(script.programs))) - script.not_built.keys()
+    built = frozenset(script.programs) - script.not_built.keys()
     rules: list[dict[str, object]] = [
         {"when": rule.source, "program": rule.program}
         for rule in script.rules
@@ -272,7 +273,7 @@ def _rest(source: str, program: int | None, why: str) -> dict[str, Any]:
     return {"source": source, "program": program, "why": why}
 
 
-def _is_costed(columns: Mapping[str, Sequence[object]], programs: frozenset[int]) -> bool:
+def _is_costed(columns: Mapping[str, Mapping[int, object]], programs: frozenset[int]) -> bool:
     """Return whether a model knows all that it reads of any of the programs."""
     return any(all(c[program] is not None for c in columns.values()) for program in programs)
 

@@ -95,7 +95,9 @@ class CachedKernel(Kernel):
         return "" if path is None else read_text(path)
 
     def _file(self, name: str) -> str:
-        return os.path.join(self.script.root, layout.PROGRAMS, self.script.programs[0], name)
+        return os.path.join(
+            self.script.root, layout.PROGRAMS, self.script.programs[self.script.first], name
+        )
 
     def release(self) -> None:
         """Let the cache remove the kernel's files: its library is open, and can be called."""
@@ -196,7 +198,7 @@ class KernelCache:
             with project:
                 found, compiled, inputs = make.build(project, script, target, wanted, since)
                 hold = ReaderLock(found.root, [found.hash])
-            launch = library.launcher(found, 0, None)
+            launch = library.launcher(found, found.first, None)
             kernel = CachedKernel(found, launch, backend=wanted.backend, out=wanted.out, hold=hold)
             slot.kernel, slot.inputs = kernel, inputs
         self._count("compiles" if compiled else "disk_hits")

@@ -322,7 +322,7 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     if {name: toml_text(value) for name, value in script.params.items()} != dict(entry.params):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")
     packed = set(entry.programs)
-    order = dict.fromkeys(program for program in script.programs if program in packed)
+    order = dict.fromkeys(program for program in script.programs.values() if program in packed)
     if tuple(order) != entry.programs:
         raise inconsistent(f"{where}: the list names programs that are not of this script")
 

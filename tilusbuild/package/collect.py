@@ -166,7 +166,7 @@ class _Collector(Struct):
     def _numbers(self, script: Script) -> list[int]:
         """Return the programs to pack, in the order of the plan."""
         try:
-            built = set(range(len(script.programs))) - script.not_built.keys()
+            built = set(script.programs) - script.not_built.keys()
             numbers = sorted(reachable(script) if self.dispatched else built)
         except LoadError as error:
             raise cannot_pack(str(error)) from None
@@ -235,7 +235,7 @@ def reachable(script: Script) -> frozenset[int]:
                 f"{script.label}: the row by hand for {list(entry.key)} means program"
                 f" {entry.program}, which was {refused[entry.program]}: it could not be called"
             )
-    built = frozenset(range(len(script.programs))) - script.not_built.keys() - refused.keys()
+    built = frozenset(script.programs) - script.not_built.keys() - refused.keys()
     entries = {entry.program for table in dispatch.tables for entry in table.entries}
     # A device with a table is served from the table. Any other is served by the rules, the model
     # and the default, and a model chooses among what is there: with a table, the programs that only
@@ -258,7 +258,7 @@ def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str]
     missing = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
-        for index, program in enumerate(instance.programs)
+        for index, program in instance.numbered.items()
         if lookup(project.cache, program) is None
     ]
     if missing:
@@ -284,7 +284,7 @@ def _check_published(cache: Tree, instance: PlannedInstance) -> None:
         found = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:
         raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
-    for index, program in enumerate(instance.programs):
+    for index, program in instance.numbered.items():
         entry = lookup(cache, program)
         if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
             raise cannot_pack(

@@ -170,7 +170,7 @@ def _by_schedule(where: PackageSide, script: Script) -> dict[str, str]:
     """Return the programs that exist, by their schedule as text."""
     return {
         _values(script.schedule(number)): program
-        for number, program in enumerate(script.programs)
+        for number, program in script.programs.items()
         if program in where.libraries
     }
 
@@ -293,7 +293,7 @@ def _of_tree(path: str) -> Iterator[tuple[Row, Figures]]:
     with side(path, Limits(), _wanted) as found:
         seconds = History(os.path.join(found.root, layout.STATE)).by_mark()
         for script in found.scripts.values():
-            for number, program in enumerate(script.programs):
+            for number, program in script.programs.items():
                 try:
                     meta = read_meta(os.path.join(found.root, layout.PROGRAMS, program), program)
                 except (FileNotFoundError, CorruptFileError):

@@ -104,7 +104,8 @@ def _instance(
         evaluations = tuple(choose.judge(each, host.device, host.machine) for each in scripts)
         reason = str(error).splitlines()[0]
         return InstanceReport(label, scripts[0].params, None, evaluations, (), (reason,))
-    packed_indices = frozenset(i for i, p in enumerate(chosen.programs) if p in packed[chosen.hash])
+    there = packed[chosen.hash]
+    packed_indices = frozenset(i for i, p in chosen.programs.items() if p in there)
     problems = [*_code_problems(listing, chosen, packed_indices, host)]
     tables = _tables(chosen, host)
     entries = tables[0].entries if tables else ()

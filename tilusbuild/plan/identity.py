@@ -80,16 +80,16 @@ def script_text(
     target: str,
     arch: str,
     signature: Sequence[str],
-    programs: Sequence[str],
+    programs: Iterable[tuple[int, str]],
 ) -> str:
-    """Return `script.txt`: an instance for a target, and its programs in plan order."""
+    """Return `script.txt`: an instance for a target, and its programs by their numbers."""
     return "".join(
         [
             f"{SCRIPT_FORMAT}\nscript = {toml_text(script)}\n",
             f"target = {toml_text(target)}\narch = {toml_text(arch)}\n",
             values_section("params", params),
             section("args", signature),
-            section("programs", (f"{index} {digest}" for index, digest in enumerate(programs))),
+            section("programs", (f"{number} {digest}" for number, digest in programs)),
         ]
     )
 

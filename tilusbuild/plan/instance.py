@@ -159,9 +159,9 @@ class PlannedInstance(Struct, frozen=True, eq=False):
     spec: InstanceSpec
     sources: Sources
     schedules: tuple[int, ...]
-    """Indices into the space's valid points, in plan order."""
+    """Their places in the space, which are the numbers of their programs, in order."""
     default: int | None
-    """The position in `schedules` of the default schedule, when there is one."""
+    """The number of the default schedule, when it is planned."""
     programs: tuple[str, ...]
     """Program hashes, one a schedule."""
     inputs: Inputs
@@ -172,6 +172,16 @@ class PlannedInstance(Struct, frozen=True, eq=False):
     @property
     def script(self) -> str:
         return self.spec.script
+
+    @property
+    def first(self) -> int:
+        """The number of the default schedule, or of the first one."""
+        return self.schedules[0] if self.default is None else self.default
+
+    @property
+    def numbered(self) -> dict[int, str]:
+        """The programs by their numbers."""
+        return dict(zip(self.schedules, self.programs, strict=True))
 
     @property
     def directory(self) -> str:

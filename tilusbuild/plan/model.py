@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tilusbuild.arch import Arch, combined, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.manifest.names import linked_names
 from tilusbuild.runtime.naming import (
     Name,
     as_typed,
@@ -69,7 +70,7 @@ class PlanSelection(Struct, frozen=True):
         """Return the part with the objects of the libraries that are in it, and for a script with
         kernels those. Raises `InputError`."""
         kernels = [
-            name._replace(script=kernel)
+            apart(manifest, name._replace(script=kernel))
             for name in self.names
             for kernel in manifest.kernels_of(name.script) or (name.script,)
         ]
@@ -96,6 +97,21 @@ def named(text: str) -> Name:
         return parse_name(text)
     except ValueError as error:
         raise input_error(f'"{text}": {error}') from None
+
+
+def apart(manifest: Manifest, name: Name) -> Name:
+    """Return a name with what it says of a schedule apart from what it says of constants."""
+    owner = next((each for key, each in manifest.scripts.items() if name.is_of(key)), None)
+    if owner is None or not name.constants:
+        return name
+    own = [*owner.override.values()]
+    params = (*owner.params, *(key for each in own for key in each.params))
+    space = (*owner.space, *(key for each in own for key in each.space))
+    constants = {name for key in params for name in linked_names(key)}
+    parameters = {name for key in space for name in linked_names(key)}
+    if owner.space_file is not None:
+        parameters |= {name for name, _ in name.constants if name}
+    return name.apart(parameters, constants)
 
 
 def script_of(manifest: Manifest, name: Name) -> str:

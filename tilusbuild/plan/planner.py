@@ -9,6 +9,7 @@ the hash, so that what is compiled is always what the hash names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ from tilusbuild.plan.spaces import (
     Chosen,
     Counting,
     chosen,
+    defaults,
     located,
     question,
     spec_of,
@@ -40,7 +42,7 @@ from tilusbuild.plan.spaces import (
 from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.runtime.naming import instance_name, program_name
+from tilusbuild.runtime.naming import Name, instance_name, means, program_name
 from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules, Space, SpaceError
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
@@ -56,7 +58,8 @@ class Plan(Struct, frozen=True):
     root: str
     instances: tuple[PlannedInstance, ...]
     wanted: Mapping[str, Collection[int]] = field(default_factory=dict)
-    """Of an instance that is asked for in part: the programs that are, by its hash."""
+    """Of an instance that is asked for in part: the numbers of the programs that are, by its
+    hash."""
 
     @property
     def size(self) -> int:
@@ -94,12 +97,17 @@ class Planner(Struct):
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
         planned: dict[str, list[Sequence[Schedule]]] = {}
+        wanted: dict[str, Collection[int]] = {}
         for script, target in chosen_pairs(self.manifest, selection):
             try:
                 sources = self.sources_of(script, target)
                 for spec in self.specs(script, target, selection):
                     schedules, default = self._chosen(spec, selection.level)
+                    numbers = named(spec, schedules, selection)
+                    schedules = with_named(spec.space, schedules, numbers)
                     instances.append(self._instance(spec, sources, schedules, default))
+                    if numbers is not None:
+                        wanted[instances[-1].hash] = numbers
                     if spec.is_part:
                         self.note_objects(instances[-1], schedules)
                     planned.setdefault(script, []).append(schedules)
@@ -108,17 +116,7 @@ class Planner(Struct):
         manifest = self.manifest
         if problems := problems or list(unmet_rules(manifest, planned)):
             raise InputError(*problems)
-        wanted = {each.hash: _wanted(selection, each) for each in instances}
-        return Plan(
-            manifest.project.name,
-            manifest.root,
-            tuple(instances),
-            {
-                each.hash: of
-                for each in instances
-                if len(of := wanted[each.hash]) < len(each.programs)
-            },
-        )
+        return Plan(manifest.project.name, manifest.root, tuple(instances), wanted)
 
     def specs(
         self, script: str, target: Target, selection: PlanSelection
@@ -180,8 +178,7 @@ class Planner(Struct):
             reads = Reads()
             programs = tuple(reads.of(render(spec, sources, each)).hash for each in schedules)
             inputs = reads.inputs(spec, sources)
-        place = position(numbers, default)
-        return planned_instance(spec, sources, numbers, place, programs, inputs)
+        return planned_instance(spec, sources, numbers, default, programs, inputs)
 
     def instance(self, spec: InstanceSpec, sources: Sources) -> PlannedInstance:
         """Return a whole instance as planned. Raises `InputError`."""
@@ -208,53 +205,71 @@ class Planner(Struct):
         )
 
 
-def _wanted(selection: PlanSelection, instance: PlannedInstance) -> Collection[int]:
-    """Return which programs of an instance are in the selected part. Raises `InputError` for one
-    that it does not have."""
-    count = len(instance.programs)
-    fitting = [
-        name
-        for name in selection.names
-        if name.fits(instance.script, instance.params, instance.target.name)
-    ]
-    wanted = {name.program for name in fitting if name.program is not None}
-    if any(name.program is None for name in fitting) or not fitting:
-        return range(count)
-    if (highest := max(wanted)) >= count:
-        raise input_error(
-            f"{instance.label} has no program {highest} at level {selection.level}",
-            hint=f"they go from 0 to {count - 1}",
-        )
-    return wanted
+def named(spec: InstanceSpec, schedules: Schedules, selection: PlanSelection) -> set[int] | None:
+    """Return the numbers of the programs that are selected by number, or by values of parameters:
+    of a level's schedules, else the first of the space that has them; None for all. Raises
+    `InputError`."""
+    found: set[int] = set()
+    for name in selection.names:
+        if not name.fits(spec.script, spec.params, spec.target.name):
+            continue
+        if name.program is None and not name.schedule:
+            return None
+        fitting = {each.index for each in schedules if name.has(each.index, each.values)}
+        found |= fitting or {_first_named(spec, name)}
+    return found or None
+
+
+def _first_named(spec: InstanceSpec, name: Name) -> int:
+    space, number = spec.space, name.program
+    values = {
+        key: value
+        for each in space.spec.parameters
+        for row in (*each.values, each.otherwise or ())
+        for own, value in zip(each.names, row, strict=False)
+        for key, text in name.schedule
+        if own == key and means(text, value)
+    }
+    if number is None and values.keys() >= {key for key, _ in name.schedule}:
+        usual = defaults(spec.manifest, spec.script, spec.target)
+        for given in ({**usual, **values}, values):
+            with suppress(SpaceError):
+                return space.complete(given).index
+    if number is not None and space.has(number) and name.has(number, space[number].values):
+        return number
+    last = space.size[0]
+    hint = None if last is None else f"they go from 0 to {last - 1}"
+    raise input_error(f"{spec.label} has no program {name}", hint=hint)
+
+
+def with_named(space: Space, schedules: Schedules, numbers: set[int] | None) -> Schedules:
+    """Return the schedules of a level with those that are selected by name."""
+    if numbers is None or numbers <= {*schedules.indices}:
+        return schedules
+    return space.take(sorted({*schedules.indices, *numbers}))
 
 
 def planned_instance(
     spec: InstanceSpec,
     sources: Sources,
     schedules: tuple[int, ...],
-    default: int | None,
+    default: Schedule | None,
     programs: tuple[str, ...],
     inputs: Inputs,
 ) -> PlannedInstance:
-    """Return an instance as planned: `schedules` are places in its space, `default` one in
-    `schedules`, `programs` their hashes."""
+    """Return an instance as planned: `schedules` are places in its space, `programs` their
+    hashes; `default` counts where it is one of them."""
     script_txt = identity.script_text(
         script=spec.script,
         params=spec.params,
         target=spec.target.name,
         arch=spec.target.arch,
         signature=spec.signature.text().splitlines(),
-        programs=programs,
+        programs=zip(schedules, programs, strict=False),
     )
     digest = sha256_text(script_txt)
-    return PlannedInstance(spec, sources, schedules, default, programs, inputs, script_txt, digest)
-
-
-def position(schedules: Sequence[int], wanted: Schedule | None) -> int | None:
-    """Return where a schedule stands among those planned; None when it does not."""
-    if wanted is None or wanted.index not in schedules:
-        return None
-    return schedules.index(wanted.index)
+    number = default.index if default is not None and default.index in schedules else None
+    return PlannedInstance(spec, sources, schedules, number, programs, inputs, script_txt, digest)
 
 
 class ProgramJob(Struct, frozen=True):
@@ -262,6 +277,7 @@ class ProgramJob(Struct, frozen=True):
 
     hash: str
     index: int
+    """Its number: its place in the space, whatever of that is planned."""
     planned: PlannedInstance
 
     @property
@@ -309,7 +325,7 @@ class ProgramJob(Struct, frozen=True):
     @property
     def schedule(self) -> Schedule:
         """The point of the space that this program is for."""
-        return self.planned.spec.space[self.planned.schedules[self.index]]
+        return self.planned.spec.space[self.index]
 
     def render(self) -> RenderedProgram:
         """Render the program. Raises `InputError` when the template is no longer right."""
@@ -341,5 +357,7 @@ def jobs(plan: Plan) -> Iterator[ProgramJob]:
     """Yield every program of every instance, in plan order; shared hashes come as often as they are
     planned, because each instance wants its own verdict."""
     for instance in plan.instances:
-        for index in sorted(plan.wanted.get(instance.hash, range(len(instance.programs)))):
-            yield ProgramJob(instance.programs[index], index, instance)
+        wanted = plan.wanted.get(instance.hash)
+        for number, program in instance.numbered.items():
+            if wanted is None or number in wanted:
+                yield ProgramJob(program, number, instance)

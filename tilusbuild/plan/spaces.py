@@ -99,14 +99,14 @@ def chosen(manifest: Manifest, script: str, target: Target, space: Space, level:
     """Return the schedules of a level, and the default that the manifest declares, if it declares
     one. Raises `InputError`."""
     owner = manifest.scripts[script]
-    defaults = _defaults(manifest, script, target)
+    own = defaults(manifest, script, target)
     try:
-        default = space.complete(defaults) if defaults else None
+        default = space.complete(own) if own else None
         schedules = select(
             space,
             level,
             sample=owner.levels.sample,
-            default=defaults,
+            default=own,
             seed=owner.levels.seed,
         )
     except SpaceError as error:
@@ -117,10 +117,11 @@ def chosen(manifest: Manifest, script: str, target: Target, space: Space, level:
 def question(manifest: Manifest, script: str, target: Target, level: int) -> str:
     """Return all that decides, besides the space, what `chosen` gives. Raises `InputError`."""
     levels = manifest.scripts[script].levels
-    return repr((level, levels.sample, levels.seed, _defaults(manifest, script, target)))
+    return repr((level, levels.sample, levels.seed, defaults(manifest, script, target)))
 
 
-def _defaults(manifest: Manifest, script: str, target: Target) -> dict[str, Value]:
+def defaults(manifest: Manifest, script: str, target: Target) -> dict[str, Value]:
+    """Return the values of a script's default schedule that are declared."""
     imported = imported_space(manifest, script)
     own = manifest.scripts[script].default_for(target.name)
     return {**(imported.default if imported else {}), **own}
@@ -239,7 +240,8 @@ class SpaceCache:
         known = self._known(script, key)
         if known is None or known.asked != question:
             schedules, default = choose()
-            self._put(script, key, question, schedules, default, size())
+            if known is None or len(schedules) > 1:  # one is found soon again, and many are not
+                self._put(script, key, question, schedules, default, size())
             return schedules, default
         return known.chosen()
 

@@ -133,7 +133,7 @@ class Kernel:
         script = self._usual().script
         return tuple(
             Program(i, digest, script.not_built.get(i, "built"), script.schedule(i))
-            for i, digest in enumerate(script.programs)
+            for i, digest in script.programs.items()
         )
 
     def schedule(self, program: int) -> dict[str, Value]:
@@ -306,7 +306,7 @@ def programs_there(script: Script) -> frozenset[int]:
     # Not a listing: a tree may hold a hundred times more programs than the script has.
     return frozenset(
         i
-        for i, digest in enumerate(script.programs)
+        for i, digest in script.programs.items()
         if i not in script.not_built and os.path.isdir(os.path.join(directory, digest))
     )
 

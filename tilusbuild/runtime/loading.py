@@ -69,8 +69,8 @@ def library_path(
     script = chosen[0]
     if script.form != SHARED:
         raise LoadError(f"{script.name!r} is not a shared library")
-    path = script.library(0)
-    check_library(path, read_meta(script, 0)["files"][LIBRARY]["sha256"])
+    path = script.library(script.first)
+    check_library(path, read_meta(script, script.first)["files"][LIBRARY]["sha256"])
     return path
 
 

@@ -6,7 +6,7 @@ Whatever is printed reads back as the same thing, and means it whoever reads it.
 the manifest's order and are left out with their brackets where there are none; values are written
 as TOML writes them, but that a string needs quotes only where it would read as something else. Who
 types a name may leave out any of its parts but the script, and in brackets the names of constants;
-it then means all that fit.
+it then means all that fit. Values of parameters, as in `gemm[tile=64]`, stand for a number.
 """
 
 from __future__ import annotations
@@ -79,9 +79,12 @@ class Name(NamedTuple):
     """Names, "" where none was given, and the texts of values."""
     program: int | None = None
     target: str | None = None
+    schedule: tuple[tuple[str, str], ...] = ()
+    """Names and texts of parameters of the space, once they are separated from constants."""
 
     def __str__(self) -> str:
-        fixed = ",".join(f"{name}={text}" if name else text for name, text in self.constants)
+        pairs = (*self.constants, *self.schedule)
+        fixed = ",".join(f"{name}={text}" if name else text for name, text in pairs)
         return _assembled(self.script, fixed, self.program, self.target or "")
 
     def fits(self, script: str, params: Mapping[str, object], target: str | None = None) -> bool:
@@ -91,6 +94,20 @@ class Name(NamedTuple):
             self.is_of(script)
             and (target is None or self.target in (None, target))
             and all(_has(params, name, text) for name, text in self.constants)
+        )
+
+    def apart(self, parameters: Collection[str], constants: Collection[str]) -> Name:
+        """Return the name with what it says of a schedule apart from what it says of constants."""
+        said = [
+            each for each in self.constants if each[0] in parameters and each[0] not in constants
+        ]
+        kept = tuple(each for each in self.constants if each not in said)
+        return self._replace(constants=kept, schedule=(*self.schedule, *said))
+
+    def has(self, number: int, values: Mapping[str, object]) -> bool:
+        """Return whether a program of an instance that fits is meant, as far as it is said."""
+        return self.program in (None, number) and all(
+            name in values and means(text, values[name]) for name, text in self.schedule
         )
 
     def is_of(self, script: str) -> bool:

@@ -69,12 +69,12 @@ class ScriptModel(NamedTuple):
 
     source: str
     cost: Function
-    columns: Mapping[str, Sequence[Value | None]]
-    """What it reads of each program, in the programs' order."""
+    columns: Mapping[str, Mapping[int, Value | None]]
+    """What it reads of each program, by its number."""
 
 
 class Script(NamedTuple):
-    """An instance of a script for a target. Programs are numbered as in the plan."""
+    """An instance of a script for a target. A program's number is its place in the space."""
 
     path: str
     name: str
@@ -92,9 +92,9 @@ class Script(NamedTuple):
     """What the host code is for, as `uname -m` says it."""
     params: Mapping[str, Value]
     arguments: tuple[ScriptArgument, ...]
-    schedules: Mapping[str, Sequence[Value]]
+    schedules: Mapping[str, Mapping[int, Value]]
     """Parameters by name, a value for each program."""
-    programs: tuple[str, ...]
+    programs: Mapping[int, str]
     not_built: Mapping[int, str]
     """Programs that there are none of, and why."""
     default: int | None
@@ -103,6 +103,11 @@ class Script(NamedTuple):
     rules: tuple[DispatchRule, ...]
     model: ScriptModel | None
     form: str = CALLED
+
+    @property
+    def first(self) -> int:
+        """Return the number of the first program: of the only one, where there is one."""
+        return next(iter(self.programs))
 
     @property
     def root(self) -> str:
@@ -136,8 +141,8 @@ class Script(NamedTuple):
 
     def schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of one program. Raises `IndexError`."""
-        if not 0 <= program < len(self.programs):
-            raise IndexError(f"{self.label} has {len(self.programs)} programs, not {program}")
+        if program not in self.programs:
+            raise IndexError(f"{self.label} has no program {program}")
         return {name: values[program] for name, values in self.schedules.items()}
 
     def library(self, program: int) -> str:
@@ -184,7 +189,7 @@ def _sealed(path: str) -> dict[str, Any]:
         raise CorruptCacheError(f"{path}/{FILE} is damaged: {error}") from None
 
 
-def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
+def _programs_of_text(path: str, digest: str) -> dict[int, str]:
     try:
         data = read_bytes(os.path.join(path, TEXT))
     except OSError as error:
@@ -192,7 +197,8 @@ def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
     if hashlib.sha256(data).hexdigest() != digest:
         raise CorruptCacheError(f"{path}/{TEXT} is not the one that the directory is named by")
     _, _, listed = data.partition(b"\n[programs]\n")
-    return tuple(line.partition(b" ")[2].decode("ascii", "replace") for line in listed.splitlines())
+    rows = (line.decode("ascii", "replace").partition(" ") for line in listed.splitlines())
+    return {int(number[:100]) if number.isdigit() else -1: program for number, _, program in rows}
 
 
 def script_of(path: str, value: Mapping[str, Any]) -> Script:
@@ -200,7 +206,10 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r} is not read by this version")
     target, dispatch = value["target"], value["dispatch"]
-    programs = tuple(_texts(value["programs"]))
+    listed = _texts(value["programs"])
+    programs = dict(zip(value.get("numbers", range(len(listed))), listed, strict=True))
+    if not all(type(number) is int for number in programs) or len(programs) != len(listed):
+        raise TypeError("a program's number is not its own")
     keys = tuple(_texts(dispatch["keys"]))
     schedules = {n: _column(value["schedules"][n], programs) for n in _texts(value["parameters"])}
     scalars = {_text(each["name"]) for each in value["arguments"] if each["dims"] is None}
@@ -258,7 +267,7 @@ def _dim(value: object, scalars: Collection[str]) -> Dim:
 
 
 def _rule(
-    value: Mapping[str, Any], scalars: Collection[str], programs: Sequence[str]
+    value: Mapping[str, Any], scalars: Collection[str], programs: Mapping[int, str]
 ) -> DispatchRule:
     when = function_of(value["when"], scalars)
     program = _index(value["program"], programs)
@@ -266,7 +275,7 @@ def _rule(
 
 
 def _model(
-    value: Mapping[str, Any] | None, sizes: Collection[str], programs: Sequence[str]
+    value: Mapping[str, Any] | None, sizes: Collection[str], programs: Mapping[int, str]
 ) -> ScriptModel | None:
     if value is None:
         return None
@@ -276,17 +285,17 @@ def _model(
     )
 
 
-def _column(values: object, programs: Sequence[str]) -> Sequence[Value]:
+def _column(values: object, programs: Mapping[int, str]) -> dict[int, Value]:
     """Return a value for each program; None where it is not known."""
     if not isinstance(values, list) or len(values) != len(programs):
         raise ValueError("a column is not as long as the list of programs")
     if not all(value is None or isinstance(value, bool | int | float | str) for value in values):
         raise TypeError("a column holds something that is not a value")
-    return values
+    return dict(zip(programs, values, strict=True))
 
 
-def _index(value: object, programs: Sequence[str]) -> int:
-    if type(value) is not int or not 0 <= value < len(programs):
+def _index(value: object, programs: Mapping[int, str]) -> int:
+    if type(value) is not int or value not in programs:
         raise ValueError(f"there is no program {value!r}")
     return value
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime.regular import read_bytes
@@ -74,7 +74,7 @@ def read_refusals(rows: Any) -> tuple[Refusal, ...]:
     return tuple(found.values())
 
 
-def by_number(programs: Sequence[str], refusals: Iterable[Refusal]) -> dict[int, str]:
+def by_number(programs: Mapping[int, str], refusals: Iterable[Refusal]) -> dict[int, str]:
     """Return why programs of a script are refused, by their numbers."""
     known = {refusal.program: refusal.text for refusal in refusals}
-    return {i: known[digest] for i, digest in enumerate(programs) if digest in known}
+    return {i: known[digest] for i, digest in programs.items() if digest in known}

@@ -149,10 +149,9 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
             raise ValueError(f"no entry: {row!r:.80}")
         if seconds is not None and not _is_time(seconds):
             raise ValueError(f"no time: {row!r:.80}")
-        if not 0 <= program < len(script.programs):
+        if program not in script.programs:
             raise CorruptCacheError(
-                f"{path}: sizes {key} choose program {program}, and there are"
-                f" {len(script.programs)}\n  {_MEND}"
+                f"{path}: sizes {key} choose program {program}, and there is none\n  {_MEND}"
             )
         if program in script.not_built:
             raise CorruptCacheError(

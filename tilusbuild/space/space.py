@@ -146,6 +146,17 @@ class Space:
             raise IndexError(f"schedule {index} of {count}")
         return self.take([index])[0]
 
+    def has(self, index: int) -> bool:
+        """Return whether there is a point at `index`: of an open space, most places are none."""
+        if not 0 <= index < self._places:
+            return False
+        try:
+            names = [name for each in self.spec.parameters for name in each.names]
+            own = self[index].values if self._is_open else {}
+            return not own or self.complete({name: own[name] for name in names}).index == index
+        except SpaceError:
+            return False
+
     def __iter__(self) -> Iterator[Schedule]:
         for first in range(0, self.count, CHUNK):
             yield from self.take(range(first, min(self.count, first + CHUNK)))

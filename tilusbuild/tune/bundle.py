@@ -254,7 +254,7 @@ def _decided(
 def _check_fits(script: Script, segment: _Segment, path: str) -> None:
     """Raises `InputError` for programs, parameters or sizes that the script does not have."""
     run = segment.run
-    wrong: list[object] = [i for i in run.programs if not 0 <= i < len(script.programs)]
+    wrong: list[object] = [i for i in run.programs if i not in script.programs]
     wrong += [name for group in run.groups for name in group if name not in script.schedules]
     wrong += [key for noted in segment.cases for key in script.keys if key not in noted.integers]
     if wrong:

@@ -113,7 +113,7 @@ def _scaled(fact: object, unit: float) -> float | None:
 def _samples(state: str, script: Script) -> dict[tuple[str, Key], dict[str, int]]:
     """Return how often each program was timed, by its number, for each device and bucket in a
     script's logs."""
-    numbers = {program: number for number, program in enumerate(script.programs)}
+    numbers = {program: number for number, program in script.programs.items()}
     found: dict[tuple[str, Key], dict[str, int]] = {}
     name = os.path.basename(os.path.dirname(script.path))
     for path in sorted(glob.glob(os.path.join(glob.escape(state), "tune", name, "*.jsonl"))):

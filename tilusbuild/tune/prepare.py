@@ -90,7 +90,7 @@ def work_of(manifest: Manifest, instance: PlannedInstance, script: Script) -> Wo
     none."""
     programs = tuple(
         Candidate(index, digest, script.library(index), script.schedule(index))
-        for index, digest in enumerate(script.programs)
+        for index, digest in script.programs.items()
         if index not in script.not_built
     )
     if not programs:

@@ -13,8 +13,8 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import PlanSelection, called_script_of, targets_of
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs, position
+from tilusbuild.plan.model import PlanSelection, apart, called_script_of, targets_of
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import CallLine
 from tilusbuild.runtime.naming import Name, as_typed
@@ -32,28 +32,22 @@ _SAMPLES = 15
 def choose(
     project: Project, name: Name, target: str | None
 ) -> tuple[Plan, PlanSelection, ProgramJob]:
-    """Return the program that a name means, numbered as `build` numbers it; without a number the
-    default one of the one instance, without a target for the usual one. Raises `InputError`."""
-    level = project.settings.level.value
+    """Return the program that a name means: of several the one that is otherwise like the default,
+    and without a target the one for the usual target. Raises `InputError`."""
     target = name.target or target
+    name = apart(project.manifest, name)
     script = called_script_of(project.manifest, name)
     if target is None:
         target = _usual_target(project, script)
-    selection = PlanSelection((name,), (target,), level)
+    # One program is wanted: whatever the project's level is, no more is planned.
+    selection = PlanSelection((name,), (target,), 0)
     plan = project.plan(selection)
     if len(plan.instances) > 1:
         raise input_error(
             f'"{name}" names {len(plan.instances)} instances',
             hint="name one of them:\n" + as_typed(instance.label for instance in plan.instances),
         )
-    wanted_jobs = list(jobs(plan))
-    if name.program is not None:
-        return plan, selection, wanted_jobs[0]
-    (instance,) = plan.instances
-    default = instance.default
-    if default is None:
-        default = position(instance.schedules, instance.spec.space.complete({}))
-    return plan, selection, wanted_jobs[default or 0]
+    return plan, selection, next(jobs(plan))
 
 
 def _usual_target(project: Project, script: str) -> str:

@@ -28,8 +28,9 @@ from tilusbuild.plan.planner import (
     Planner,
     ProgramJob,
     jobs,
+    named,
     planned_instance,
-    position,
+    with_named,
 )
 from tilusbuild.plan.rendering import Reads
 from tilusbuild.plan.roots import roots_of
@@ -117,13 +118,14 @@ class _Draft(Struct):
 
     @property
     def first(self) -> int:
-        return self.before.default or 0
+        return self.before.first
 
     def finished(self) -> PlannedInstance:
         old = self.before
-        programs = tuple(self.programs[index] for index in range(len(old.schedules)))
+        programs = tuple(self.programs[number] for number in old.schedules)
         inputs = self.reads.inputs(old.spec, old.sources)
-        return planned_instance(old.spec, old.sources, old.schedules, old.default, programs, inputs)
+        default = None if old.default is None else old.spec.space[old.default]
+        return planned_instance(old.spec, old.sources, old.schedules, default, programs, inputs)
 
 
 class Replanner(Struct):
@@ -252,25 +254,25 @@ class Replanner(Struct):
             self.between_renders()
             level = 2 if spec.is_part else self.selection.level
             schedules, default = chosen(planner.manifest, script, target, spec.space, level)
-            numbers = tuple(schedule.index for schedule in schedules)
-            place = position(numbers, default)
-            before = planned_instance(spec, sources, numbers, place, (), Inputs())
+            wanted = named(spec, schedules, selection)
+            numbers = tuple(with_named(spec.space, schedules, wanted).indices)
+            before = planned_instance(spec, sources, numbers, default, (), Inputs())
             drafts.append(_Draft(before))
         return drafts
 
     def _make(self, draft: _Draft, *, whole: bool) -> None:
         """Make the default program, or with `whole` all the others."""
         old = draft.before
-        indices = range(len(old.schedules)) if whole else range(draft.first, draft.first + 1)
-        for index in indices:
-            if index in draft.programs or index >= len(old.schedules):
+        known = old.numbered if old.programs else {}
+        for index in old.schedules if whole else old.schedules and [draft.first]:
+            if index in draft.programs:
                 continue
             self.between_renders()
             self._renders += 1
             job = ProgramJob("", index, old)
             program = draft.reads.of(job.render()).hash
             draft.programs[index] = program
-            before = old.programs[index] if old.programs else None
+            before = known.get(index)
             if program != before:
                 self.found(replace(job, hash=program), before)
 

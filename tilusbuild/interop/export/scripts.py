@@ -121,7 +121,7 @@ def _script(
         raise TilusbuildError(str(error)) from None
     programs = tuple(
         _program(cache, index, each)
-        for index, each in enumerate(script.programs)
+        for index, each in script.programs.items()
         if only is None or index in only
     )
     return ExportedScript(script, name, tables, programs, tuple(_latency(path)))
