@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from support.walk import sources as drawn
-from support.walk.world import FoundError, Surroundings, World, interrupted, started
+from support.walk.world import FoundError, Surroundings, World, interrupted, linked, started
 
 
 class Walk:
@@ -228,6 +228,8 @@ class Walk:
         """It keeps all that the project's last build made."""
         world = self.world
         self.compared(("build", "--json", "-k", "0"))
+        if self.sources.mistake:  # which may be where the cache's directory is named
+            return
         world.damaged.clear()
         world.run("cache", "gc", status=(0,))
         again = world.run("build", "--json", "-k", "0")
@@ -236,6 +238,8 @@ class Walk:
         world.compare(self.sources, ("build", "--json", "-k", "0"), again)
 
     def clear(self, chance: Random) -> None:
+        if self.sources.mistake:
+            return
         self.world.run("cache", "clear", status=(0,))
         self.world.damaged.clear()
         self.world.installed = False
@@ -356,11 +360,7 @@ class Walk:
         links go with what is repaired."""
         now = self.world.entries()
         damaged = {name for name, was in before.items() if now.get(name) != was}
-        damaged |= {
-            name
-            for name, was in before.items()
-            if any(f"programs/{path.rpartition('/')[2]}" in damaged for path in was.values())
-        }
+        damaged |= {n for n, was in before.items() if any(each in damaged for each in linked(was))}
         for name in damaged:
             self.world.damaged.setdefault(name, before[name])
 

@@ -305,8 +305,8 @@ class World:
         """Raise `FoundError` where something of before is lost or other than it was."""
         now = self.entries()
         damaged = set(self.damaged)
-        for name, was in list(self.damaged.items()):
-            if now.get(name) == was or _fixed(now.get(name), was):
+        for name, was in sorted(self.damaged.items()):  # scripts come after their programs
+            if _fixed(now.get(name), was) and not any(each in self.damaged for each in linked(was)):
                 del self.damaged[name]
         for name, was in before.items():
             if name in damaged or (may_go and name not in now):
@@ -320,6 +320,13 @@ class World:
             for path, digest in was.items():
                 if path.startswith("latency/") and path not in now[name]:
                     raise FoundError(f"{name} has lost what was measured: {path} {digest}")
+
+
+def linked(entry: Entry) -> Iterator[str]:
+    """The programs that the links of a script lead to."""
+    for digest in entry.values():
+        if digest.startswith("-> "):
+            yield f"programs/{digest.rpartition('/')[2]}"
 
 
 def _fixed(now: Entry | None, was: Entry) -> bool:
