@@ -197,7 +197,7 @@ def shown(environment: Mapping[str, str]) -> Iterator[None]:
 # Before there is anything to show.
 
 
-PATIENCE = 0.4
+PATIENCE = 0.3
 """Seconds without output; a person waits half a second before asking whether anything happens."""
 
 
