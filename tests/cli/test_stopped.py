@@ -188,9 +188,16 @@ def in_a_loop_of_messages():
         while not messages:
             time.sleep(0.01)
 
+def between_a_library_and_itself():
+    try:
+        stop()
+    except BaseException:
+        os._exit(99)  # msgspec would crash
+
 class Command:
     verb = "verify"
-    class arguments: json, color, directory = False, "auto", None
+    class arguments:
+        json, color, directory, quiet, progress = False, "auto", None, False, "none"
     def run():
         globals()[sys.argv[2]]()
         if sys.argv[2] not in ("became_an_answer", "in_a_loop_of_messages"):
@@ -213,6 +220,7 @@ WAYS = (
     "handled_often",
     "became_an_answer",
     "in_a_loop_of_messages",
+    "between_a_library_and_itself",
 )
 
 

@@ -177,19 +177,21 @@ def _warn(messages: Sequence[str], command: ParsedCommand) -> None:
 
 
 def _working(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
-    """Return the block in which a command that has printed nothing yet says that it works."""
+    """Return the block in which a command that has printed nothing yet says on a terminal that it
+    works: elsewhere nobody waits, and what is printed may not depend on time."""
     from contextlib import nullcontext
 
     from tilusbuild.report.choose import can_redraw
     from tilusbuild.report.terminal import PATIENCE, working
 
     given = command.arguments
-    if given.quiet or given.json or given.progress == "none":
+    if given.quiet or given.json or given.progress != "auto":
+        return nullcontext()
+    if not can_redraw(sys.stderr, os.environ):
         return nullcontext()
     patience = float(os.environ.get("TILUSBUILD_PATIENCE") or PATIENCE)
     since = (time.monotonic_ns() - started) / 1e9
-    redraws = given.progress == "auto" and can_redraw(sys.stderr, os.environ)
-    return working(f"tilusbuild {command.verb}: working …", patience - since, redraws=redraws)
+    return working(f"tilusbuild {command.verb}: working …", patience - since)
 
 
 def _report(error: TilusbuildError, json: bool, color: str) -> None:

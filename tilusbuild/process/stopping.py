@@ -5,6 +5,10 @@ holds something lets go of it in its own `with` block. What has a loop takes sig
 instead (`catch_signals`). Either way a second one ends the process as it would by itself. What a
 parent ignores (`nohup`) stays ignored.
 
+Libraries in C that call Python while they read a type do not expect an exception from there:
+msgspec ends the process. So the exception waits until code of tilusbuild runs, half a second at
+most: what blocks, or runs on, in other code is stopped then.
+
 An exception that comes up in a finalizer, or in Python that C code called, may go no further. The
 death of a `StoppedError` that has not left its `stoppable` block says so, whoever swallowed it: a
 timer then stops the command again, until the exception arrives. It costs one more signal's handler.
@@ -16,6 +20,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,6 +29,8 @@ from typing import Any
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_SECONDS = 0.01
 """From the death of an exception to the next one: the finalizer that swallowed it has ended."""
+_PATIENCE = 0.5
+"""Seconds that a stop waits for code of tilusbuild."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -40,6 +47,8 @@ class StoppedError(KeyboardInterrupt):
 
 
 _stopped_by: int | None = None
+_latest = 0.0
+"""When the stop is raised whatever runs, by `time.monotonic`."""
 _within = False
 
 
@@ -65,11 +74,21 @@ def stoppable() -> Iterator[None]:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    global _stopped_by
+    global _stopped_by, _latest
+    if _stopped_by is None:
+        _latest = time.monotonic() + _PATIENCE
     _stopped_by = number
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)
-    raise StoppedError(number)
+    _raise_in(frame, number)
+
+
+def _raise_in(frame: FrameType | None, number: int) -> None:
+    """Raise the stop in a frame of ours, or try again soon."""
+    name = "" if frame is None else str(frame.f_globals.get("__name__"))
+    if name.partition(".")[0] == __name__.partition(".")[0] or time.monotonic() > _latest:
+        raise StoppedError(number)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS, _AGAIN_SECONDS)
 
 
 def _raise_again(alarm: int, frame: FrameType | None) -> None:
@@ -77,7 +96,10 @@ def _raise_again(alarm: int, frame: FrameType | None) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _within and _stopped_by is not None:
         handler = signal.getsignal(_stopped_by)
-        (handler if callable(handler) else _raise)(_stopped_by, frame)
+        if callable(handler) and handler is not _raise:
+            handler(_stopped_by, frame)
+        else:
+            _raise_in(frame, _stopped_by)
 
 
 @contextmanager

@@ -202,9 +202,9 @@ PATIENCE = 0.3
 
 
 @contextmanager
-def working(what: str, patience: float, *, redraws: bool) -> Iterator[None]:
-    """Within the block, say `what` on stderr when nothing was written for so many seconds: a line,
-    or with `redraws` one that the first output takes away."""
+def working(what: str, patience: float) -> Iterator[None]:
+    """Within the block, say `what` on the terminal when nothing was written for so many seconds: in
+    a line that the first output takes away."""
     guard, err, state = threading.RLock(), sys.stderr, ""
     streams = [each for each in (sys.stdout, err) if isinstance(each, TerminalStream)]
 
@@ -219,13 +219,13 @@ def working(what: str, patience: float, *, redraws: bool) -> Iterator[None]:
     def say() -> None:
         with guard:
             if not state:
-                change("shown", what if redraws else f"{what}\n")
+                change("shown", what)
 
     def written() -> None:
         with guard:
             for stream in streams:
                 stream.before_write = None
-            change("over", "\r\x1b[2K" if redraws and state == "shown" else "")
+            change("over", "\r\x1b[2K" if state == "shown" else "")
 
     for stream in streams:
         stream.before_write = written
