@@ -64,7 +64,7 @@ READ = {
 
 def test_all_that_is_not_written_is_read(read: Callable[..., Manifest]) -> None:
     manifest = read()
-    assert manifest.project.name == "my-kernels"
+    assert (manifest.project.name, manifest.project.version) == ("my-kernels", "0.1.0")
     assert manifest.scripts["axpy"].kernel == "axpy"
     assert signature(manifest) == READ
     assert list(manifest.targets) == ["sm_80", "cpu"]

@@ -31,8 +31,8 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     edition: Annotated[Literal[1], Key(before=not_boolean)]
     """The format of this file; 1 is the only one so far."""
-    project: ProjectSection = ProjectSection(name="kernels", version="0")
-    """The project's name and version. Without it: its directory's name, version 0."""
+    project: ProjectSection = ProjectSection(name="kernels", version="0.1.0")
+    """The project's name and version. Without it: its directory's name, version 0.1.0."""
     build: BuildSection = BuildSection()
     """Settings of every program of the project."""
     toolchain: ToolchainSection = ToolchainSection()

@@ -87,7 +87,7 @@ def fill(document: Document) -> tuple[Reading, list[Diagnostic]]:
     branches = dict[str, bool]()
     if "project" not in data:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "kernels"
-        data["project"] = {"name": name, "version": "0"}
+        data["project"] = {"name": name, "version": "0.1.0"}
         notes.append(f"project: {name}, as its directory is called")
     scripts = data.get("script")
     for name, script in scripts.items() if isinstance(scripts, dict) else ():
