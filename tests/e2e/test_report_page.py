@@ -12,12 +12,15 @@ from statistics import median
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support import report_lines, scale
 from support.browser import Browser, browser
 from support.nvcc_journal import FakeCuda
 from support.project import NewProject, Project
 from tilusbuild.page import html
+from tilusbuild.report.jsonl import json_line
+from tilusbuild.status import Status
 
 PAGES = ("build", "space", "tuning", "package", "compare")
 DATA = re.compile(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>')
@@ -56,6 +59,10 @@ def test_every_page_opens_without_a_complaint_and_asks_nobody(window, report, pa
     assert drawn == {"build": 1, "space": 3, "tuning": 4, "package": 1, "compare": 1}[page]
     wide = window.js("return document.documentElement.scrollWidth")
     assert wide <= width, "nothing sticks out"
+    cut = (
+        "return [...document.querySelectorAll('.scroll')].some(e => e.scrollWidth > e.clientWidth)"
+    )
+    assert width > 600 or not window.js(cut), "no column is out of sight"
     tabs = "const n = document.querySelector('nav'); return n.scrollWidth <= n.clientWidth"
     assert window.js(tabs), "every tab is in sight"
 
@@ -109,8 +116,47 @@ def test_the_cells_of_the_map_are_those_of_the_json(window: Browser, report: Pat
             known = [usage["registers"] for usage in each["usages"]]
             wanted.setdefault(place, []).extend(known)
     assert {(x, y): value for x, y, value in cells} == {
-        place: median(values) if values else None for place, values in wanted.items()
+        place: median(values) for place, values in wanted.items() if values
     }
+
+
+def test_an_empty_cell_says_why(window: Browser, tmp_path: Path):
+    path = tmp_path / "r.html"
+    path.write_bytes(html.page(report_lines.lines(40)))  # three stages; of the third two tile_n
+    window.open(path, "space")
+    window.choose("map-x", "tile_n")
+    window.choose("map-y", "stages")
+    code = "return document.getElementById('chart-map').drawn.empty"
+    assert window.js(code) == [[2, 2, "few"], [3, 2, "few"]]
+    window.choose("fix-tile_m", "64")  # of the cells' programs 6 and 34 do not compile
+    assert window.js(code) == [[0, 2, "failed"], [1, 0, "failed"], [2, 2, "few"], [3, 2, "few"]]
+
+
+def test_a_target_of_which_nothing_is_built_is_folded(window: Browser, tmp_path: Path):
+    found = report_lines.costs(40)
+    other = [
+        replace(cost, target="other", label=f"other/{cost.index}", status=Status.MISSING, usages=())
+        for cost in found[:5]
+    ]
+    path = tmp_path / "r.html"
+    texts = {"event": "texts", "hash": found[0].hash, "source": "code;", "sass": ""}
+    lines = [*(json_line(line) for line in (*other, *found)), json.dumps(texts)]
+    path.write_bytes(html.page(lines))
+    window.size(1280, "light")
+    window.open(path, "build")
+    first = "return document.querySelector('#programs tbody tr').innerText"
+    count = "return document.querySelector('#programs .count').textContent"
+    assert report_lines.HOSTILE in window.js(first)
+    assert window.js(count) == "40 of 45"
+    window.js("document.querySelector('#programs .texts button').click()")
+    assert window.js("return document.querySelector('#programs .shown').innerText") == "code;"
+    window.js("document.querySelector('#programs .folded button').click()")
+    assert window.js(count) == "45 of 45"
+    assert window.js("return [...document.querySelectorAll('nav a')].map(a => a.hash)") == [
+        "#build",
+        "#space",
+        "#package",
+    ], "no page without anything on it"
 
 
 def test_a_hover_says_which_programs_a_cell_has(window: Browser, report: Path):
@@ -140,7 +186,7 @@ def test_filters_sorting_and_csv_agree_with_the_json(window: Browser, report: Pa
     assert len([row for row in rows if row]) == 1 + failed
     times = [float(cost.seconds or 0) for cost in report_lines.costs(240) if cost.reason]
     shown = window.js(
-        "return [...document.querySelectorAll('#programs tbody td:nth-child(3)')]"
+        "return [...document.querySelectorAll('#programs td[data-title^=compile]')]"
         ".map(cell => cell.textContent)"
     )
     assert [float(each) for each in shown] == pytest.approx(
@@ -184,7 +230,15 @@ def test_the_data_of_the_page_are_what_json_prints(new_project: NewProject, fake
     project.build()
     project.run("report", "--html", "r.html")
     page = (project.directory / "r.html").read_text()
-    assert embedded(page) == project.run("report", "--json").events
+    events = embedded(page)
+    texts = {each.pop("hash"): each for each in events if each["event"] == "texts"}
+    assert [each for each in events if each["event"] != "texts"] == (
+        project.run("report", "--json").events
+    )
+    built = [each for each in events if each["event"] == "program" and each["status"] == "built"]
+    assert texts.keys() == {each["hash"] for each in built}
+    source = project.run("cache", "show", built[0]["hash"], "--source").out
+    assert texts[built[0]["hash"]] == {"event": "texts", "source": source, "sass": ""}
     assert len(page) < 3_000_000
 
 

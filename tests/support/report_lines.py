@@ -1,6 +1,7 @@
 """Lines of `report --json` to draw: of any size, with names that would be markup if they could."""
 
 from collections.abc import Iterator
+from itertools import product
 
 from tilusbuild.builder.costs import ComparedLine, Cost, Figures, Usage, total
 from tilusbuild.builder.timeline import BuildTimeline
@@ -10,7 +11,7 @@ from tilusbuild.cli.report import CostSummary, ProjectLine
 from tilusbuild.engine.timeline import AttemptRecord, MemorySample, Span
 from tilusbuild.expr import Value
 from tilusbuild.report.jsonl import JsonLine, json_line
-from tilusbuild.space.report import RuleEffect
+from tilusbuild.space.report import Declared, RuleEffect
 from tilusbuild.status import Status
 from tilusbuild.tune.measured import MeasuredLine
 
@@ -18,6 +19,18 @@ HOSTILE = '<img src=x onerror="document.title=1">'
 """The name of a script."""
 LOG = "</script><script>alert(1)</script>\nkernels/a.cu.j2(3): error: <b>bold</b>"
 TILES = (16, 32, 64, 128)
+
+
+PARAMETERS = (
+    *(Declared((name,), tuple((tile,) for tile in TILES)) for name in ("tile_m", "tile_n")),
+    Declared(("stages",), tuple((stages,) for stages in range(5))),
+    Declared(("order",), tuple((f"<i>{order}</i>",) for order in range(4))),
+)
+REMOVED = tuple(
+    1 if tile_n >= 64 and stages == 2 else -1
+    for _, tile_n, stages, _ in product(TILES, TILES, range(5), range(4))
+)
+"""By which rule a combination goes: the second of stages and tile_n."""
 
 
 def costs(count: int) -> list[Cost]:
@@ -109,7 +122,7 @@ def lines(count: int) -> list[str]:
     made: list[JsonLine] = [
         ProjectLine("<b>p</b>", "1", "0"),
         *found,
-        SpaceLine(instance, 1200, None, 300, rules),
+        SpaceLine(instance, 1200, None, 300, rules, PARAMETERS, REMOVED),
         *_measured(found),
         CoverageLine(instance, {"m": 16, "n": 64}, 1, "measured", "measured"),
         CoverageLine(instance, {"m": 7, "n": 7}, 1, "nearest", "nearest <b>"),

@@ -68,6 +68,8 @@ class Cost(JsonLine, frozen=True):
     """Bytes of shared memory of a block, when the schedule fixes them."""
     occupancy: float | None = None
     """The share of a multiprocessor's warps that fit, from 0 to 1."""
+    blocks: int | None = None
+    """Blocks that fit on a multiprocessor at once."""
     reason: str = ""
     """Why it is not built, at the template's place."""
     log: str = ""
@@ -153,7 +155,8 @@ def _instance(
         parts = [used.get(name) for name in ("static_smem", "dynamic_smem")]
         if entry is not None and all(part is not None for part in parts):
             smem = sum(int(part) for part in parts if part is not None)
-            cost = replace(cost, smem=smem, occupancy=used["occupancy"])
+            fits = {"occupancy": used["occupancy"], "blocks": used["blocks_per_sm"]}
+            cost = replace(cost, smem=smem, **fits)
         if entry is not None and (reason := str(entry.meta.get("reason") or "")):
             log = "" if reason in reasons else compiler_log(cache, job.hash)[:_MAX_LOG]
             reasons.add(reason)

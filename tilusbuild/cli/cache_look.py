@@ -268,10 +268,8 @@ def _text(cache: Tree, program: str, directory: str, part: str) -> str:
         return _read(os.path.join(directory, "module", "source.cu"))
     if part == "log":
         return _read(os.path.join(directory, "module", "nvcc_output.txt"))
-    found = sorted(glob.glob(os.path.join(glob.escape(directory), "module", "ir", f"*.{part}")))
-    if found:
-        heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
-        return "".join(head + _read(path) for head, path in zip(heads, found, strict=True))
+    if text := dumped(directory, part):
+        return text
     if part == "sass":
         from tilusbuild.cache.entries import lookup, product_of
 
@@ -282,6 +280,13 @@ def _text(cache: Tree, program: str, directory: str, part: str) -> str:
         f"{program[:12]}: its PTX was not dumped",
         hint="`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again",
     )
+
+
+def dumped(directory: str, part: str) -> str:
+    """Return the PTX or SASS that was dumped of a program; "" where none was."""
+    found = sorted(glob.glob(os.path.join(glob.escape(directory), "module", "ir", f"*.{part}")))
+    heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
+    return "".join(head + _read(path) for head, path in zip(heads, found, strict=True))
 
 
 def _read(path: str) -> str:

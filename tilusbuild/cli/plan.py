@@ -9,7 +9,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
-from tilusbuild.space.report import RuleEffect, SpaceReport
+from tilusbuild.space.report import Declared, RuleEffect, SpaceReport
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -64,11 +64,17 @@ class SpaceLine(JsonLine, frozen=True):
     valid: int | None
     """None where they are too many to count."""
     rules: tuple[RuleEffect, ...]
+    parameters: tuple[Declared, ...]
+    removed: tuple[int, ...]
+    """Of each combination of the parameters' values, the last the fastest, the number of the first
+    rule that removes it; -1 for one that stays, -2 for one that a `when` makes equal to another.
+    Empty for more than 10,000."""
 
     @classmethod
     def of(cls, instance: str, found: SpaceReport) -> SpaceLine:
         """Return the line of a report."""
-        return cls(instance, found.cartesian, found.conditional, found.count, found.rules)
+        counts = (found.cartesian, found.conditional, found.count)
+        return cls(instance, *counts, found.rules, found.parameters, found.removed)
 
 
 def run(arguments: PlanArgs) -> int:

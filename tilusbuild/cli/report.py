@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.builder.costs import ComparedLine, Cost, Total, costs, costs_text, total, totals
 from tilusbuild.builder.timeline import BuildTimeline, last
+from tilusbuild.cache import layout
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.rooms import brought, load
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.tune.measured import MeasuredLine
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
+    from tilusbuild.cache.tree import Tree
     from tilusbuild.plan.model import PlanSelection
+
+
+_MAX_TEXTS = 32_000_000
+"""Characters of sources and SASS in a page: packed, sources of a space are a tenth or less."""
 
 
 class ReportArgs(SelectionArgs, frozen=True, kw_only=True):
@@ -81,12 +90,15 @@ def run(arguments: ReportArgs) -> int:
             found = costs(project.plan(selection), project.cache)
             print(costs_text(found, arguments.top), end="")
             return 0
-        lines = [json_line(line) for line in _lines(arguments, project, selection)]
+        known = list(_lines(arguments, project, selection))
+        lines = [json_line(line) for line in known]
+        if arguments.html is not None:
+            page = [*lines, *_texts(project.cache, known)]
     if arguments.json:
         for line in lines:
             print(line)
     if arguments.html is not None:
-        options.write_to(arguments.html, load(brought("report")["html"])(lines))
+        options.write_to(arguments.html, load(brought("report")["html"])(page))
     return 0
 
 
@@ -116,6 +128,29 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
     if arguments.against is not None:
         yield from compared(plan, found, arguments.against, whole=selection.is_whole)
     yield CostSummary(total(found))
+
+
+def _texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
+    """Yield the texts of the programs that are built, each once, up to `_MAX_TEXTS`: as lines that
+    only the page has."""
+    from tilusbuild.cli.cache_look import dumped
+
+    left = _MAX_TEXTS
+    seen = set()
+    for cost in lines:
+        if not isinstance(cost, Cost) or cost.library is None or cost.hash in seen:
+            continue
+        seen.add(cost.hash)
+        directory = cache.program_path(cost.hash)
+        try:
+            source = read_text(os.path.join(directory, layout.SOURCE), "replace")
+            sass = dumped(directory, "sass")
+        except OSError:
+            continue  # it was removed meanwhile
+        left -= len(source) + len(sass)
+        if left < 0:
+            return
+        yield json.dumps({"event": "texts", "hash": cost.hash, "source": source, "sass": sass})
 
 
 VERB = Verb(

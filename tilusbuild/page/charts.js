@@ -6,14 +6,17 @@ const charts = (() => {
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b3a500", "#8c8c8c"];
   const SCALE = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"];
   const LINES = ["#5b8fd0", "#8294ad", "#a9a08a", "#cdbb5f", "#fee838"]; // of lines on black
-  const STEPS = { render: "#e69f00", publish: "#009e73", nvcc: "#0072b2", NVRTC: "#0072b2", "g++": "#0072b2", gcc: "#0072b2", as: "#56b4e9", ld: "#cc79a7", plan: "#8c8c8c", "publish scripts": "#009e73" };
-  const stepColour = (name) => STEPS[name] || (name.startsWith("wait") ? "#d55e00" : name.startsWith("launcher") ? "#b3a500" : /^(nvcc|g\+\+|gcc|c\+\+|clang)/.test(name) ? "#0072b2" : "#8c8c8c");
+  // The device's compilers, the host's, and what joins their output.
+  const STEPS = [[/^(nvcc|NVRTC)/, "#0072b2"], [/^(g\+\+|gcc|c\+\+|clang|launcher)/, "#56b4e9"], [/^(as|ld|ar|fatbinary)$/, "#cc79a7"], [/^render/, "#e69f00"], [/^publish/, "#009e73"], [/^wait/, "#d55e00"]];
+  const stepColour = (name) => (STEPS.find(([pattern]) => pattern.test(name)) || [null, "#8c8c8c"])[1];
   const MANY = 3000;
 
   const rounded = (v) => (v === null || v === undefined ? "–" : typeof v !== "number" ? String(v) : Number.isInteger(v) ? v.toLocaleString("en") : Math.abs(v) >= 100 ? v.toFixed(0) : String(Number(v.toPrecision(3))));
   // The next number with at most two digits that count, for the end of an axis.
   const roundUp = (v) => { const step = 10 ** Math.floor(Math.log10(v || 1) - 1); return Math.ceil(v / step) * step || 1; };
   const bytes = (v) => (v >= 1e9 ? `${(v / 1e9).toFixed(1)} GB` : v >= 1e6 ? `${(v / 1e6).toFixed(1)} MB` : v >= 1e3 ? `${(v / 1e3).toFixed(0)} KB` : `${v} B`);
+  // Names of an axis: long ones go on in the next line, so that no part of one is missing.
+  const named = (look) => ({ color: look.ink, width: look.narrow ? 104 : 190, overflow: "break" });
   const time = (s) => (s >= 1 ? `${Number(s.toPrecision(3))} s` : s >= 1e-3 ? `${Number((s * 1e3).toPrecision(3))} ms` : `${Number((s * 1e6).toPrecision(3))} µs`);
   const percent = (v) => `${(v * 100).toFixed(v < 0.1 ? 1 : 0)} %`;
 
@@ -30,8 +33,8 @@ const charts = (() => {
     axisLabel: { color: look.muted, hideOverlap: true }, nameTextStyle: { color: look.muted },
     splitLine: { lineStyle: { color: look.line, opacity: 0.5 } }, splitArea: { show: false }, ...more,
   });
-  // Room for the labels of an axis of names, which are cut where there is too little.
-  const room = (names) => Math.min(210, 18 + 7.4 * names.reduce((n, name) => Math.max(n, name.length), 0));
+  // Room for the labels of an axis of names.
+  const room = (names, look) => Math.min(look.narrow ? 116 : 210, 18 + 7.4 * names.reduce((n, name) => Math.max(n, name.length), 0));
   const hover = (look, lines) => (look.tip ? { formatter: (params) => look.tip(lines(params)) } : { show: false });
 
   function timeline(found, choice, look) {
@@ -117,9 +120,9 @@ const charts = (() => {
           return [["", name], ["left", rounded(remains)], ...(rule ? [["removes after the rules before", rounded(rule.removed)], ["removes alone", rounded(rule.alone)], ...(rule.empties ? [["alone", "leaves nothing"]] : [])] : [])];
         }) },
         legend: { data: ["left", "removed here", "removed alone"], textStyle: { color: look.muted }, top: 0, itemHeight: 10 },
-        grid: { left: room(steps.map((s) => s[0])), right: 64, top: 30, bottom: 26 },
+        grid: { left: room(steps.map((s) => s[0]), look), right: 64, top: 30, bottom: 26 },
         xAxis: axis(look, { type: "log", min: 0.8, max: Math.max(10, space.cartesian * 1.5), axisLabel: { color: look.muted, formatter: (v) => (v < 1 ? "" : rounded(v)) } }),
-        yAxis: axis(look, { type: "category", inverse: true, data: steps.map((s) => s[0]), axisLabel: { color: look.ink, width: 175, overflow: "truncate" }, splitLine: { show: false } }),
+        yAxis: axis(look, { type: "category", inverse: true, data: steps.map((s) => s[0]), axisLabel: named(look), splitLine: { show: false } }),
         series: [
           { name: "left", type: "bar", barWidth: 14, data: steps.map((s) => s[1] || null), label: { show: true, position: "right", color: look.ink, formatter: ({ dataIndex }) => rounded(steps[dataIndex][1]) } },
           { name: "removed here", type: "scatter", symbol: "diamond", symbolSize: 9, color: COLOURS[5], data: steps.map((s, i) => (s[2] && s[2].removed ? [s[2].removed, i] : null)).filter(Boolean) },
@@ -134,39 +137,42 @@ const charts = (() => {
     const found = model.cells(instance, choice);
     const values = found.cells.map((c) => c[2]).filter((v) => v !== null);
     const [low, high] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
-    const what = found.metric ? found.metric.title : "programs";
+    const what = found.metric ? found.metric.title : "programs", all = found.cells.length + found.empty.length;
     return {
       height: Math.max(280, 130 + found.y.values.length * 30),
       cells: found.cells,
+      empty: found.empty,
       option: {
         ...base(look, `${what} over ${found.x.name} and ${found.y.name}`),
-        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ data: d }) => [
-          ["", `${found.x.name}=${found.x.values[d[0]]} ${found.y.name}=${found.y.values[d[1]]}`], [`${what}, ${choice.how}`, rounded(d[2])], ["programs", rounded(d[3].length)],
-          ...d[3].slice(0, 6).map((p) => [p.label, found.metric ? rounded(found.metric.get(p)) : p.status]),
-        ]) },
-        grid: { left: room(found.y.values.map(String)) + 12, right: 24, top: 30, bottom: 96 },
+        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ data: d }) => {
+          const [i, j] = d.value || d, place = ["", `${found.x.name}=${found.x.values[i]} ${found.y.name}=${found.y.values[j]}`];
+          return d.why ? [place, ["no value", d.why]] : [place, [`${what}, ${choice.how}`, rounded(d[2])], ["programs", rounded(d[3].length)], ...d[3].slice(0, 6).map((p) => [p.label, found.metric ? rounded(found.metric.get(p)) : p.status])];
+        }) },
+        grid: { left: room(found.y.values.map(String), look) + 12, right: 24, top: 30, bottom: 96 },
         xAxis: axis(look, { type: "category", data: found.x.values.map(String), name: found.x.name, nameLocation: "middle", nameGap: 28, splitLine: { show: false } }),
         yAxis: axis(look, { type: "category", data: found.y.values.map(String), name: found.y.name, nameLocation: "end", splitLine: { show: false } }),
         visualMap: values.length ? { type: "continuous", show: high > low, dimension: 2, min: low, max: high === low ? low + 1 : high, calculable: true, orient: "horizontal", left: "center", bottom: 4, itemHeight: 160, itemWidth: 12, textStyle: { color: look.muted }, inRange: { color: SCALE }, formatter: (v) => rounded(v) } : undefined,
-        series: [{ type: "heatmap", data: found.cells, encode: { x: 0, y: 1, value: 2 }, itemStyle: { borderColor: look.back, borderWidth: 1 }, emphasis: { itemStyle: { borderColor: look.ink, borderWidth: 2 } }, label: { show: found.cells.length <= 150, formatter: ({ data: d }) => `{${d[2] - low > (high - low) * 0.55 ? "dark" : "light"}|${rounded(d[2])}}`, rich: { dark: { color: "#111", fontSize: 11 }, light: { color: "#fff", fontSize: 11 } } } }],
+        series: [{ type: "custom", data: found.empty.map(([i, j, why]) => ({ value: [i, j], why })), encode: { x: 0, y: 1 }, renderItem: (params, api) => {
+          const at = api.coord([api.value(0), api.value(1)]), [w, h] = api.size([1, 1]);
+          return { type: "rect", shape: { x: at[0] - w / 2, y: at[1] - h / 2, width: w, height: h }, style: { fill: look.back, stroke: look.line }, textContent: { style: { text: all <= 150 ? found.empty[params.dataIndex][2] : "", fill: look.muted, fontSize: 10, lineHeight: 12, align: "center", width: w - 6, overflow: "break" } }, textConfig: { position: "inside" } };
+        } }, { type: "heatmap", data: found.cells, encode: { x: 0, y: 1, value: 2 }, itemStyle: { borderColor: look.back, borderWidth: 1 }, emphasis: { itemStyle: { borderColor: look.ink, borderWidth: 2 } }, label: { show: all <= 150, formatter: ({ data: d }) => `{${d[2] - low > (high - low) * 0.55 ? "dark" : "light"}|${rounded(d[2])}}`, rich: { dark: { color: "#111", fontSize: 11 }, light: { color: "#fff", fontSize: 11 } } } }],
       },
     };
   }
 
   function parallel(instance, choice, look) {
     const metric = model.metricOf(instance, choice.metric);
-    const shown = [...instance.parameters.slice(0, 9).map((p) => ({ title: p.name, get: (x) => x.values[p.name], values: p.values })), ...instance.metrics.slice(0, 5).map((m) => ({ title: m.title.replace(/ \(.*/, ""), get: m.get }))];
+    const shown = [...instance.parameters.slice(0, 9).map((p) => ({ title: p.name, get: (x) => x.values[p.name], values: p.values })), ...instance.metrics.slice(0, 5).map((m) => ({ title: m.short, get: m.get }))];
     if (shown.length < 2) return null;
     const rows = instance.programs.map((p) => [...shown.map((s) => { const v = s.get(p); return v === null || v === undefined ? "-" : s.values ? String(v) : v; }), metric ? metric.get(p) : 0]);
     const known = rows.map((r) => r[shown.length]).filter((v) => typeof v === "number");
     const [low, high] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
     return {
-      height: 340,
-      width: shown.length * 62,
+      height: look.narrow ? 60 + shown.length * 62 : 340,
       option: {
         ...base(look, `Every program of ${instance.name}, a line over its parameters and what came of them`),
         tooltip: { show: false },
-        parallel: { left: 40, right: 76, top: 56, bottom: 24, parallelAxisDefault: { realtime: false, nameTextStyle: { color: look.ink, fontSize: 11 }, nameRotate: shown.length > 7 ? 20 : 0, nameGap: 14, axisLine: { lineStyle: { color: look.muted } }, axisLabel: { color: look.muted, fontSize: 10 }, axisTick: { lineStyle: { color: look.muted } }, areaSelectStyle: { color: COLOURS[1], borderColor: COLOURS[5], opacity: 0.35, width: 16 } } },
+        parallel: { ...(look.narrow ? { layout: "vertical", left: 14, right: 30, top: 34, bottom: 34 } : { left: 40, right: 76, top: 56, bottom: 24 }), parallelAxisDefault: { realtime: false, nameTextStyle: { color: look.ink, fontSize: 11, ...(look.narrow ? { align: "left", verticalAlign: "bottom", padding: [0, 0, 4, 0] } : {}) }, nameLocation: look.narrow ? "start" : "end", nameRotate: shown.length > 7 && !look.narrow ? 20 : 0, nameGap: look.narrow ? 0 : 14, axisLine: { lineStyle: { color: look.muted } }, axisLabel: { color: look.muted, fontSize: 10 }, axisTick: { lineStyle: { color: look.muted } }, areaSelectStyle: { color: COLOURS[1], borderColor: COLOURS[5], opacity: 0.35, width: 16 } } },
         parallelAxis: shown.map((s, dim) => ({ dim, name: s.title, ...(s.values ? { type: "category", data: s.values.map(String) } : { type: "value", scale: true }) })),
         visualMap: known.length ? { show: false, dimension: shown.length, min: low, max: high === low ? low + 1 : high, inRange: { color: look.dark ? LINES : SCALE } } : undefined,
         series: [{ type: "parallel", data: rows, lineStyle: { width: 1, opacity: rows.length > 500 ? 0.25 : 0.6 }, inactiveOpacity: 0.03, activeOpacity: 0.9, progressive: 1000, smooth: false }],
@@ -188,17 +194,17 @@ const charts = (() => {
       itemStyle: { color: r.line.program === null ? look.line : COLOURS[chosen.indexOf(r.line.program) % COLOURS.length] },
     }));
     return {
-      height: Math.max(200, 110 + ys.length * 34),
+      height: Math.max(170, 110 + ys.length * 40),
       option: {
         ...base(look, `Which program of ${instance.name} serves which sizes on ${choice.device}`),
         tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ data: d }) => aboutServed(instance, d.row)) },
-        grid: { left: room(ys.map(String)) + 12, right: 24, top: 30, bottom: 44 },
+        grid: { left: room(ys.map(String), look) + 12, right: 24, top: 30, bottom: 44 },
         xAxis: axis(look, { type: "category", data: xs.map(String), name: x || "", nameLocation: "middle", nameGap: 28, splitLine: { show: false } }),
         yAxis: axis(look, { type: "category", data: ys.map(String), name: y || "", nameLocation: "end", splitLine: { show: false } }),
         series: [{ type: "custom", data, encode: { x: 0, y: 1 }, renderItem: (params, api) => {
           const at = api.coord([api.value(0), api.value(1)]), [w, h] = api.size([1, 1]);
           const { row } = data[params.dataIndex];
-          return { type: "rect", shape: { x: at[0] - w / 2 + 1, y: at[1] - h / 2 + 1, width: w - 2, height: h - 2 }, style: api.style(), textContent: { style: { text: row.line.program === null ? "none" : `/${row.line.program}`, fill: "#fff", stroke: "#222", lineWidth: 2, fontSize: 12 } }, textConfig: { position: "inside" } };
+          return { type: "rect", shape: { x: at[0] - w / 2 + 1, y: at[1] - h / 2 + 1, width: w - 2, height: h - 2 }, style: api.style(), textContent: { style: { text: row.line.program === null ? "none" : `/${row.line.program}\n${row.chosen === null ? "" : time(row.chosen)}`, align: "center", lineHeight: 15, fill: "#fff", stroke: "#222", lineWidth: 2, fontSize: 12 } }, textConfig: { position: "inside" } };
         } }],
       },
     };
@@ -220,9 +226,9 @@ const charts = (() => {
         ...base(look, "Regret of the table against the best measured, and how far behind the next best is"),
         tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ dataIndex }) => aboutServed(instance, rows[dataIndex])) },
         legend: { textStyle: { color: look.muted }, top: 0, itemHeight: 10 },
-        grid: { left: room(rows.map((r) => model.sizesText(r.line.sizes))), right: 40, top: 32, bottom: 30 },
+        grid: { left: room(rows.map((r) => model.sizesText(r.line.sizes)), look), right: 40, top: 32, bottom: 30 },
         xAxis: axis(look, { type: "value", name: "%", nameLocation: "end" }),
-        yAxis: axis(look, { type: "category", inverse: true, data: rows.map((r) => model.sizesText(r.line.sizes)), axisLabel: { color: look.ink, width: 175, overflow: "truncate" }, splitLine: { show: false } }),
+        yAxis: axis(look, { type: "category", inverse: true, data: rows.map((r) => model.sizesText(r.line.sizes)), axisLabel: named(look), splitLine: { show: false } }),
         series: [bar("next best is slower by", COLOURS[0], (r) => r.behind), bar("regret", COLOURS[5], (r) => r.regret)],
       },
     };
@@ -243,9 +249,9 @@ const charts = (() => {
         ...base(look, "How far programs came in the race: refused, or dropped after so many samples"),
         tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ dataIndex, seriesName, value }) => [["", model.sizesText(lines[dataIndex].sizes)], [seriesName, rounded(value)], ...(seriesName === "refused" ? Object.entries(lines[dataIndex].refused).slice(0, 6).map(([p, why]) => [`/${p}`, why]) : [])]) },
         legend: { textStyle: { color: look.muted }, top: 0, itemHeight: 10 },
-        grid: { left: room(lines.map((m) => model.sizesText(m.sizes))), right: 24, top: 32, bottom: 24 },
+        grid: { left: room(lines.map((m) => model.sizesText(m.sizes)), look), right: 24, top: look.narrow ? 54 : 32, bottom: 24 },
         xAxis: axis(look, { type: "value", minInterval: 1, name: "" }),
-        yAxis: axis(look, { type: "category", inverse: true, data: lines.map((m) => model.sizesText(m.sizes)), axisLabel: { color: look.ink, width: 175, overflow: "truncate" }, splitLine: { show: false } }),
+        yAxis: axis(look, { type: "category", inverse: true, data: lines.map((m) => model.sizesText(m.sizes)), axisLabel: named(look), splitLine: { show: false } }),
         series: Object.keys(colours).map((name) => ({ name, type: "bar", stack: "programs", barMaxWidth: 18, color: colours[name], itemStyle: { borderColor: look.back, borderWidth: 1 }, data: counts.map((c) => c[name] || null), label: { show: true, formatter: ({ value }) => (value ? String(value) : ""), color: "#fff", textBorderColor: "#222", textBorderWidth: 2 } })),
       },
     };
@@ -298,7 +304,7 @@ const charts = (() => {
         ...base(look, "Size of libraries by script, target and program"),
         tooltip: { ...base(look).tooltip, ...hover(look, ({ data: d, value, name }) => [["", name], ["size", bytes(value)], ...(d && d.program ? [["schedule", model.schedule(d.program)]] : [])]) },
         series: [{ type: "treemap", name: "all", data, left: 0, right: 0, top: 0, bottom: 30, roam: false, nodeClick: "zoomToNode", leafDepth: 3, breadcrumb: { bottom: 2, itemStyle: { color: look.card, borderColor: look.line, textStyle: { color: look.ink } } },
-          label: { show: true, color: "#fff", textBorderColor: "#222", textBorderWidth: 2, fontSize: 10, formatter: ({ data: d, name }) => (d.program ? String(d.program.index) : name) }, upperLabel: { show: true, height: 20, color: look.ink, backgroundColor: look.card, formatter: ({ name, value }) => `${name}  ${bytes(value)}` },
+          label: { show: true, color: "#fff", textBorderColor: "#222", textBorderWidth: 2, fontSize: 10, lineHeight: 13, overflow: "break", formatter: ({ data: d, name, value }) => (d.program ? `${name.replace(` ${d.program.target}`, "")}\n${bytes(value)}` : name) }, upperLabel: { show: true, height: 20, color: look.ink, backgroundColor: look.card, formatter: ({ name, value }) => `${name}  ${bytes(value)}` },
           itemStyle: { borderColor: look.back, gapWidth: 1, borderWidth: 1 },
           levels: [{ upperLabel: { show: false }, itemStyle: { gapWidth: 4, borderWidth: 0 } }, { itemStyle: { gapWidth: 2, borderColor: look.line } }, { itemStyle: { gapWidth: 1, borderColor: look.line } }, {}] }],
       },

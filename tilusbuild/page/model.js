@@ -3,19 +3,21 @@
 const model = (() => {
   const most = (values) => values.reduce((a, b) => (b === null || b === undefined ? a : a === null || b > a ? b : a), null);
   const metrics = [
-    ["registers", "registers a thread", (p) => p.registers],
-    ["spills", "spilled bytes a thread", (p) => p.spills],
-    ["smem", "shared memory a block (bytes)", (p) => p.smem],
-    ["occupancy", "occupancy", (p) => p.occupancy],
-    ["library", "size of lib.so (bytes)", (p) => p.library],
-    ["seconds", "compile time (s)", (p) => p.seconds],
-  ].map(([id, title, get]) => ({ id, title, get }));
+    ["registers", "registers a thread", "registers"],
+    ["spills", "spilled bytes a thread", "spills"],
+    ["smem", "shared memory a block (bytes)", "shared memory"],
+    ["blocks", "blocks per SM", "blocks per SM"],
+    ["occupancy", "occupancy", "occupancy"],
+    ["library", "size of lib.so (bytes)", "lib.so"],
+    ["seconds", "compile time (s)", "compile s"],
+  ].map(([id, title, short]) => ({ id, title, short, get: (p) => p[id] }));
 
   function measuredMetric(line) {
     const sizes = Object.entries(line.sizes).map(([n, v]) => `${n}=${v}`).join(" ");
     return {
       id: `measured ${line.device} ${sizes}`,
       title: `measured at ${sizes || "all sizes"} on ${line.device} (ms)`,
+      short: `ms, ${sizes || "all sizes"}`,
       get: (p) => (String(p.index) in line.seconds ? line.seconds[p.index] * 1e3 : null),
     };
   }
@@ -58,10 +60,11 @@ const model = (() => {
       for (const p of found.programs) p.differs = differs;
       found.byIndex = new Map(found.programs.map((p) => [p.index, p]));
     }
+    const texts = new Map(of("texts").map((line) => [line.hash, line]));
     const timeline = of("timeline")[0] || null;
     const attempted = new Map((timeline ? timeline.attempts : []).map((a) => [a.hash, a]));
     const distinct = [...new Map(programs.map((p) => [p.hash, p])).values()];
-    return { lines, programs, distinct, instances: [...instances.values()], timeline, attempted, compared: of("compared"), summary: of("summary")[0], project: of("project")[0] };
+    return { lines, texts, programs, distinct, instances: [...instances.values()], timeline, attempted, compared: of("compared"), summary: of("summary")[0], project: of("project")[0] };
   }
 
   function inOrder(a, b) {
@@ -142,7 +145,33 @@ const model = (() => {
       const [i, j] = key.split(",").map(Number);
       return [i, j, metric ? aggregate(programs.map(metric.get), choice.how) : programs.length, programs];
     });
-    return { x, y, metric, cells: found };
+    const empty = [];
+    for (const [i, at] of x.values.entries())
+      for (const [j, up] of y.values.entries()) {
+        const programs = groups.get(`${i},${j}`) || [];
+        const statuses = [...new Set(programs.map((p) => p.status))];
+        const fixed = new Map([...wanted, [x.name, String(at)], [y.name, String(up)]]);
+        if (!programs.length) empty.push([i, j, excluded(instance.space, fixed)]);
+        else if (metric && programs.every((p) => metric.get(p) === null || metric.get(p) === undefined)) empty.push([i, j, statuses.every((s) => s === "built") ? "not known" : statuses.map((s) => (s === "missing" ? "not built" : s)).join(", ")]);
+      }
+    return { x, y, metric, cells: found.filter((cell) => cell[2] !== null), empty };
+  }
+
+  // Why no program has these values: `removed` has, for each combination of the space's values in
+  // order, the number of the first rule that removes it, -1 where it is kept, -2 for a `when`.
+  function excluded(space, fixed) {
+    if (!space || !space.removed.length || [...fixed.keys()].some((name) => !space.parameters.some((p) => p.names.includes(name)))) return "no schedule";
+    const rules = new Set();
+    let stride = space.removed.length;
+    let from = [0];
+    for (const parameter of space.parameters) {
+      stride /= parameter.rows.length;
+      const rows = parameter.rows.map((row, digit) => [row, digit]).filter(([row]) => parameter.names.every((name, k) => !fixed.has(name) || String(row[k]) === fixed.get(name)));
+      from = from.flatMap((start) => rows.map(([, digit]) => start + digit * stride));
+    }
+    for (const place of from) rules.add(space.removed[place]);
+    if (rules.has(-1)) return "not in this report";
+    return [...rules].sort(inOrder).map((rule) => (rule < 0 ? "a `when`" : space.rules[rule].name)).join(", ") || "no schedule";
   }
 
   // How the choice at each measured size does against the best there.
@@ -154,6 +183,7 @@ const model = (() => {
       const second = ranked.find(([program]) => Number(program) !== line.program) || null;
       return {
         line, best, second, chosen,
+        default: line.seconds[(instance.programs.find((p) => p.default) || {}).index] ?? null,
         regret: chosen !== null && best ? chosen / best[1] - 1 : null,
         behind: chosen !== null && second ? second[1] / chosen - 1 : null,
       };

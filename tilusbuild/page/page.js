@@ -13,7 +13,7 @@
     element.append(...inside.filter((each) => each !== null && each !== undefined));
     return element;
   };
-  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  const scheme = matchMedia("(prefers-color-scheme: dark)"), narrow = matchMedia("(max-width: 600px)");
   const darkNow = () => (document.documentElement.dataset.theme || (scheme.matches ? "dark" : "light")) === "dark";
   const main = document.querySelector("main");
   const drawn = new Map();
@@ -23,7 +23,7 @@
   function look() {
     const style = getComputedStyle(document.documentElement);
     const of = (name) => style.getPropertyValue(`--${name}`).trim();
-    return { ink: of("ink"), muted: of("muted"), line: of("line"), back: of("back"), card: of("card"), tail: of("tail"), font: of("font"), dark: darkNow(), tip };
+    return { ink: of("ink"), muted: of("muted"), line: of("line"), back: of("back"), card: of("card"), tail: of("tail"), font: of("font"), dark: darkNow(), narrow: narrow.matches, tip };
   }
   function tip(lines) {
     const box = make("div", { class: "tip" });
@@ -46,7 +46,6 @@
         return;
       }
       place.style.height = `${made.height}px`;
-      place.style.minWidth = made.width ? `${made.width}px` : "";
       if (!chart || chart.getDom() !== place) {
         place.replaceChildren();
         chart = echarts.init(place, null, { renderer: "canvas" });
@@ -81,16 +80,19 @@
   }
 
   // A table that sorts by its heads, filters by a word, shows some rows at first, and is copied as CSV.
+  // Rows for which `fold` gives a text are behind a button with that text until they are asked for.
   function table(id, columns, rows, options = {}) {
-    const view = { by: options.by ?? null, down: options.down ?? false, word: "", most: options.most ?? 50, only: null };
+    const view = { by: options.by ?? null, down: options.down ?? false, word: "", most: Math.min(options.most ?? 50, narrow.matches ? 10 : 50), only: null, unfolded: new Set() };
     const body = make("tbody"), count = make("span", { class: "count", role: "status" });
     const heads = columns.map((column, i) => make("th", { scope: "col", class: column.text ? null : "number" }, make("button", { type: "button", text: column.title, onclick: () => { view.down = view.by === i ? !view.down : !columns[i].text; view.by = i; show(); } })));
+    const folded = make("div", { class: "folded" });
     const more = make("button", { type: "button", class: "more", onclick: () => { view.most += 500; show(); } });
     const texts = new Map();
     const textOf = (row) => { if (!texts.has(row)) texts.set(row, columns.map((c) => String(c.get(row) ?? "")).join(" ").toLowerCase()); return texts.get(row); };
     const wanted = () => {
       const words = view.word.toLowerCase().split(/\s+/).filter(Boolean);
-      const kept = rows.filter((row) => (!view.only || view.only.has(row)) && words.every((word) => textOf(row).includes(word)));
+      const shut = (row) => options.fold && !words.length && options.fold(row) && !view.unfolded.has(options.fold(row));
+      const kept = rows.filter((row) => !shut(row) && (!view.only || view.only.has(row)) && words.every((word) => textOf(row).includes(word)));
       if (view.by === null) return kept;
       const get = columns[view.by].get, sign = view.down ? -1 : 1;
       const none = (v) => v === null || v === undefined || v === "";
@@ -98,11 +100,20 @@
     };
     function show() {
       const kept = wanted();
-      body.replaceChildren(...kept.slice(0, view.most).map((row) => make("tr", {}, ...columns.map((c) => {
-        const value = c.get(row);
-        const cell = make("td", { class: !c.text ? "number" : c.wide ? "wide" : c.kind ? c.kind(row) : null, text: value === null || value === undefined ? "" : c.show ? c.show(value) : c.text ? value : charts.rounded(value) });
-        return cell;
-      }))));
+      body.replaceChildren(...kept.slice(0, view.most).map((row) => {
+        const line = make("tr", {}, ...columns.map((c) => {
+          const value = c.get(row);
+          return make("td", { "data-title": c.title, class: !c.text ? "number" : c.wide ? "wide" : c.kind ? c.kind(row) : null, text: value === null || value === undefined ? "" : c.show ? c.show(value) : c.text ? value : charts.rounded(value) });
+        }));
+        if (options.texts) line.firstChild.after(make("td", { class: "texts" }, ...options.texts.filter(([,, has]) => has(row)).map(([name, textOfRow]) => opener(name, line, () => textOfRow(row)))));
+        return line;
+      }));
+      const groups = new Map();
+      for (const row of options.fold && !view.word ? rows : []) {
+        const key = options.fold(row);
+        if (key && !view.unfolded.has(key)) groups.set(key, (groups.get(key) || 0) + 1);
+      }
+      folded.replaceChildren(...[...groups].map(([key, n]) => make("button", { type: "button", text: `${key}: show ${n.toLocaleString("en")}`, onclick: () => { view.unfolded.add(key); view.most += n; show(); } })));
       heads.forEach((head, i) => (view.by === i ? head.setAttribute("aria-sort", view.down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
       count.textContent = `${kept.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")}`;
       more.hidden = kept.length <= view.most;
@@ -115,10 +126,21 @@
       setTimeout(() => (copy.textContent = "copy as CSV"), 1500);
     } });
     const filter = make("input", { type: "search", placeholder: "filter", "aria-label": "filter rows", oninput: (event) => { view.word = event.target.value; show(); } });
-    const box = make("div", { class: "table", id }, make("div", { class: "tools" }, options.filter === false ? null : filter, count, copy), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": options.label || id }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body)), more);
+    const box = make("div", { class: "table", id }, make("div", { class: "tools" }, options.filter === false ? null : filter, count, copy), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": options.label || id }, make("table", {}, make("thead", {}, make("tr", {}, heads[0], options.texts ? make("th") : null, ...heads.slice(1))), body)), more, folded);
     box.only = (set) => { view.only = set; show(); };
     show();
     return box;
+  }
+  // A button that shows a text under a row, or removes it again.
+  function opener(name, line, text) {
+    const button = make("button", { type: "button", "aria-expanded": "false", text: name, onclick: () => {
+      const open = line.nextElementSibling;
+      const same = open && open.dataset.text === name;
+      if (open && open.dataset.text) open.remove();
+      for (const each of line.querySelectorAll("[aria-expanded]")) each.setAttribute("aria-expanded", String(!same && each === button));
+      if (!same) line.after(make("tr", { "data-text": name }, make("td", { class: "shown", colspan: String(line.cells.length) }, make("pre", { tabindex: "0", text: text() }))));
+    } });
+    return button;
   }
   async function toClipboard(text) {
     try { await navigator.clipboard.writeText(text); return true; } catch { /* from a file it may not be allowed */ }
@@ -153,36 +175,42 @@
     return p.status === "built" ? "cached" : p.status;
   }
 
+  const built = (p) => p.status === "built";
+  const reached = new Set(found.programs.filter((p) => p.status !== "missing").map((p) => p.target));
+  // Programs of a target of which nothing is built are for another machine, or another day.
+  const elsewhere = (p) => (reached.has(p.target) || !reached.size ? null : `nothing is built for ${p.target}`);
+  const builtFirst = [...found.programs].sort((a, b) => (a.status === "missing") - (b.status === "missing"));
+  const textOf = (part, none) => (p) => (found.texts.get(p.hash) || {})[part] || (p.status === "missing" ? "It is not built." : `${none}:\n\n    tilusbuild cache show ${p.hash.slice(0, 12)} --${part}`);
+  const texts = [["source", textOf("source", "This report does not have the source"), () => true], ["SASS", textOf("sass", "This report has the SASS of programs that were built with --dump-ir"), (p) => p.usages.length]];
   const why = (p) => p.reason || (found.attempted.get(p.hash) || {}).reason || "";
 
   const pages = {
     build() {
-      const built = found.timeline;
+      const last = found.timeline;
       const fates = new Map();
       for (const p of found.distinct) fates.set(fate(p), (fates.get(fate(p)) || 0) + 1);
-      const parts = [make("div", { class: "facts" }, fact("programs", charts.rounded(found.distinct.length)), ...[...fates].map(([name, n]) => fact(name, charts.rounded(n))),
-        ...(built ? [fact("last build", charts.time(built.seconds)), fact("compilers at once", String(built.jobs)), fact("begun", new Date(built.began * 1000).toLocaleString())] : []),
+      const parts = [make("div", { class: "facts" }, fact("programs", charts.rounded(found.distinct.length)), ...[...fates].map(([name, n]) => fact(name === "missing" ? "not built" : name, charts.rounded(n))),
+        ...(last ? [fact("last build", charts.time(last.seconds)), fact("compilers at once", String(last.jobs)), fact("begun", new Date(last.began * 1000).toLocaleString())] : []),
         fact("of libraries", charts.bytes(found.summary ? found.summary.library : 0)))];
-      const tail = built ? model.tail(built) : null;
-      const note = tail && tail.to > tail.from ? `In the tail, the last ${charts.time(tail.to - tail.from)} of compiling, fewer than ${built.jobs} ran: ${tail.items.slice(0, 3).map((c) => c.attempt.label).join(", ")}${tail.items.length > 3 ? ` and ${tail.items.length - 3} more` : ""}.` : "";
-      if (built) parts.push(figure("timeline", "What ran when", `${note} Wheel or + and − zoom, drag or arrows move, 0 shows all.`, (l) => charts.timeline(found, state, l)), legend(built));
+      const tail = last ? model.tail(last) : null;
+      const note = tail && tail.to > tail.from ? `In the tail, the last ${charts.time(tail.to - tail.from)} of compiling, fewer than ${last.jobs} ran: ${tail.items.slice(0, 3).map((c) => c.attempt.label).join(", ")}${tail.items.length > 3 ? ` and ${tail.items.length - 3} more` : ""}.` : "";
+      if (last) parts.push(figure("timeline", "What ran when", `${note} Wheel or + and − zoom, drag or arrows move, 0 shows all.`, (l) => charts.timeline(found, state, l)), legend(last));
       else parts.push(make("p", { class: "none", text: "No build has left its times here: they are kept from the first build that compiles something." }));
       const failed = found.programs.filter((p) => p.reason);
       if (failed.length) parts.push(failures(failed));
       parts.push(make("div", { class: "cards" }, ranked("slowest", "Slowest to compile", (p) => p.seconds, charts.time), ranked("spilling", "Most spilling", (p) => p.spills, charts.bytes), ranked("largest", "Largest libraries", (p) => p.library, charts.bytes)));
-      parts.push(make("h3", { text: "Every program, and what the last build did" }), table("programs", [program, { title: "last build", text: true, get: fate, kind: (p) => `fate ${fate(p)}` }, number("compile s", (p) => p.seconds), number("peak MB", (p) => (p.peak_rss === null ? null : Math.round(p.peak_rss / 1e6))), number("registers", (p) => p.registers), number("spills", (p) => p.spills), number("KB", (p) => (p.library === null ? null : Math.round(p.library / 1e3))), ...(found.programs.some((p) => p.origin) ? [{ title: "from", text: true, get: (p) => p.origin || "here" }] : []), ...(found.programs.some(why) ? [{ title: "why", text: true, wide: true, get: why }] : []), scheduled], found.programs, { most: 25, label: "programs" }));
+      parts.push(make("h3", { text: "Every program, and what the last build did" }), table("programs", [program, { title: "last build", text: true, get: fate, kind: (p) => `fate ${fate(p)}` }, number("compile s", (p) => p.seconds), number("peak MB", (p) => (p.peak_rss === null ? null : Math.round(p.peak_rss / 1e6))), number("registers", (p) => p.registers), number("spills", (p) => p.spills), number("blocks per SM", (p) => p.blocks), number("KB", (p) => (p.library === null ? null : Math.round(p.library / 1e3))), ...(found.programs.some((p) => p.origin) ? [{ title: "from", text: true, get: (p) => p.origin || "here" }] : []), ...(found.programs.some(why) ? [{ title: "why", text: true, wide: true, get: why }] : []), scheduled], builtFirst, { most: 25, label: "programs", fold: elsewhere, texts }));
       return parts;
     },
 
     space() {
       const instance = chosenInstance();
-      if (!instance) return [make("p", { class: "none", text: "no programs" })];
       const names = instance.parameters.map((p) => [p.name, p.name]);
       const choice = (state.space ||= {});
       if (choice.of !== instance.name) Object.assign(choice, { of: instance.name, x: (names[0] || [])[0], y: (names[1] || [])[0], metric: (model.metricOf(instance) || {}).id, how: "middle", fixed: {} });
       const again = (change) => { Object.assign(choice, change); map.draw(); lines.draw(); };
       const map = figure("map", "Map over two parameters", "Each cell takes the programs that have both values; the other parameters are fixed, or put together.", (l) => (choice.x === choice.y ? null : charts.map(instance, choice, l)), "choose two different parameters");
-      const list = table("points", [program, { title: "status", text: true, get: (p) => p.status, kind: (p) => `fate ${p.status}` }, ...instance.parameters.map((q) => ({ title: q.name, get: (p) => p.values[q.name], show: (v) => String(v) })), ...instance.metrics.map((m) => number(m.title, m.get))], instance.programs, { label: "schedules", most: 25 });
+      const list = table("points", [program, { title: "status", text: true, get: (p) => p.status, kind: (p) => `fate ${p.status}` }, ...instance.parameters.map((q) => ({ title: q.name, get: (p) => p.values[q.name], show: (v) => String(v) })), ...instance.metrics.map((m) => number(m.title, m.get))], [...instance.programs].sort((a, b) => built(b) - built(a)), { label: "schedules", most: 25, texts });
       const lines = figure("parallel", "Every program as a line", "Drag along an axis to keep a part; the table follows. Click the axis to let go.", (l) => charts.parallel(instance, choice, l));
       lines.whenDrawn = (chart) => {
         chart.off("axisareaselected");
@@ -204,31 +232,37 @@
 
     tuning() {
       const measured = found.instances.filter((i) => i.measured.length || i.coverage.length).sort((a, b) => Boolean(b.measured.length) - Boolean(a.measured.length));
-      if (!measured.length) return [make("p", { class: "none", text: "Nothing is measured yet: `tilusbuild tune SCRIPT` does." })];
       const instance = chosenInstance(measured);
       const devices = [...new Set(instance.measured.map((m) => m.device))];
       if (!devices.includes(state.device)) state.device = devices[0];
       const keys = instance.measured.length ? Object.keys(instance.measured[0].sizes) : [];
       const choice = { device: state.device, get sizeX() { return state.sizeX; }, get sizeY() { return state.sizeY; } };
       if (!keys.includes(state.sizeX)) [state.sizeX, state.sizeY] = [keys[0], keys[1]];
-      const which = figure("served", "Which schedule serves which sizes", "The number is the program's; hover for its schedule, its time and the next best.", (l) => charts.served(instance, choice, l), "nothing is measured on a device");
+      const which = figure("served", "Which schedule serves which sizes", "The program's number and its time; hover for its schedule and the next best.", (l) => charts.served(instance, choice, l), "nothing is measured on a device");
       const controls = !devices.length ? null : make("div", { class: "controls" }, select("device", "device", devices.map((d) => [d, d]), state.device, (d) => { state.device = d; show(); }), ...(keys.length > 1 ? [select("across", "size-x", keys.map((k) => [k, k]), state.sizeX, (v) => { state.sizeX = v; which.draw(); }), select("up", "size-y", keys.map((k) => [k, k]), state.sizeY, (v) => { state.sizeY = v; which.draw(); })] : []));
       const gaps = instance.coverage.filter((c) => c.source !== "measured");
-      return [instancePicker(measured), controls, which,
+      const times = model.served(instance, state.device), ms = (get) => (r) => (get(r) === null || get(r) === undefined ? null : get(r) * 1e3);
+      const gains = times.filter((r) => r.chosen && r.default).map((r) => r.default / r.chosen);
+      const gained = gains.length ? Math.exp(gains.reduce((sum, gain) => sum + Math.log(gain), 0) / gains.length) : null;
+      const programOf = (index) => instance.byIndex.get(Number(index));
+      const ratio = (v) => `${v.toFixed(2)}×`;
+      return [instancePicker(measured), controls,
+        gained === null ? null : make("div", { class: "facts" }, fact(gains.length > 1 ? `faster than the default schedule, geometric mean of ${gains.length} sizes` : "faster than the default schedule", ratio(gained))),
+        which,
+        times.length ? table("times", [{ title: "sizes", text: true, get: (r) => model.sizesText(r.line.sizes) }, number("program", (r) => r.line.program), number("ms", ms((r) => r.chosen)), number("default, ms", ms((r) => r.default)), number("speed-up", (r) => (r.chosen && r.default ? r.default / r.chosen : null), ratio), number("next best, ms", ms((r) => (r.second ? r.second[1] : null))), { title: "schedule", text: true, wide: true, get: (r) => (programOf(r.line.program) ? model.schedule(programOf(r.line.program)) : "") }], times, { label: "times", filter: false }) : null,
         figure("regret", "Regret, and how far the next best is behind", "", (l) => charts.regret(instance, choice, l)),
         figure("race", "The race: who was dropped when", "Programs by how often they were timed before they were left behind.", (l) => charts.race(instance, choice, l)),
-        figure("roofline", "Measured points under the roofs", "The roofs are the target's `facts.dram_gbs` and `facts.tflops`; operations are `flops` in the script's dispatch table.", (l) => charts.roofline(instance, choice, l), "needs `flops` in [script.NAME.dispatch], and `facts` of the target for the roofs"),
+        instance.measured.some((m) => m.bytes && m.flops) ? figure("roofline", "Measured points under the roofs", "The roofs are the target's `facts.dram_gbs` and `facts.tflops`; operations are `flops` in the script's dispatch table.", (l) => charts.roofline(instance, choice, l)) : null,
         make("h3", { text: `Coverage: ${gaps.length ? `${gaps.length} of ${instance.coverage.length} sizes are served by a guess` : `all ${instance.coverage.length} sizes that were asked for are measured`}` }),
         table("coverage", [{ title: "sizes", text: true, get: (c) => model.sizesText(c.sizes) }, { title: "by", text: true, get: (c) => c.source, kind: (c) => (c.source === "measured" ? null : "guess") }, { title: "program", get: (c) => c.program }, { title: "why", text: true, wide: true, get: (c) => c.why }], instance.coverage, { label: "coverage" })];
     },
 
     package() {
-      return [figure("sizes", "Who takes the space", "The libraries as they are on disk, by script, target and schedule. Click to go in, use the path below to go out.", (l) => charts.sizes(found, state, l), "nothing is built"),
+      return [figure("sizes", "Who takes the space", "The libraries as they are on disk, by script, target and schedule. Click to go in, use the path below to go out.", (l) => charts.sizes(found, state, l)),
         table("files", [program, { title: "script", text: true, get: (p) => p.script }, { title: "target", text: true, get: (p) => p.target }, number("bytes", (p) => p.library), scheduled], found.distinct.filter((p) => p.library), { by: 3, down: true, most: 25, label: "libraries" })];
     },
 
     compare() {
-      if (!found.compared.length) return [make("p", { class: "none", text: "`tilusbuild report --against OTHER --html FILE` compares with a cache, a package, or the lines of an earlier `report --json`." })];
       const kind = (c) => (!c.before ? "added" : !c.after ? "removed" : c.before.hash === c.after.hash ? "same" : "changed");
       const figures = model.metrics.filter((m) => ["registers", "spills", "library", "seconds"].includes(m.id));
       state.figure ||= (figures.find((m) => found.compared.some((c) => c.before && c.after && c.before[m.id] !== null && c.after[m.id] !== null)) || figures[0]).id;
@@ -240,13 +274,21 @@
         table("compared", [{ title: "what", text: true, get: kind, kind: (c) => `difference ${kind(c)}` }, { title: "script", text: true, get: (c) => c.script }, { title: "target", text: true, get: (c) => c.target }, { title: "schedule", text: true, wide: true, get: (c) => c.schedule.join(" ") }, ...figures.flatMap((m) => [number(m.id, (c) => (c.after || c.before)[m.id]), number(`Δ ${m.id}`, delta(m.id), signed)])], found.compared, { label: "differences", most: 50 })];
     },
   };
+  // A page with nothing on it is not offered.
+  const has = {
+    build: true, space: found.instances.length, compare: found.compared.length, package: found.distinct.some((p) => p.library),
+    tuning: found.instances.some((i) => i.measured.length || i.coverage.length),
+  };
+  for (const name of Object.keys(pages)) if (!has[name]) { delete pages[name]; document.querySelector(`nav a[href="#${name}"]`).remove(); }
   const titles = { build: "Build", space: "Space", tuning: "Tuning and dispatch", package: "Package", compare: "Compare" };
 
   function legend(built) {
-    const names = new Set(built.phases.map((s) => s.name));
-    for (const a of built.attempts) for (const s of a.steps) names.add(s.name);
-    for (const w of built.waits) names.add(w.name);
-    return make("ul", { class: "legend" }, ...[...names].slice(0, 14).map((name) => { const mark = make("i"); mark.style.background = charts.stepColour(name); return make("li", {}, mark, make("span", { text: name })); }));
+    const colours = new Map();
+    for (const { name } of [...built.phases, ...built.attempts.flatMap((a) => a.steps), ...built.waits]) {
+      const colour = charts.stepColour(name);
+      colours.set(colour, (colours.get(colour) || new Set()).add(name));
+    }
+    return make("ul", { class: "legend" }, ...[...colours].map(([colour, names]) => { const mark = make("i"); mark.style.background = colour; return make("li", {}, mark, make("span", { text: [...names].slice(0, 6).join(", ") })); }));
   }
   function failures(failed) {
     const groups = new Map();
@@ -286,7 +328,7 @@
   }
 
   document.getElementById("theme").addEventListener("click", () => { document.documentElement.dataset.theme = darkNow() ? "light" : "dark"; figuresOf(main); });
-  scheme.addEventListener("change", () => figuresOf(main));
+  for (const changed of [scheme, narrow]) changed.addEventListener("change", () => figuresOf(main));
   document.querySelector("header h1").textContent = found.project ? `${found.project.name} ${found.project.version}` : "tilusbuild";
   document.querySelector("header p").textContent = found.project ? `tilusbuild ${found.project.tilusbuild}` : "";
   document.title = found.project ? `${found.project.name}: report` : "report";

@@ -13,10 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.space.model import Model
+from tilusbuild.space.model import Model, Rule
 
 MAX_COMBINATIONS = 512
 """Combinations: looking at so many takes a tenth of what importing NumPy does, or less."""
+
+MAX_REMOVED = 10_000
+"""Combinations of which it is said by which rule they go: half a second."""
+KEPT, CONDITIONAL = -1, -2
 
 Digits = tuple[int, ...]
 """The row of each parameter."""
@@ -38,22 +42,43 @@ def few(model: Model, budget: int | None) -> Few | None:
 
 
 def _is_point(model: Model, digits: Digits) -> bool:
-    if not model.rules:
-        return True
+    return not model.rules or not _failing(model, digits)
+
+
+def removed(model: Model) -> tuple[int, ...]:
+    """Return, for each combination of declared values in order, the position of the first rule that
+    removes it; `KEPT`, or `CONDITIONAL` where a `when` makes it equal to another. A rule without a
+    value removes nothing. Empty where the combinations are too many to look at."""
+    if model.cartesian > MAX_REMOVED:
+        return ()
+    found = []
+    for digits in itertools.product(*(range(domain.declared) for domain in model.domains)):
+        try:
+            failing = [rule.position for rule in _failing(model, digits)]
+        except ExprError:
+            failing = []
+        first = min((*failing, *model.never), default=KEPT)
+        found.append(CONDITIONAL if first < 0 and failing else first)
+    return tuple(found)
+
+
+def _failing(model: Model, digits: Digits) -> list[Rule]:
+    """Return the rules that do not hold. Every one is looked at: where one has no value, the arrays
+    know whether that counts."""
     values: dict[str, Value] = {}
     for domain, digit in zip(model.domains, digits, strict=True):
         values.update(zip(domain.names, domain.rows[digit], strict=True))
     for derived in model.derived:
         values[derived.name] = derived.expr.evaluate(values)
-    meets = True
+    failing = []
     for rule in model.rules:
-        # Every one: where one has no value, the arrays know whether that counts.
         holds = bool(rule.expr.evaluate(values))
         if rule.pins is not None:
             domain, digit = model.domains[rule.pins], digits[rule.pins]
             holds = digit < domain.declared if holds else digit == domain.pinned
-        meets = meets and holds
-    return meets
+        if not holds:
+            failing.append(rule)
+    return failing
 
 
 class Few:

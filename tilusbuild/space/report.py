@@ -13,7 +13,9 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
+from tilusbuild.expr import Value
 from tilusbuild.space.component import groups
+from tilusbuild.space.few import removed
 from tilusbuild.space.join import BudgetError, Join, Watch
 from tilusbuild.space.model import Model, SpaceError
 
@@ -31,6 +33,13 @@ class RuleEffect(Struct, frozen=True):
     empties: bool
 
 
+class Declared(Struct, frozen=True):
+    """Parameters that are given values together, and these."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
 class SpaceReport(Struct, frozen=True):
     """`cartesian`: combinations of declared values; `conditional`: how many of them a `when` makes
     equal to another; `count`: points left by the conditions and all rules (None: too many)."""
@@ -39,6 +48,9 @@ class SpaceReport(Struct, frozen=True):
     conditional: int | None
     rules: tuple[RuleEffect, ...]
     count: int | None
+    parameters: tuple[Declared, ...] = ()
+    removed: tuple[int, ...] = ()
+    """By which rule each combination goes, as `few.removed` has it."""
 
     @property
     def empties(self) -> tuple[str, ...]:
@@ -101,12 +113,15 @@ def report(model: Model, budget: int = MAX_POINTS, watch: Watch | None = None) -
     for position, name in enumerate(model.rule_names):
         after = counter.count(range(position + 1))
         left = counter.count((position,))
-        removed = None if before is None or after is None else before - after
+        gone = None if before is None or after is None else before - after
         alone = None if free is None or left is None else free - left
-        effects.append(RuleEffect(name, removed, alone, left == 0))
+        effects.append(RuleEffect(name, gone, alone, left == 0))
         before = after
     conditional = None if free is None else model.cartesian - free
-    return SpaceReport(model.cartesian, conditional, tuple(effects), total)
+    declared = tuple(Declared(d.names, tuple(d.rows[: d.declared])) for d in model.domains)
+    return SpaceReport(
+        model.cartesian, conditional, tuple(effects), total, declared, removed(model)
+    )
 
 
 def responsible(model: Model) -> tuple[str, ...]:
