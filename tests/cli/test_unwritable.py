@@ -8,7 +8,7 @@ from support import scale
 from support.project import Project, needs_cxx
 
 FILES = (
-    *(("build", "--junit"), ("build", "--trace"), ("tune", "scale", "--unchecked", "--trace")),
+    ("build", "--junit"),
     *(
         ("tune", "scale", "--size", "n=64", "--unchecked", "--export"),
         ("compdb", "-o"),

@@ -119,15 +119,6 @@ def one_of(flags: Mapping[str, str]) -> Any:
     return field(default_factory=_Spec(None, add))
 
 
-def trace_option() -> Any:
-    """Return the option that asks when everything began and ended."""
-    return option(
-        "--trace",
-        metavar="FILE",
-        help="write a trace of everything that ran, for Perfetto and chrome://tracing",
-    )
-
-
 def target_option(help: str) -> Any:
     """Return the option for the one target of a verb."""
     return option(*("-t", "--target"), metavar="NAME", help=help, variable=TARGET_VARIABLE)
@@ -267,7 +258,6 @@ class SelectionArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
 class CompilingArgs(SelectionArgs, frozen=True, kw_only=True):
     """How many compilers run at once, and when to stop."""
 
-    trace: str | None = trace_option()
     jobs: int | None = jobs_option()
     load_average: str | None = option(
         *("-l", "--load-average"),

@@ -45,7 +45,7 @@ def run(arguments: BuildArgs) -> int:
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     display, junit = options.reporter(arguments), _junit(arguments.junit)
     opened = options.project(arguments, remembered=True)
-    with opened as project, options.traced(arguments.trace, project):
+    with opened as project:
         result = build(
             project,
             options.selected(arguments, project),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from tilusbuild.cli.arguments import Common, settings_of
@@ -41,28 +40,6 @@ def _counting(name: str) -> Callable[[float | None], None]:
     from tilusbuild.report.tuning import counting
 
     return counting(sys.stderr, can_redraw(sys.stderr, os.environ), name)
-
-
-@contextmanager
-def traced(path: str | None, project: Project) -> Iterator[None]:
-    """Write the trace of the block to `path`, if one is wanted, however the block ends. Raises
-    `InputError` where it cannot be written, before anything is done if that is known then."""
-    if path is None:
-        yield
-        return
-    from tilusbuild.builder.timeline import built, trace
-    from tilusbuild.errors import input_error
-    from tilusbuild.state.outputs import write_output
-
-    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise input_error(f"--trace {path}: no directory {os.path.dirname(path)}")
-    try:
-        yield
-    finally:
-        try:
-            write_output(path, trace(built(project.timeline, project.settings.jobs.value)))
-        except OSError as error:
-            raise input_error(f"--trace {path}: {error.strerror}") from None
 
 
 def cache(cache_dir: str | None) -> Tree:

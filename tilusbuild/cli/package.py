@@ -17,7 +17,6 @@ from tilusbuild.cli.arguments import (
     optional,
     repeated,
     sign_option,
-    trace_option,
 )
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
@@ -34,7 +33,6 @@ _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """Which packages, in which format, where to."""
 
-    trace: str | None = trace_option()
     name: str | None = optional("NAME", help="which [package.NAME] of the manifest (default: all)")
     formats: tuple[str, ...] = repeated(
         "--format",
@@ -78,19 +76,14 @@ def run(arguments: PackageArgs) -> int:
 
     chosen = formats(arguments.formats, _FORMATS)
     attest = _attest(arguments.sign)
-    with options.project(arguments) as project, options.traced(arguments.trace, project):
-        step = project.timeline.step
+    with options.project(arguments) as project:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
             with _kept(project):
-                with step(f"gather {order.name}"):
-                    contents = pack.gather(
-                        project, order, level=level, unchecked=arguments.as_built
-                    )
+                contents = pack.gather(project, order, level=level, unchecked=arguments.as_built)
                 wanted = chosen or order.package.formats
-                with step(f"write {order.name}"):
-                    made = pack.write(order, contents, wanted, arguments.output, attest=attest)
+                made = pack.write(order, contents, wanted, arguments.output, attest=attest)
             _show_made(arguments, order, contents, made)
     return 0
 

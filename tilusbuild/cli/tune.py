@@ -24,7 +24,6 @@ from tilusbuild.cli.arguments import (
     seed_option,
     size_option,
     target_option,
-    trace_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.cli.tune_results import TunedLine, show, tuned_line
@@ -45,7 +44,6 @@ _ELSEWHERE = "measuring on another machine"
 class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """What to tune, for how long, and where the results go."""
 
-    trace: str | None = trace_option()
     script: tuple[str, ...] = positionals(
         "SCRIPT", help="the script or the instance to tune; with --import the log names it"
     )
@@ -125,7 +123,7 @@ def run(arguments: TuneArgs) -> int:
 
     if not arguments.script and arguments.import_ is None:
         raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
-    with options.project(arguments) as project, options.traced(arguments.trace, project):
+    with options.project(arguments) as project:
         try:
             if arguments.import_ is not None:
                 return _import(arguments, project, arguments.import_)

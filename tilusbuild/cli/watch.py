@@ -62,7 +62,7 @@ def run(arguments: WatchArgs) -> int:
     if isinstance(project, int):
         screen.close()
         return 128 + project
-    with project, options.traced(arguments.trace, project):
+    with project:
         selection = options.selected(arguments, project)
         config = BuildConfig(
             keep_going=arguments.keep_going, strict=arguments.strict, verbose=arguments.verbose

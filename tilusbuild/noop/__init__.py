@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _VERBOSE = ("-v", "--verbose")
-_FILES = ("--junit", "--trace")
 
 
 def answer(words: Sequence[str]) -> int | None:
@@ -26,7 +25,7 @@ def answer(words: Sequence[str]) -> int | None:
     to do. Return None when the build has to run in full."""
     if "build" not in words or not set(words).isdisjoint(_VERBOSE):
         return None
-    if any(word.startswith(_FILES) for word in words) or "GITHUB_ACTIONS" in os.environ:
+    if any(word.startswith("--junit") for word in words) or "GITHUB_ACTIONS" in os.environ:
         return None  # there is more to be written than is remembered
     started = time.perf_counter()
     found = record.read(record.key(words, os.environ), os.environ)

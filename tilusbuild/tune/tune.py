@@ -324,7 +324,6 @@ def tune(
             wrap_oserror(project.cache.root),
             project.cache.in_use(),
             device_lock(device_id, lambda: display.waiting(str(facts["name"]))),
-            project.timeline.step(f"measure {ready.script.label}"),
         ):
             return _measured(project, wanted, ready, display, decided, bench, directories, facts)
     finally:
