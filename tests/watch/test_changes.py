@@ -4,10 +4,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from tilusbuild.state.directories import mounts
 from tilusbuild.watch.change_detector import Debounce
 from tilusbuild.watch.dependencies import Change, Dependencies, affected, is_editor_temp_file
-from tilusbuild.watch.observer import file_system_of, gives_no_events, polling_reason, watch_roots
+from tilusbuild.watch.observer import watch_roots
 
 DIRECTORIES = {
     "/",
@@ -41,42 +40,6 @@ def test_the_cache_is_not_watched_nor_what_holds_it() -> None:
 
 def test_outside_of_the_project_only_the_directory_itself() -> None:
     assert found({"/usr/bin/g++", "/x/a.h"}) == {"/p": False, "/usr/bin": False, "/x": False}
-
-
-MOUNTS = [
-    *mounts(
-        """\
-22 1 0:21 / / rw - overlay overlay rw
-23 22 0:22 / /home rw - nfs4 server:/home rw
-24 23 0:23 / /home/me/fast\\040disk rw - tmpfs tmpfs rw
-25 22 0:24 / /mnt/ssh rw - fuse.sshfs me@host: rw
-"""
-    )
-]
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/work", "overlay"),
-        ("/home/me/p", "nfs4"),
-        ("/homes/p", "overlay"),
-        ("/home/me/fast disk/p", "tmpfs"),
-        ("/mnt/ssh", "fuse.sshfs"),
-    ],
-)
-def test_the_file_system_of_a_path(path: str, kind: str) -> None:
-    assert file_system_of(path, MOUNTS) == kind
-
-
-def test_network_file_systems_give_no_events_and_overlays_do() -> None:
-    assert [gives_no_events(kind) for kind in ("nfs4", "fuse.sshfs", "cifs", "9p")] == [True] * 4
-    assert [gives_no_events(kind) for kind in ("overlay", "ext4", "tmpfs", "")] == [False] * 4
-    assert polling_reason(["/work", "/home/me"], MOUNTS) == (
-        "/home/me is on nfs4, where changes give no events"
-    )
-    assert polling_reason(["/work"], MOUNTS) is None
-    assert polling_reason(["/work"], []) is None
 
 
 # The debounce, with a clock of numbers.

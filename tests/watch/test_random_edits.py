@@ -140,11 +140,11 @@ class Editor:
         time.sleep(self.chance.choice([0, 0, 0.005, 0.05, 0.3]))
 
 
-def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) -> None:
+def live(seed: int, make: Callable[..., Any], watch: Any) -> None:
     """A project's life: edits while it is watched, rest, and the comparison with a clean build."""
-    chance = random.Random(f"{seed} {how}")
+    chance = random.Random(seed)
     project = make(*NAMES, directory=f"{seed}/project")
-    watching = watch(project, *how)
+    watching = watch(project)
     watching.rest()
     editor = Editor(project, chance)
     for _ in range(chance.randrange(10, 30)):
@@ -180,12 +180,11 @@ def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [(), ("--poll",)], ids=["events", "poll"])
-def test_at_rest_the_tree_is_that_of_a_clean_build(how, new_project, watch) -> None:
+def test_at_rest_the_tree_is_that_of_a_clean_build(new_project, watch) -> None:
     failed: dict[int, BaseException] = {}
     # Several lives at once: most of one is waiting.
     with ThreadPoolExecutor(4) as pool:
-        lives = {seed: pool.submit(live, seed, how, new_project, watch) for seed in range(SEEDS)}
+        lives = {seed: pool.submit(live, seed, new_project, watch) for seed in range(SEEDS)}
         for seed, each in lives.items():
             if (error := each.exception()) is not None:
                 failed[seed] = error

@@ -13,7 +13,7 @@ from tilusbuild.watch import events
 from tilusbuild.watch.screen import Screen
 
 CHANGED = events.Changed(("kernels/a.j2", "include/b.h"), 3, ("scale gpu", "add gpu"))
-WATCHING = events.Watching(12, None, True)
+WATCHING = events.Watching(12, True)
 PROBLEM = events.Problem("kernels/a.j2:1:2: error: no\x1b[31m")
 STARTED = events.CommandStarted("make")
 ENDED = events.CommandEnded("make", 2, 1.0)
@@ -87,16 +87,6 @@ def test_a_long_command_leaves_the_last_line_one_line() -> None:
     text = shown(events.CommandStarted(command), terminal=True).split("\r")[0]
     assert len(text) < 80
     assert text.startswith("running make xxx")
-
-
-def test_looking_in_turn_is_said() -> None:
-    watching = events.Watching(12, "it is on nfs4", False)
-    first, second, _ = shown(watching, CHANGED, watching, terminal=True).split("\r\x1b[2K")
-    assert first == (
-        "polling twice a second: it is on nfs4\npolling 12 paths, build has errors; Ctrl-C ends"
-    )
-    assert second.endswith("add gpu\npolling 12 paths, build has errors; Ctrl-C ends"), "once"
-    assert shown(events.Watching(12, events.ASKED, True)) == ""
 
 
 def test_clear_is_for_terminals() -> None:

@@ -12,6 +12,15 @@ from typing import Any
 
 from support.nvcc_journal import as_release, read_journal
 
+NO_EVENTS = """\
+from watchdog.observers import api
+
+def schedule(*_, **__):
+    raise OSError(28, "No space left on device")
+
+api.BaseObserver.schedule = schedule
+"""
+
 
 def compiled(said: list[dict[str, Any]]) -> Counter[str]:
     """How many programs of each script were compiled."""
@@ -232,9 +241,12 @@ def test_a_command_is_ended_by_the_next_save(project, watch):
     assert watching.interrupt() == 130
 
 
-def test_looking_in_turn_finds_the_same(project, watch):
-    watching = watch(project, "--poll")
-    assert watching.rest()[-1]["polling"] == "asked to"
+def test_without_events_the_clock_finds_the_same(project, watch):
+    """As on NFS, or where the system has no more events to give."""
+    project.write("without/sitecustomize.py", NO_EVENTS)
+    project.environment["PYTHONPATH"] = str(project.directory / "without")
+    watching = watch(project)
+    watching.rest()
     project.kernel("add", "edited")
     assert compiled(watching.rest()) == {"add": 3}
     project.write("first/all.h", "// shadows\n")

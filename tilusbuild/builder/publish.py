@@ -110,8 +110,20 @@ class Everything(Publish, frozen=True):
     def publish(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
     ) -> None:
-        with project.timeline.step("publish scripts"):
-            _publish_changed(project, plan, selection, result, self.root)
+        """Publish the scripts that are not known to be current; remember those that are now."""
+        published = PublishedScripts(
+            project.cache, project.manifest, project.memo.code, project.clock
+        )
+        known = {
+            each.hash for each in plan.instances if published.is_current(each, result.statuses)
+        }
+        unknown = [instance for instance in plan.instances if instance.hash not in known]
+        before = [published.look(instance) for instance in unknown]
+        publish(project, plan, selection, known=known, root=self.root)
+        if self.root is None:
+            for instance, look in zip(unknown, before, strict=True):
+                published.note(instance, result.statuses, look)
+            published.save()
 
 
 class Under(Everything, frozen=True):
@@ -119,25 +131,6 @@ class Under(Everything, frozen=True):
 
     def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
         return ()
-
-
-def _publish_changed(
-    project: Project, plan: Plan, selection: PlanSelection, result: Result, root: str | None
-) -> None:
-    """Publish the scripts that are not known to be current, and remember those that are now."""
-    published = PublishedScripts(project.cache, project.manifest, project.memo.code, project.clock)
-    known = {
-        instance.hash
-        for instance in plan.instances
-        if published.is_current(instance, result.statuses)
-    }
-    unknown = [instance for instance in plan.instances if instance.hash not in known]
-    before = [published.look(instance) for instance in unknown]
-    publish(project, plan, selection, known=known, root=root)
-    if root is None:
-        for instance, look in zip(unknown, before, strict=True):
-            published.note(instance, result.statuses, look)
-        published.save()
 
 
 _PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")

@@ -185,9 +185,8 @@ def _working(command: ParsedCommand, started: int) -> AbstractContextManager[Non
     from tilusbuild.report.terminal import PATIENCE, working
 
     given = command.arguments
-    if given.quiet or given.json or given.progress != "auto":
-        return nullcontext()
-    if not can_redraw(sys.stderr, os.environ):
+    is_quiet = given.quiet or given.json or given.progress != "auto"
+    if is_quiet or not can_redraw(sys.stderr, os.environ):
         return nullcontext()
     patience = float(os.environ.get("TILUSBUILD_PATIENCE") or PATIENCE)
     since = (time.monotonic_ns() - started) / 1e9

@@ -136,12 +136,9 @@ def _texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
     from tilusbuild.cli.cache_look import dumped
 
     left = _MAX_TEXTS
-    seen = set()
-    for cost in lines:
-        if not isinstance(cost, Cost) or cost.library is None or cost.hash in seen:
-            continue
-        seen.add(cost.hash)
-        directory = cache.program_path(cost.hash)
+    built = (each.hash for each in lines if isinstance(each, Cost) and each.library is not None)
+    for program in dict.fromkeys(built):
+        directory = cache.program_path(program)
         try:
             source = read_text(os.path.join(directory, layout.SOURCE), "replace")
             sass = dumped(directory, "sass")
@@ -150,7 +147,7 @@ def _texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
         left -= len(source) + len(sass)
         if left < 0:
             return
-        yield json.dumps({"event": "texts", "hash": cost.hash, "source": source, "sass": sass})
+        yield json.dumps({"event": "texts", "hash": program, "source": source, "sass": sass})
 
 
 VERB = Verb(

@@ -20,7 +20,6 @@ class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
     command: str | None = option(
         "--exec", metavar="CMD", help="a shell command to run after each successful build"
     )
-    poll: bool = flag("--poll", help="check the files periodically instead of waiting for events")
     clear: bool = flag("--clear", help="clear the screen at each change, on a terminal")
 
 
@@ -67,8 +66,7 @@ def run(arguments: WatchArgs) -> int:
         config = BuildConfig(
             keep_going=arguments.keep_going, strict=arguments.strict, verbose=arguments.verbose
         )
-        command, poll = arguments.command, arguments.poll
-        return Session(project, selection, config, screen, command=command, poll=poll).run()
+        return Session(project, selection, config, screen, command=arguments.command).run()
 
 
 VERB = Verb(WatchArgs, run)

@@ -197,8 +197,6 @@ _BINARY = (b"\x7fELF", b"!<arch>\n")
 _THIN = b"!<thin>\n"
 _MAX_SCRIPT = 1 << 12
 """Bytes of a linker's script, of which there are few: its names come after a comment at most."""
-
-
 _LINKED_FILE = re.compile(
     rf"(?<![^\s'\"`(])(?:include/(?:{PROJECT}/)?(?P<file>[^\s:'\"`(]+)|(?P<number>\d+)\.o\b)"
 )

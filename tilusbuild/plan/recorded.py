@@ -33,8 +33,6 @@ from tilusbuild.state.files import sha256_bytes, sha256_text
 _OURS = ("program.s", STAND_IN, LAUNCHER)
 _PLAIN = re.compile(r"[\w$/.~][\w.+$/{}~=:-]*")
 """Words of a link that no shell, linker or compiler takes for more than a name."""
-
-
 _OF_ALL = ("meta.json", "program.txt", "options.txt", "module/compile.sh", "module/nvcc_output.txt")
 
 

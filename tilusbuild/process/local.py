@@ -37,8 +37,6 @@ _CHANNEL = 3
 
 _SWEEPS = 500
 """How often, 10 ms apart, a killed warden's processes are killed: one may be uninterruptible."""
-
-
 _DYING = 5.0
 """Seconds that a killed command has to end: one may be uninterruptible."""
 

@@ -80,10 +80,10 @@ def _raise(number: int, frame: FrameType | None) -> None:
     _stopped_by = number
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)
-    _raise_in(frame, number)
+    _raise_in(number, frame)
 
 
-def _raise_in(frame: FrameType | None, number: int) -> None:
+def _raise_in(number: int, frame: FrameType | None) -> None:
     """Raise the stop in a frame of ours, or try again soon."""
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
     if name.partition(".")[0] == __name__.partition(".")[0] or time.monotonic() > _latest:
@@ -95,11 +95,9 @@ def _raise_again(alarm: int, frame: FrameType | None) -> None:
     """Stop once more: by a message where signals are taken as messages now."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _within and _stopped_by is not None:
-        handler = signal.getsignal(_stopped_by)
-        if callable(handler) and handler is not _raise:
-            handler(_stopped_by, frame)
-        else:
-            _raise_in(frame, _stopped_by)
+        handler: Any = signal.getsignal(_stopped_by)
+        takes_messages = callable(handler) and handler is not _raise
+        (handler if takes_messages else _raise_in)(_stopped_by, frame)
 
 
 @contextmanager

@@ -182,8 +182,6 @@ OPEN, CLOSE = "\ufdd0", "\ufdd1"
 POP = f"{OPEN}{CLOSE}"
 MARK = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 """Between OPEN and CLOSE: nothing (POP), or `s` (start) or `p` (push) and `<template>,<line>`."""
-
-
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
 

@@ -200,8 +200,6 @@ _LIBRARY_NAMES = """
 """
 _LIBRARY = frozenset(_LIBRARY_NAMES.split())
 """Headers of the C and C++ libraries that device code includes with nvcc."""
-
-
 _NVIDIA = ("cublas", "cufft", "curand", "cusolver", "cusparse", "nvjitlink")
 _PACKAGES = {
     **{f"nvidia-{name}": rf"{name}\w*\.h" for name in _NVIDIA},

@@ -9,9 +9,6 @@ from typing import ClassVar
 
 from tilusbuild.engine.events import Event
 
-ASKED = "asked to"
-"""Why files are polled with `--poll`."""
-
 
 class Watching(Event, frozen=True):
     """At rest: waiting for a change. `ok` is whether everything stands as it is meant to."""
@@ -19,8 +16,6 @@ class Watching(Event, frozen=True):
     event: ClassVar[str] = "watching"
     paths: int
     """Files and directories that the plan depends on."""
-    polling: str | None
-    """Why they are polled instead of waiting for events; None when events serve."""
     ok: bool
 
 

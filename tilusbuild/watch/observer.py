@@ -6,15 +6,14 @@ late, or never. When the system's queue of events overflows, that is one more hi
 Watched are the directories of what a plan depends on, few of them, and never the cache. In the
 project a directory at its top is watched with everything below, so that what is moved away and
 back, or made again, is seen; one that holds the cache is not, but its parts that matter are.
-Outside only the directories themselves are. Also here: which file systems give no events.
+Outside only the directories themselves are.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from watchdog import events
@@ -23,19 +22,10 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from tilusbuild.process.base import starting_threads
 from tilusbuild.runtime.places import is_within
-from tilusbuild.state.directories import Mount
 from tilusbuild.watch.dependencies import is_editor_temp_file
 
 MAX_PLACES = 64
-"""More places would cost more than they bring: what lies elsewhere is polled."""
-
-_NO_EVENTS = frozenset((
-    "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "drvfs", "gfs2", "glusterfs", "gpfs",
-    "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb3", "smbfs", "vboxsf",
-    "virtiofs", "vmhgfs", "wekafs",
-))  # fmt: skip
-"""Changes made elsewhere give no event here. Overlays are not among these: what is changed through
-the mounted directory gives its events."""
+"""More places would cost more than they bring: what lies elsewhere waits for the next check."""
 
 
 def watch_roots(
@@ -87,26 +77,6 @@ def _nearest(path: str, is_directory: Callable[[str], bool]) -> str:
     return path
 
 
-def file_system_of(path: str, mounts: Iterable[Mount]) -> str:
-    """Return the type of the file system that a path is on; "" if unknown."""
-    around = [each for each in mounts if is_within(path, each.point)]
-    # Of two mounts on one place the later one hides the earlier.
-    return max(reversed(around), key=lambda each: len(each.point)).kind if around else ""
-
-
-def gives_no_events(kind: str) -> bool:
-    """Return whether a file system of this type has changes without events."""
-    return kind in _NO_EVENTS or kind.startswith("fuse")
-
-
-def polling_reason(paths: Iterable[str], mounts: Sequence[Mount]) -> str | None:
-    """Return why events do not do for these paths, in words; None when they do."""
-    for path in paths:
-        if gives_no_events(kind := file_system_of(path, mounts)):
-            return f"{path} is on {kind}, where changes give no events"
-    return None
-
-
 _CHANGES: list[type[events.FileSystemEvent]] = [
     *(events.DirCreatedEvent, events.DirDeletedEvent, events.DirMovedEvent),
     *(events.FileClosedEvent, events.FileCreatedEvent, events.FileDeletedEvent),
@@ -117,17 +87,11 @@ of a program on PATH would give an event; and that a directory changed, as what 
 event."""
 
 
-_LIMITS = {
-    errno.ENOSPC: " (sysctl fs.inotify.max_user_watches)",
-    errno.EMFILE: " (sysctl fs.inotify.max_user_instances)",
-}
-
-
 class Observer:
     """Calls `hint(path)`, on a thread of its own, for what happens in the places that it follows.
 
-    Nothing is reported of editors' temporary files and of what lies below `ignored`. `unavailable`
-    says in words why events are not to be had.
+    Nothing is reported of editors' temporary files and of what lies below `ignored`. Where the
+    system has no more events to give, there are no hints.
     """
 
     def __init__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> None:
@@ -140,7 +104,6 @@ class Observer:
         self._logger.addHandler(self._log)
         self._propagated, self._logger.propagate = self._logger.propagate, False
         self._observer: BaseObserver | None = None
-        self.unavailable: str | None = None
 
     def follow(self, watch_roots: Mapping[str, bool]) -> None:
         """Watch these directories, each with everything below it or not, and no others.
@@ -165,17 +128,11 @@ class Observer:
         self._logger.propagate = self._propagated
 
     def _schedule(self, path: str, key: tuple[object, ...]) -> None:
-        try:
-            with starting_threads():
-                watch = self._started().schedule(
-                    self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
-                )
+        with suppress(OSError), starting_threads():
+            watch = self._started().schedule(
+                self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
+            )
             self._watches[path] = watch, key
-        except FileNotFoundError:
-            return  # removed meanwhile: the check that follows sees that
-        except OSError as error:
-            limit = _LIMITS.get(error.errno or 0, "")
-            self.unavailable = f"no events for {path}: {error.strerror or error}{limit}"
 
     def _started(self) -> BaseObserver:
         if self._observer is None:

@@ -49,7 +49,6 @@ class Screen:
         self._clear = clear
         self._guard = threading.RLock()
         self._build: _Guarded | None = None
-        self._polling: str | None = None
         self._status = ""
         """The last line of the terminal."""
 
@@ -66,10 +65,8 @@ class Screen:
             if self._json is not None:
                 self._json.emit(event)
             if isinstance(event, events.Watching):
-                self._tell_why(event.polling)
-                how = "polling" if event.polling else "watching"
                 state = "" if event.ok else ", build has errors"
-                self._show(f"{how} {counted(event.paths, 'path')}{state}; Ctrl-C ends")
+                self._show(f"watching {counted(event.paths, 'path')}{state}; Ctrl-C ends")
                 return
             if isinstance(event, events.CommandStarted):
                 self._show(f"running {_short(event.command)}; Ctrl-C ends")
@@ -85,13 +82,6 @@ class Screen:
     def is_read(self) -> bool:
         """Whether anybody still reads, as far as the last event showed."""
         return self._out.alive and (self._json is None or self._json.is_read)
-
-    def _tell_why(self, polling: str | None) -> None:
-        """Say once why files are polled."""
-        if polling not in (None, events.ASKED, self._polling):
-            self._polling = polling
-            if not self._quiet and self._json is None:
-                self._write(f"polling twice a second: {one_line(polling)}\n")
 
     def close(self) -> None:
         """Leave the terminal as it should be."""

@@ -98,7 +98,6 @@ class Session:
         screen: Screen,
         *,
         command: str | None = None,
-        poll: bool = False,
         make_watcher: MakeWatcher = Observer,
         debounce: Debounce | None = None,
     ) -> None:
@@ -115,7 +114,6 @@ class Session:
             self._inbox.put,
             lambda: self._project.cache.root,
             now=lambda: self._project.clock.recent(),
-            poll=poll,
             make_watcher=make_watcher,
             debounce=debounce,
         )
@@ -402,7 +400,7 @@ class Session:
     def _rest(self) -> None:
         self._resting = True
         ok = self._ok and self._broken is None
-        self._screen.emit(events.Watching(len(self._watched()), self._detector.polling, ok))
+        self._screen.emit(events.Watching(len(self._watched()), ok))
         # Plans that are over are cycles, which the interpreter would let grow to a quarter of all.
         gc.collect()
 

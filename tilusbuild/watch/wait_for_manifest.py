@@ -17,12 +17,11 @@ from tilusbuild.process.stopping import catch_signals
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.files import sha256_file
 from tilusbuild.watch import events
-from tilusbuild.watch.change_detector import ANYTHING, POLL, Detected, PathStates
+from tilusbuild.watch.change_detector import ANYTHING, INTERVAL, Detected, PathStates
 from tilusbuild.watch.dependencies import project_files
 from tilusbuild.watch.screen import Screen
 
 _CACHE = ".cache"
-_WHY = "until the manifest can be used"
 
 
 def wait_for_manifest(
@@ -52,12 +51,12 @@ def wait_for_manifest(
         paths = project_files(root, cache) | {manifest}
         changes = states.check(sorted(paths), since=began, read=paths)
         if not changes:
-            screen.emit(events.Watching(len(paths), _WHY, False))
+            screen.emit(events.Watching(len(paths), False))
         signals: SimpleQueue[int] = SimpleQueue()
         with catch_signals(signals.put):
             while not changes:
                 try:
-                    return signals.get(timeout=POLL)
+                    return signals.get(timeout=INTERVAL)
                 except Empty:
                     paths = project_files(root, cache) | {manifest}
                     changes = states.check(sorted(paths))

@@ -311,7 +311,7 @@ class World:
 
     def start_sleeper(self) -> int:
         """Start a process that a command could have left behind; returns its number."""
-        words = ("watch", "--poll")
+        words = ("watch",)
         return self.server.start(words, self.library, self.environment()).pid
 
     def build(self) -> tuple[Ended, dict[str, Any]]:

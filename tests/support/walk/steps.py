@@ -168,7 +168,7 @@ class Walk:
     def watch(self, chance: Random) -> None:
         """An edit under `watch`."""
         world = self.world
-        running = world.start("watch", "--json", *chance.choice([(), ("--poll",)]))
+        running = world.start("watch", "--json")
         time.sleep(chance.uniform(0.2, 1.5))
         self.edit(chance)
         time.sleep(chance.uniform(0.2, 1.5))
