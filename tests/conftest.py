@@ -32,9 +32,6 @@ def _nvcc() -> str | None:
     return shutil.which("nvcc") or next(iter(found), None)
 
 
-# On a busy machine any command may be late, and most tests read all that it prints.
-os.environ["TILUSBUILD_PATIENCE"] = "1e6"
-
 # As tilusbuild.remote says before it imports grpc: some tests import it first, and then each
 # rendering's fork would abort in gRPC's own hooks.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -66,11 +63,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     # A CI system's own variables change what is printed: the tests say themselves what there is.
-    for name in [
-        name
-        for name in os.environ
-        if name.startswith(("TILUSBUILD_", "GITHUB_")) and name != "TILUSBUILD_PATIENCE"
-    ]:
+    for name in [name for name in os.environ if name.startswith(("TILUSBUILD_", "GITHUB_"))]:
         monkeypatch.delenv(name)
     for name in ("CI", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)

@@ -49,7 +49,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def on_a_terminal(project: Project, *words: str, patience: str) -> str:
     """Return what a command writes to a terminal."""
     master, slave = pty.openpty()
-    environment = {"TERM": "xterm", "CI": "", "TILUSBUILD_PATIENCE": patience}
+    (project.directory / "patience").mkdir(exist_ok=True)
+    (project.directory / "patience/sitecustomize.py").write_text(
+        f"from tilusbuild.report import terminal\nterminal.PATIENCE = {patience}\n"
+    )
+    environment = {"TERM": "xterm", "CI": "", "PYTHONPATH": str(project.directory / "patience")}
     with Project(project.directory, environment).start(
         *words, stdout=slave, stderr=slave
     ) as process:
@@ -78,7 +82,8 @@ def test_a_command_without_output_yet_says_that_it_works(built: Project, words) 
 def test_it_is_said_only_where_somebody_waits(built: Project) -> None:
     assert "working" not in on_a_terminal(built, "plan", patience="1e6")
     assert "working" not in on_a_terminal(built, "plan", "-q", patience="0")
-    assert "working" not in built.run("plan", TILUSBUILD_PATIENCE="0").err
+    seen = built.run("plan", PYTHONPATH=str(built.directory / "patience")).err
+    assert "working" not in seen, "no terminal"
 
 
 @pytest.mark.parametrize("words", [("plan",), ("build",), ("run", "scale", "--size", "n=9")])

@@ -116,7 +116,6 @@ def run(tutorial: Tutorial, directory: Path, home: Path) -> list[tuple[Command, 
             script += [f"printf '\\036'; {step.line}", "printf '\\037%d\\n' $?"]
     programs = os.path.dirname(sys.executable)
     environment = {
-        "TILUSBUILD_PATIENCE": "1e6",  # however busy the machine is
         "HOME": str(home),
         "PATH": f"{programs}:{os.environ['PATH']}:/usr/sbin",
         "LC_ALL": "C.UTF-8",

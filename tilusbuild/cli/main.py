@@ -188,9 +188,8 @@ def _working(command: ParsedCommand, started: int) -> AbstractContextManager[Non
     is_quiet = given.quiet or given.json or given.progress != "auto"
     if is_quiet or not can_redraw(sys.stderr, os.environ):
         return nullcontext()
-    patience = float(os.environ.get("TILUSBUILD_PATIENCE") or PATIENCE)
     since = (time.monotonic_ns() - started) / 1e9
-    return working(f"tilusbuild {command.verb}: working …", patience - since)
+    return working(f"tilusbuild {command.verb}: working …", PATIENCE - since)
 
 
 def _report(error: TilusbuildError, json: bool, color: str) -> None:

@@ -190,7 +190,7 @@ VARIABLES = frozenset(
         # Passed to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
         SAFE_DIRECTORIES,
-        *("TILUSBUILD_DEBUG", "TILUSBUILD_PATIENCE", "TILUSBUILD_REQUIRE_SIGNED"),
+        *("TILUSBUILD_DEBUG", "TILUSBUILD_REQUIRE_SIGNED"),
     ]
 )
 """Every environment variable that means something."""
