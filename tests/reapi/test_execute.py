@@ -265,7 +265,7 @@ def host() -> Iterator[tuple[Toolchain, LocalRunner]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["as_", "cxx"])
 def test_a_worker_with_one_other_tool_is_found_out(name, host, tmp_path) -> None:
-    tool = os.path.realpath(getattr(host[0], name).path)
+    tool = os.path.realpath(getattr(host[0].host, name).path)
     data = Path(tool).read_bytes()
     other = tmp_path / "other"
     other.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
@@ -276,7 +276,7 @@ def test_a_worker_with_one_other_tool_is_found_out(name, host, tmp_path) -> None
     there.executor.close()
     server.kill()
     (said,) = there.warnings
-    assert f"a worker has another {getattr(host[0], name).path}" in said
+    assert f"a worker has another {getattr(host[0].host, name).path}" in said
 
 
 def test_a_worker_that_does_not_run_the_probe_is_named(farm: Casd, tmp_path: Path) -> None:

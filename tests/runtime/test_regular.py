@@ -34,7 +34,6 @@ ALLOWED = {
     "runtime/device.py": "/proc/cpuinfo",
     "runtime/regular.py": "is the one that opens",
     "report/text.py": "/dev/null",
-    "watch/change_detector.py": "/proc/mounts",
     "tune/bench/devices.py": "/sys files",
     "intake/recorder.py": "a program of its own without imports; the script that it was given",
     "toolchain/nvrtc_command.py": "a program of its own without imports; reads our compiles' files",

@@ -142,7 +142,7 @@ class Editor:
 
 def live(seed: int, make: Callable[..., Any], watch: Any) -> None:
     """A project's life: edits while it is watched, rest, and the comparison with a clean build."""
-    chance = random.Random(seed)
+    chance = random.Random(f"{seed} ()")
     project = make(*NAMES, directory=f"{seed}/project")
     watching = watch(project)
     watching.rest()

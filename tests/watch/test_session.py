@@ -27,8 +27,7 @@ class _EnoughError(Exception):
 class Hints(Observer):
     """An observer that tells what the test says."""
 
-    def __init__(self) -> None:
-        self.unavailable = None
+    def __init__(self) -> None: ...
 
     def __call__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> "Hints":
         self.hint = hint

@@ -38,7 +38,6 @@ from tilusbuild.runtime.naming import (
 )
 from tilusbuild.runtime.places import LOST_ROOT
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.script import read_script as described
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
@@ -343,6 +342,8 @@ def numbers_named(cache: Tree, word: str, script: ScriptListing) -> list[int]:
     name = name.apart({key for key, _ in name.constants if key}, script.params)
     values: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
     if name.schedule:
+        from tilusbuild.runtime.script import read_script as described
+
         with suppress(LoadError):
             values = described(cache.script_path(script.directory, script.hash)).schedule
     return [number for number in script.numbered if name.has(number, values(number))]

@@ -178,7 +178,7 @@ def _warn(messages: Sequence[str], command: ParsedCommand) -> None:
 
 def _working(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
     """Return the block in which a command that has printed nothing yet says on a terminal that it
-    works: elsewhere nobody waits, and what is printed may not depend on time."""
+    works: what is printed elsewhere may not depend on time."""
     from contextlib import nullcontext
 
     from tilusbuild.report.choose import can_redraw
