@@ -16,7 +16,7 @@ from support.scale import TEMPLATE, manifest
 from tilusbuild.cli.parser import VERBS, actions_of, parse, verbs
 from tilusbuild.manifest.settings import VARIABLES
 from tilusbuild.report import terminal
-from tilusbuild.report.choose import can_redraw
+from tilusbuild.report.terminal import can_redraw
 
 
 def test_the_example_of_every_verb_parses() -> None:

@@ -181,8 +181,7 @@ def _working(command: ParsedCommand, started: int) -> AbstractContextManager[Non
     works: what is printed elsewhere may not depend on time."""
     from contextlib import nullcontext
 
-    from tilusbuild.report.choose import can_redraw
-    from tilusbuild.report.terminal import PATIENCE, working
+    from tilusbuild.report.terminal import PATIENCE, can_redraw, working
 
     given = command.arguments
     is_quiet = given.quiet or given.json or given.progress != "auto"

@@ -36,7 +36,7 @@ def project(arguments: Common, *, remembered: bool = False) -> Project:
 
 
 def _counting(name: str) -> Callable[[float | None], None]:
-    from tilusbuild.report.choose import can_redraw
+    from tilusbuild.report.terminal import can_redraw
     from tilusbuild.report.tuning import counting
 
     return counting(sys.stderr, can_redraw(sys.stderr, os.environ), name)

@@ -199,7 +199,7 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
         print(f"{arguments.export}: {counted(programs, 'program')}, {size / 1e6:.1f} MB")
         print("  on the machine with the device: tar xf, then python3 tilusbuild-bundle/run.py")
         return 0
-    from tilusbuild.report.choose import can_redraw
+    from tilusbuild.report.terminal import can_redraw
     from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.table import times
 

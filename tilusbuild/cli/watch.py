@@ -29,7 +29,7 @@ def run(arguments: WatchArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.manifest import find
     from tilusbuild.plan.model import chosen_pairs
-    from tilusbuild.report.choose import can_redraw
+    from tilusbuild.report.terminal import can_redraw
     from tilusbuild.runtime import naming
     from tilusbuild.watch.screen import Screen
     from tilusbuild.watch.session import Session

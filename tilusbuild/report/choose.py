@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.report.plain import PlainReporter
-from tilusbuild.report.terminal import wanted
+from tilusbuild.report.terminal import can_redraw, wanted
 
 if TYPE_CHECKING:
     from tilusbuild.report.ci import JUnitReporter
@@ -72,15 +72,3 @@ def with_files(
 
         more.append(GithubReporter(stderr, env, root))
     return CompositeReporter(reporter, *more) if more else reporter
-
-
-def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Return whether a stream is a terminal that understands cursor movement, and is read as one: a
-    CI system that gives its jobs a terminal keeps all that is written to it."""
-    if env.get("CI", "").lower() in ("true", "1"):
-        return False
-    try:
-        terminal = stream.isatty()
-    except (OSError, ValueError):
-        return False
-    return terminal and env.get("TERM", "") not in ("", "dumb", "unknown")

@@ -1,4 +1,4 @@
-"""Whether text is coloured, and the stream that the command line prints through: it shows every
+"""What a terminal can do, and the stream that the command line prints through: it shows every
 character and gives no commands to CI.
 
 `--color` decides on colours, then `NO_COLOR`, then `FORCE_COLOR`, then whether the stream is a
@@ -41,6 +41,16 @@ def wanted(stream: TextIO, env: Mapping[str, str], choice: str = "auto") -> bool
         return False
     if env.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
+    return _is_capable(stream, env)
+
+
+def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
+    """Return whether a stream is a terminal that understands cursor movement, and is read as one: a
+    CI system that gives its jobs a terminal keeps all that is written to it."""
+    return env.get("CI", "").lower() not in ("true", "1") and _is_capable(stream, env)
+
+
+def _is_capable(stream: TextIO, env: Mapping[str, str]) -> bool:
     try:
         return stream.isatty() and env.get("TERM", "") not in ("", "dumb", "unknown")
     except (OSError, ValueError):
