@@ -48,9 +48,17 @@ class SpaceReport(Struct, frozen=True):
     conditional: int | None
     rules: tuple[RuleEffect, ...]
     count: int | None
-    parameters: tuple[Declared, ...] = ()
-    removed: tuple[int, ...] = ()
-    """By which rule each combination goes, as `few.removed` has it."""
+    model: Model
+
+    @property
+    def parameters(self) -> tuple[Declared, ...]:
+        """The declared values."""
+        return tuple(Declared(d.names, tuple(d.rows[: d.declared])) for d in self.model.domains)
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """By which rule each combination goes, as `few.removed` has it: only some ask."""
+        return removed(self.model)
 
     @property
     def empties(self) -> tuple[str, ...]:
@@ -118,10 +126,7 @@ def report(model: Model, budget: int = MAX_POINTS, watch: Watch | None = None) -
         effects.append(RuleEffect(name, gone, alone, left == 0))
         before = after
     conditional = None if free is None else model.cartesian - free
-    declared = tuple(Declared(d.names, tuple(d.rows[: d.declared])) for d in model.domains)
-    return SpaceReport(
-        model.cartesian, conditional, tuple(effects), total, declared, removed(model)
-    )
+    return SpaceReport(model.cartesian, conditional, tuple(effects), total, model)
 
 
 def responsible(model: Model) -> tuple[str, ...]:
