@@ -105,7 +105,7 @@ class BuildTimeline(JsonLine, frozen=True):
     used: tuple[MemorySample, ...]
 
 
-def built(timeline: Timeline, jobs: int, since: float = 0.0) -> BuildTimeline:
+def built(timeline: Timeline, jobs: int, since: float) -> BuildTimeline:
     """Return what a timeline has recorded from a moment on."""
 
     def moved(span: Span) -> Span:

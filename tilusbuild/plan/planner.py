@@ -215,7 +215,10 @@ def named(spec: InstanceSpec, schedules: Schedules, selection: PlanSelection) ->
             continue
         if name.program is None and not name.schedule:
             return None
-        fitting = {each.index for each in schedules if name.has(each.index, each.values)}
+        if name.schedule:
+            fitting = {each.index for each in schedules if name.has(each.index, each.values)}
+        else:  # the values of a large space are not needed for a number
+            fitting = {number for number in schedules.indices if name.has(number, {})}
         found |= fitting or {_first_named(spec, name)}
     return found or None
 

@@ -151,8 +151,8 @@ class Replanner(Struct):
         project = state.project
         # A toolkit has more parts than are watched.
         tools = TOOLS in dirty or state.tools_changed
-        manifest = project.manifest.reading.again() is None
-        if tools or manifest or not {MANIFEST, REFERENCES}.isdisjoint(dirty):
+        is_other = project.manifest.reading.again() is None
+        if tools or is_other or not {MANIFEST, REFERENCES}.isdisjoint(dirty):
             project = project.reread(tools=tools)
         return self._plan(project, state, dirty)
 

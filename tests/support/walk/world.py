@@ -348,14 +348,15 @@ def _write(project: Path, texts: dict[str, str], chance: Random | None) -> None:
         if path.is_file() and path.read_text() == text:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        way = chance.choice(["in place", "anew", "renamed", "set back"]) if chance else "in place"
+        ways = ["in place", "replaced", "renamed", "set back"]
+        way = chance.choice(ways) if chance else "in place"
         times = path.stat() if path.exists() else None
         if way == "renamed":
             aside = path.with_name(".aside")
             aside.write_text(text)
             os.rename(aside, path)
         else:
-            if way == "anew":
+            if way == "replaced":
                 path.unlink(missing_ok=True)
             path.write_text(text)
         if way == "set back" and times is not None:
