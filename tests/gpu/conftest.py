@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -29,7 +29,7 @@ class Example(Project):
 
     target: str = ""
 
-    def events(self, *words: str) -> list[dict[str, Any]]:
+    def events(self, *words: str | Path) -> list[dict[str, Any]]:
         """The JSON lines that a command prints."""
         words = (*words, "--json", "--cache-dir", str(self.cache))
         return command_line.run(self.directory, *words, timeout=3000).events
@@ -38,7 +38,7 @@ class Example(Project):
 @pytest.fixture
 def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
     """example(name) copies an example; skips where none of its targets is for this device."""
-    from tilusbuild.runtime.device import can_run, code_rank, cuda
+    from tilusbuild.runtime.device import CodeKind, can_run, code_rank, cuda
 
     device = cuda(0)
 
@@ -49,10 +49,12 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
         shutil.copytree(ROOT / "examples" / name, directory)
         targets = load(os.path.join(directory, "tilus.toml")).targets
         fitting = [
-            (code_rank(arch, device.arch), target_name)
+            (code_rank(arch, device.arch, kind), target_name)
             for target_name, target in targets.items()
             for arch in target.arch
-            if arch != "cpu" and can_run(arch, device.arch)
+            for kind in get_args(CodeKind)
+            if arch != "cpu" and (kind == "sass" or target.ptx)
+            if can_run(arch, device.arch, kind)
         ]
         if not fitting:
             pytest.skip(f"the example {name} has no target for {device}")

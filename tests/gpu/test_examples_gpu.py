@@ -74,7 +74,8 @@ def test_run_and_tensors_on_the_wrong_device(torch: Any, example: NewExample) ->
     project = example("quickstart")
     *calls, summary = project.events("run", "rms_norm", "--target", project.target)
     assert summary["wrong"] == 0
-    assert all(call["checked"] and 0 < call["seconds"] < 1 for call in calls)
+    assert all(call["max_error"] < 1e-4 and 0 < call["seconds"] < 1 for call in calls)
+    project.events("build", "rms_norm", "--target", project.target, "--level", "0")
     rms_norm = load("rms_norm", where=project.cache, target=project.target)
     x, weight = torch.randn(4, 64), torch.randn(64)
     with pytest.raises(LoadError, match="the call's tensors are on the cpu"):
@@ -95,6 +96,12 @@ def test_on_a_stream_of_one_s_own(torch: Any, example: NewExample) -> None:
         total = y.sum()
     stream.synchronize()
     assert total.item() == 3.0 * (1 << 20)
+
+
+def test_decode_runs_by_its_ptx(torch: Any, example: NewExample) -> None:
+    project = example("attention")
+    events = project.events("run", "decode[head_dim=128]", "--target", project.target)
+    assert events[-1] == {"event": "summary", "calls": 2, "wrong": 0}
 
 
 # Tuning on the device.

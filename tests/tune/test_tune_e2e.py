@@ -261,7 +261,7 @@ def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) 
     with project.start("tune", "scale") as process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "this machine cannot measure: it has no CUDA device" in err
+    assert "this machine cannot run: it has no CUDA device" in err
     assert "--export" in err
 
 

@@ -29,7 +29,7 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="SCRIPT/I or SCRIPT[NAME=VALUE]; SCRIPT alone is its default program",
     )
     target: str | None = target_option(
-        "run for this target (default: the script's cpu target, or its first)"
+        "run for this target (default: the script's cpu target, or the best for this GPU)"
     )
     size: tuple[str, ...] = size_option("call it at")
     cache: str = cache_option()

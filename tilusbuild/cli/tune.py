@@ -182,12 +182,13 @@ def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
 
 
 def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
-    from tilusbuild.tune.tune import built, gpu_here, target_here, tune
+    from tilusbuild.tune.here import target_here
+    from tilusbuild.tune.tune import built, tune
 
     if arguments.export is not None:
         target = _target_away(project, wanted)
     else:
-        target = target_here(project, wanted, gpu_here(project, wanted.device))
+        target = target_here(project, wanted.name(None), wanted.target, wanted.device)
     level, jobs = project.settings.level.value, project.settings.jobs.value
     progress = options.reporter(replace(arguments, json=False))
     ready = built(project, wanted, target, level, jobs, progress)

@@ -13,7 +13,7 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import PlanSelection, apart, called_script_of, targets_of
+from tilusbuild.plan.model import PlanSelection, apart
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import CallLine
@@ -23,9 +23,8 @@ from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
 from tilusbuild.tune.bench.work import Candidate
+from tilusbuild.tune.here import target_here
 
-_LIMIT = 60.0
-"""Seconds for one check or sample."""
 _SAMPLES = 15
 
 
@@ -33,12 +32,11 @@ def choose(
     project: Project, name: Name, target: str | None
 ) -> tuple[Plan, PlanSelection, ProgramJob]:
     """Return the program that a name means: of several the one that is otherwise like the default,
-    and without a target the one for the usual target. Raises `InputError`."""
+    and without a target the one for the cpu, which runs everywhere, else for
+    this GPU. Raises `InputError`."""
     target = name.target or target
     name = apart(project.manifest, name)
-    script = called_script_of(project.manifest, name)
-    if target is None:
-        target = _usual_target(project, script)
+    target = target_here(project, name, target, cpu_first=True).name
     # One program is wanted: whatever the project's level is, no more is planned.
     selection = PlanSelection((name,), (target,), 0)
     plan = project.plan(selection)
@@ -48,13 +46,6 @@ def choose(
             hint="name one of them:\n" + as_typed(instance.label for instance in plan.instances),
         )
     return plan, selection, next(jobs(plan))
-
-
-def _usual_target(project: Project, script: str) -> str:
-    """Return the cpu target where the script has one: it runs everywhere."""
-    names = project.manifest.targets_of(script)
-    kinds = {name: target.kind for name, target in targets_of(project.manifest).items()}
-    return next((name for name in names if kinds[name] == "cpu"), names[0])
 
 
 def build(
@@ -84,7 +75,6 @@ def run(
     """Call at each size, with cold caches or warm ones. Raises `InputError`, `TilusbuildError` for
     the program's own complaint about a call, and `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[job.script]
-    signature = job.planned.spec.signature
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, job.script, unchecked=unchecked)
     with TemporaryDirectory("run") as directory:
@@ -93,7 +83,7 @@ def run(
                 project.runner,
                 job.planned.target.kind,
                 os.path.join(directory.path, str(number)),
-                signature,
+                job.planned.spec.signature,
                 program,
                 check,
                 size,
@@ -122,7 +112,7 @@ def call(
     Raises `InputError`, `TilusbuildError` and `WorkerUnusableError`.
     """
     case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
-    bench = DeviceBench(runner, kind, 0, {case.digest: directory}, limit=_LIMIT)
+    bench = DeviceBench(runner, kind, 0, {case.digest: directory}, limit=60.0)
     try:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):

@@ -25,13 +25,13 @@ from tilusbuild.dispatch.latency import refuse as write_refusals
 from tilusbuild.dispatch.latency import spread
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
-from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
-from tilusbuild.plan.model import PlanSelection, Target, called_script_of, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, Target
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.report.tuning import TuningReporter
-from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
+from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
@@ -49,6 +49,7 @@ from tilusbuild.tune.bench.session import (
     run_note,
 )
 from tilusbuild.tune.bench.work import Case, Scalar, Work
+from tilusbuild.tune.here import device_of
 
 Key = tuple[int, ...]
 
@@ -225,67 +226,12 @@ def built(
     return found
 
 
-def target_here(project: Project, wanted: TuneRequest, gpu: Device | None) -> Target:
-    """Return the target to tune: the one that is named, else the best for the GPU, else the cpu's.
-
-    Raises `InputError` when there is none that this machine can measure.
-    """
-    called_script_of(project.manifest, wanted.name(None))
-    selection = PlanSelection((wanted.name(None),), (wanted.target,) if wanted.target else ())
-    targets = [target for _, target in chosen_pairs(project.manifest, selection)]
-    fits = [(rank, t) for t in targets if (rank := _rank(t, gpu)) is not None]
-    if fits:
-        return min(fits, key=lambda fit: fit[0])[1]
-    names = ", ".join(f"{target.name} ({target.arch})" for target in targets)
-    here = f"its GPU is {gpu}" if gpu else "it has no CUDA device"
-    raise input_error(
-        f"{wanted.script} is built for {names}, which this machine cannot measure: {here}",
-        hint="`--export FILE` makes a bundle to measure elsewhere",
-    )
-
-
-def _rank(target: Target, gpu: Device | None) -> tuple[int, int] | None:
-    if target.kind == "cpu":
-        return (1000, 0)
-    if gpu is None:
-        return None
-    ranks = [
-        (code_rank(arch.name, gpu.arch, "sass"), -arch.number)
-        for arch in target.archs
-        if can_run(arch.name, gpu.arch)
-    ]
-    if target.ptx and not ranks:
-        ranks = [
-            (code_rank(arch.name, gpu.arch, "ptx"), -arch.number)
-            for arch in target.archs
-            if can_run(arch.name, gpu.arch, "ptx")
-        ]
-    return min(ranks, default=None)
-
-
 def sizes_of(
     project: Project, wanted: TuneRequest, instance: PlannedInstance
 ) -> list[dict[str, Value]]:
     """Return the sizes to call with. Raises `InputError` when there is none."""
     signature = instance.spec.signature
     return prepare.sizes_of(project.manifest, wanted.script, wanted.sizes, signature)
-
-
-def gpu_here(project: Project, index: int) -> Device | None:
-    """Return the GPU of this machine, asked in a process of its own; None where there is none."""
-    if not may_have_cuda():
-        return None
-    bench = DeviceBench(project.runner, "cuda", index, {}, limit=60.0)
-    try:
-        return _device(bench.describe(), index)
-    finally:
-        bench.close()
-
-
-def _device(facts: Mapping[str, Any], index: int) -> Device:
-    if facts["kind"] == "cpu":
-        return cpu()
-    return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
 
 
 def log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
@@ -343,7 +289,7 @@ def _measured(
     sizes = sizes_of(project, wanted, ready.instance)
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
     script, work = ready.script, replace(ready.work, judge=check.judge)
-    device = _device(facts, wanted.device)
+    device = device_of(facts, wanted.device)
     publisher = Publisher(script, device.fingerprint(script.hash), check.judge)
     path = log_path(project, script, facts)
     if wanted.fresh and os.path.exists(path):

@@ -235,10 +235,11 @@ class CudaDevice:
     def write(self, address: int, data: bytes) -> None:
         self._do("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
-    def read(self, address: int, size: int) -> bytes:
-        into = ctypes.create_string_buffer(size)
+    def read(self, address: int, size: int) -> bytes | bytearray:
+        read = bytearray(size)  # bytes would be made of it by one more copy
+        into = (ctypes.c_char * size).from_buffer(read)
         self._do("cuMemcpyDtoH_v2", into, ctypes.c_uint64(address), ctypes.c_size_t(size))
-        return into.raw
+        return read
 
     def copy(self, to: int, source: int, size: int) -> None:
         """Copy on the device, in the order of the stream."""

@@ -143,7 +143,7 @@ def main(kind: str, index: int) -> None:
     serve(channel, Worker(device))
 
 
-_PATTERN = 0xA5
+_PATTERN = b"\xa5"
 _PAGE = 4096
 _SOAK_CALLS = 64
 """Calls that the check of a winner makes at most."""
@@ -159,16 +159,19 @@ class WrongResultError(Exception):
 
 
 class _Tensor:
-    __slots__ = ("address", "after", "argument", "original", "pristine", "want")
+    """One tensor of a case: `laid` is its memory from `base` on as it is at first, guards included,
+    and what the tensor itself holds is at `inside` in it."""
 
-    def __init__(
-        self, argument: CaseArgument, address: int, after: int, pristine: int, original: bytes
-    ) -> None:
+    __slots__ = ("address", "argument", "base", "inside", "laid", "pristine", "want")
+
+    def __init__(self, argument: CaseArgument, memory: Device, data: bytes) -> None:
+        after = memory.guard + -len(data) % _PAGE
         self.argument = argument
-        self.address = address
-        self.after = after
-        self.pristine = pristine
-        self.original = original
+        self.laid = _PATTERN * memory.guard + data + _PATTERN * after
+        self.inside = slice(memory.guard, memory.guard + len(data))
+        self.base = memory.allocate(len(self.laid))
+        self.address = self.base + memory.guard
+        self.pristine = memory.allocate(max(1, len(data))) if argument.out else self.base
         self.want: bytes | None = None
 
 
@@ -191,13 +194,7 @@ class Buffers:
         data = read_bytes(os.path.join(directory, f"{argument.name}.in"))
         if len(data) != argument.bytes:
             raise OSError(f"{argument.name}.in has {len(data)} bytes, not {argument.bytes}")
-        guard = self._memory.guard
-        after = guard + -len(data) % _PAGE
-        base = self._memory.allocate(guard + len(data) + after)
-        pristine = base
-        if argument.out:
-            pristine = self._memory.allocate(max(1, len(data)))
-        tensor = _Tensor(argument, base + guard, after, pristine, data)
+        tensor = _Tensor(argument, self._memory, data)
         if argument.want is not None:
             tensor.want = read_bytes(os.path.join(directory, f"{argument.name}.want"))
         return tensor
@@ -205,44 +202,37 @@ class Buffers:
     def lay_out(self) -> None:
         """Give everything what it held at first: tensors and guards."""
         for tensor in self._tensors.values():
-            guard = self._memory.guard
-            filled = bytes([_PATTERN])
-            data = filled * guard + tensor.original + filled * tensor.after
-            self._memory.write(tensor.address - guard, data)
+            self._memory.write(tensor.base, tensor.laid)
             if tensor.argument.out:
-                self._memory.write(tensor.pristine, tensor.original)
+                self._memory.write(tensor.pristine, tensor.laid[tensor.inside])
 
     def restore(self) -> None:
         """Give the outputs what they held at first: noise, or what the kernel adds to."""
         for tensor in self._tensors.values():
-            if tensor.argument.out and tensor.original:
-                self._memory.copy(tensor.address, tensor.pristine, len(tensor.original))
+            if tensor.argument.out and tensor.argument.bytes:
+                self._memory.copy(tensor.address, tensor.pristine, tensor.argument.bytes)
 
     def check(self) -> float:
         """Look at what a call left; the largest error. Raises `WrongResultError`."""
         largest = 0.0
         for tensor in self._tensors.values():
-            self._check_guard(tensor)
-            data = self._memory.read(tensor.address, len(tensor.original))
-            if not tensor.argument.out:
-                if data != tensor.original:
-                    raise WrongResultError(f"it changed its input {tensor.argument.name}")
+            found = self._memory.read(tensor.base, len(tensor.laid))
+            if not tensor.argument.out and found == tensor.laid:
                 continue
+            inside = tensor.inside
+            _check_guards(tensor, found[: inside.start], found[inside.stop :])
+            if not tensor.argument.out:
+                raise WrongResultError(f"it changed its input {tensor.argument.name}")
             if tensor.want is not None:
-                largest = max(largest, self._compared(tensor, data, tensor.want))
+                largest = max(largest, self._compared(tensor, bytes(found[inside]), tensor.want))
         return largest
 
     def check_guards(self) -> None:
         """Look beside every tensor. Raises `WrongResultError`."""
         for tensor in self._tensors.values():
-            self._check_guard(tensor)
-
-    def _check_guard(self, tensor: _Tensor) -> None:
-        before, end = self._memory.guard, tensor.address + len(tensor.original)
-        places = (("before", tensor.address - before, before), ("after", end, tensor.after))
-        for place, address, size in places:
-            if self._memory.read(address, size).count(_PATTERN) != size:
-                raise WrongResultError(f"it wrote {place} the tensor {tensor.argument.name}")
+            start, end = tensor.inside.start, tensor.inside.stop
+            after = self._memory.read(tensor.base + end, len(tensor.laid) - end)
+            _check_guards(tensor, self._memory.read(tensor.base, start), after)
 
     def _compared(self, tensor: _Tensor, data: bytes, want: bytes) -> float:
         """Return the largest error of an output. Raises `WrongResultError`."""
@@ -265,3 +255,9 @@ class Buffers:
             raise WrongResultError(str(mismatch), error)
         self._right[known] = error
         return error
+
+
+def _check_guards(tensor: _Tensor, before: bytes | bytearray, after: bytes | bytearray) -> None:
+    for place, found in (("before", before), ("after", after)):
+        if found != _PATTERN * len(found):
+            raise WrongResultError(f"it wrote {place} the tensor {tensor.argument.name}")

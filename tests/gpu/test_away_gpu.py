@@ -1,0 +1,76 @@
+"""What is carried to a GPU without a compiler: a package, a bundle, and code from NVRTC."""
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.runtime import load
+
+pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
+
+NewExample = Callable[[str], Any]
+CALL = """\
+import sys, torch, tilusbuild
+saxpy = tilusbuild.load("saxpy", where=sys.argv[1])
+x, y = torch.randn(1000, device="cuda"), torch.randn(1000, device="cuda")
+expected = 3.0 * x + y
+saxpy(3.0, x, y)
+torch.testing.assert_close(y, expected)
+assert not {"jinja2", "pydantic", "tilusbuild.engine"} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize("form", ["dir", "tar.zst", "wheel"])
+def test_a_package_is_called_where_it_lies(
+    torch: Any, example: NewExample, form: str, tmp_path: Path
+) -> None:
+    project = example("quickstart")
+    project.events("build", "--level", "0")
+    event, _ = project.events("package", "--level", "0", "--format", form, "-o", tmp_path / "to")
+    place = event["path"]
+    if form == "wheel":
+        place = tmp_path / "site"
+        subprocess.run([sys.executable, "-m", "zipfile", "-e", event["path"], place], check=True)
+        (place,) = (path.parent for path in place.rglob("tilus-package.json"))
+    elif form == "tar.zst":
+        project.run("install", event["path"], "--cache-dir", tmp_path / "installed")
+        place = tmp_path / "installed"
+    environment = {**os.environ, "PATH": "/nowhere"}
+    subprocess.run([sys.executable, "-c", CALL, str(place)], env=environment, check=True)
+
+
+def test_a_bundle_is_measured_with_python_alone(example: NewExample, tmp_path: Path) -> None:
+    project = example("quickstart")
+    words = ("tune", "saxpy", "-t", project.target, "--level", "0")
+    project.run(*words, "--export", tmp_path / "bundle.tar", "--cache-dir", project.cache)
+    with tarfile.open(tmp_path / "bundle.tar") as tar:
+        tar.extractall(tmp_path, filter="data")
+    log = tmp_path / "log.jsonl"
+    run = [
+        sys.executable,
+        "-I",
+        "-S",
+        "tilusbuild-bundle/run.py",
+        "--budget",
+        "20s",
+        "--log",
+        str(log),
+    ]
+    subprocess.run(run, cwd=tmp_path, env={"PATH": "/nowhere"}, check=True)
+    *tuned, summary = project.events("tune", "--import", log, "--level", "0")
+    assert (summary["tuned"], summary["without"]) == (3, 0)
+    saxpy = load("saxpy", where=str(project.cache), target=project.target)
+    assert saxpy.select(n=65_536).source == "measured"
+    assert all(0 < each["seconds"] < 1e-3 for each in tuned)
+
+
+def test_nvrtc_s_code_runs(torch: Any, example: NewExample) -> None:
+    project = example("quickstart")
+    words = ("rms_norm", "-t", project.target, "--device-compiler", "nvrtc")
+    assert project.events("run", *words)[-1] == {"event": "summary", "calls": 3, "wrong": 0}

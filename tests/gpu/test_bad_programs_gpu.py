@@ -1,0 +1,77 @@
+"""What programs do to a real GPU is said of them, and of nobody else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import command_line
+from support.project import Project, head
+from tilusbuild.runtime.device import cuda
+
+pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
+
+MODES = ("right", "wrong", "beside", "before", "input", "fault", "assert", "hang", "late")
+MANIFEST = """\
+[script.scale]
+template = "scale.cu.j2"
+kernel = "scale"
+args = { x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i32" }
+launch = { grid = ["cdiv(n, 128)"], block = [128] }
+[script.scale.space]
+mode = [MODES]
+[script.scale.tune]
+ref = "ref.py:scale"
+sizes = [{ n = 1000 }]
+"""
+SOURCE = """\
+#include <cassert>
+__device__ unsigned calls;
+extern "C" __global__ void scale(float *x, float *y, int n) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (i < n) y[i] = 2 * x[i];
+{% if mode == "wrong" %}
+  if (i == 7) y[i] = 0;
+{% elif mode == "beside" %}
+  if (i >= n) y[i] = 0;
+{% elif mode == "before" %}
+  if (i < 4) y[-1 - i] = 0;
+{% elif mode == "input" %}
+  if (i == 3) x[i] = 0;
+{% elif mode == "fault" %}
+  if (i == 0) *(volatile int *)8 = 0;
+{% elif mode == "assert" %}
+  assert(i != 5);
+{% elif mode == "hang" %}
+  while (*(volatile float *)&y[0] == *(volatile float *)&y[0]) ;
+{% elif mode == "late" %}
+  if (i == 0 && atomicAdd(&calls, 1) > 40) y[0] = -1;
+{% endif %}
+}
+"""
+
+
+def test_each_is_tuned_around(torch: Any, tmp_path: Path) -> None:
+    modes = ", ".join(f'"{mode}"' for mode in MODES)
+    project = Project(tmp_path).write_all(
+        {
+            "tilus.toml": head("gpu", cuda(0).arch) + MANIFEST.replace("MODES", modes),
+            "scale.cu.j2": SOURCE,
+            "ref.py": "def scale(x, y):\n    return 2 * x\n",
+        }
+    )
+    words = ("tune", "scale", "--time-limit", "4", "--json")
+    tuned, summary = command_line.run(project.directory, *words, timeout=600).events
+    assert summary == {"event": "summary", "tuned": 1, "without": 0}
+    assert tuned["schedule"] == {"mode": "right"}
+    said = {MODES[int(number)]: why for number, why in tuned["refused"].items()}
+    assert said.pop("wrong").startswith("incorrect: y[7] is 0, expected ")
+    assert said.pop("late").startswith("incorrect: ")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in said.pop("fault")
+    assert "CUDA_ERROR_ASSERT" in said.pop("assert")
+    assert said == {
+        "beside": "incorrect: it wrote after the tensor y",
+        "before": "incorrect: it wrote before the tensor y",
+        "input": "incorrect: it changed its input x",
+        "hang": "timeout: no answer in 4 s",
+    }
