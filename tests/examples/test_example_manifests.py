@@ -9,6 +9,7 @@ EVERY_SCRIPT = [
     ("quickstart", "saxpy"),
     ("quickstart", "rms_norm"),
     ("gemm", "gemm"),
+    ("gemm", "gemm_tma"),
     ("cutlass", "linear"),
     ("hopper", "rms_norm"),
 ]

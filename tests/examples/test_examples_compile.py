@@ -16,6 +16,7 @@ DEFAULTS = [
     ("quickstart", "rms_norm", "sm_90a"),
     ("gemm", "gemm", "ampere"),
     ("gemm", "gemm", "hopper"),
+    ("gemm", "gemm_tma", "hopper"),
     ("hopper", "rms_norm", "hopper"),
 ]
 
