@@ -70,7 +70,9 @@ def disturb(rng: random.Random, box: Path, root: Path) -> None:
             return
     else:
         _remove(path)
-    targets = (box / "outside", box / "outside" / "secret", Path("/dev/zero"), Path("."), path)
+    targets = [box / "outside", box / "outside" / "secret", Path("/dev/zero"), path]
+    if path != root:  # which would make the project the cache, as its user asked
+        targets.append(Path("."))
     if kind < 0.65:
         path.symlink_to(rng.choice(targets))
     elif kind < 0.75:
