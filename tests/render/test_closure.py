@@ -1,6 +1,5 @@
 """The headers that a source can reach, and the copy that a compile sees instead of them."""
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -32,20 +31,6 @@ def roots(project):
 
 def names(found):
     return [header.name for header in found.headers]
-
-
-def test_a_source_that_reaches_no_header(roots):
-    found = closure("#include <vector>\nint a;\n", roots)
-    assert found.headers == ()
-    assert found.digest == hashlib.sha256(b"").hexdigest()
-
-
-def test_a_new_header_that_shadows_another_changes_the_answer(project, roots):
-    project.write({"pkg/src/inc/h.h": ""})
-    before = closure("#include <h.h>", roots)
-    assert os.path.join(project.directory, "project/include") in before.probed
-    project.write({"project/include/h.h": ""})
-    assert closure("#include <h.h>", roots).digest != before.digest
 
 
 def test_climbing_within_the_project_keeps_its_place(project, roots, tmp_path):
@@ -264,15 +249,3 @@ def test_nothing_outside_is_read_where_nothing_is_shadowed(project, roots, toolk
     found = closure("#include <other.h>\n", roots, outside=toolkit, digests=Digests())
     assert names(found) == ["project/include/other.h"]
     assert read == [os.path.join(project.directory, "project/include/other.h")]
-
-
-def test_the_directories_and_names_that_would_shadow_are_known(project, roots, toolkit):
-    """So that a record of what was read notices the header that comes."""
-    project.write({"project/include/lib/mine.h": ""})
-    before = closure("int a;\n", roots, outside=toolkit)
-    assert os.path.join(project.directory, "project/include/lib") in before.probed
-    assert {"runtime.h", "lib", "part.h"} <= before.shadowing
-    project.write({"project/include/lib/part.h": ""})
-    after = closure("int a;\n", roots, outside=toolkit)
-    assert names(after) == ["project/include/lib/part.h"]
-    assert os.path.join(project.directory, "project/include/lib/part.h") in after.probed

@@ -11,6 +11,7 @@ from pathlib import Path
 NAMES = (
     "sysexits.h", "paths.h", "own.h", "sub/paths.h", "sub/deep/own.h", "v64.h", "64.h", "noext",
     "Äpfel.h", "cost$.h", "two words.h", "a-b.h", "a+b.inc", "..h", "major.h",
+    "./own.h", "../own.h", "sub/../paths.h", "../inc/sub/paths.h", "link/own.h", "link/v64.h",
 )  # fmt: skip
 PLACES = ("project/kernels", "project/inc", "project/inc/sub", "pkg/inc")
 SYSTEM = "system"
@@ -26,6 +27,8 @@ class World:
     line_end: str = "\n"
 
     def write(self, directory: Path) -> None:
+        (directory / "project/inc/sub/deep").mkdir(parents=True)
+        (directory / "project/inc/link").symlink_to("sub/deep")
         for name, text in self.files.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +138,7 @@ class _Maker:
     def operand(self, name: str) -> str:
         """Return what stands after an `#include`."""
         rng = self.rng
-        way = rng.randrange(12)
+        way = rng.randrange(3 if "./" in name else 12)
         plain = rng.choice((f'"{name}"', f"<{name}>"))
         if way == 0:
             return plain
@@ -223,9 +226,9 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
         text = _guarded(maker, operand, directive) if rng.random() < 0.4 else directive
         return text if narrow else _hidden(rng, text)
 
-    own = [name for name in made.files if not name.startswith(SYSTEM)]
-    if own and rng.random() < 0.4:
-        inside = rng.choice(own)
+    if made.files and rng.random() < 0.6:
+        linked = [name for name in made.files if "/link/" in name]
+        inside = rng.choice(linked or [*made.files])
         made.files[inside] = f"#ifndef G{number}\n#define G{number}\n{include()}\n#endif\n"
         made.files[inside] += f"int in_{number};\n"
     body = [include() for _ in range(rng.randrange(1, 3))]
