@@ -3,19 +3,23 @@
 import ast
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.processes import run_to_end
+from support import command_line
+from support.processes import run_python, run_to_end
 from tilusbuild.manifest.loading import load
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
-PRELUDE = """\
+CODE = """\
+import os, sys
 import tilusbuild
 from tilusbuild import KernelCache, option
+from tilusbuild.cli.main import main
 
 def refused(call, words):
     try:
@@ -25,7 +29,22 @@ def refused(call, words):
     else:
         raise AssertionError("it was not refused")
 
+def run(call):
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = call()
+        finally:
+            os._exit(status or 0)
+    return os.waitpid(child, 0)[1]
+
+for row in sys.argv[1:]:
+    assert run(lambda: main(["build", "-q", "--target", "cpu"])) == 0
+    if run(lambda: exec(row, globals())):
+        print(row)
 """
+"""Runs each row in a process of its own; prints those that do not end well."""
 
 
 def rows() -> Iterator[tuple[str, str]]:
@@ -67,11 +86,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(home: Path, directory: Path, command: str) -> None:
-    """A command line, by bash, with this environment's programs."""
+    """A command line: ours at once, others by bash, with this environment's programs."""
+    if re.fullmatch(r"(?:[A-Z_]+=\S+ )?tilusbuild [^&|*$;<>]*", command):
+        words = [re.sub("^~", str(home), word) for word in shlex.split(command)]
+        at = words.index("tilusbuild")
+        variables = dict(word.split("=") for word in words[:at])
+        command_line.run(directory, *words[at + 1 :], environment={"HOME": str(home), **variables})
+        return
     programs = os.path.dirname(sys.executable)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TILUSBUILD_")}
-    environment |= {"HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
-    run_to_end(["bash", "-c", command], cwd=directory, env=environment)
+    environment = {"HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
+    run_to_end(["bash", "-c", command], cwd=directory, environment=environment)
 
 
 def test_there_are_rows_for_each_system() -> None:
@@ -79,12 +103,14 @@ def test_there_are_rows_for_each_system() -> None:
     assert len({there for there, _ in ROWS}) == len(ROWS)
 
 
-def is_shell(here: str) -> bool:
+def kind(here: str) -> str:
+    if re.match(r'("[\w, ]+"|\w+) = [\[{]', here):
+        return "manifest"
     try:
         ast.parse(here)
     except SyntaxError:
-        return True
-    return False
+        return "shell"
+    return "python"
 
 
 @pytest.mark.parametrize(
@@ -92,24 +118,29 @@ def is_shell(here: str) -> bool:
     [
         pytest.param(here, id=f"{n}", marks=[pytest.mark.nvcc] if "sm_" in here else [])
         for n, (_, here) in enumerate(ROWS)
+        if kind(here) == "shell"
     ],
 )
-def test_the_row_runs(here: str, project: Path, tmp_path: Path) -> None:
-    if re.match(r'("[\w, ]+"|\w+) = [\[{]', here):
-        manifest = (project / "tilus.toml").read_text()
-        assert "[script.axpby.space]" in manifest
+def test_the_command_of_a_row_runs(here: str, project: Path) -> None:
+    home = project.parent
+    run(home, project, "tilusbuild build -q --target cpu")
+    if "dispatch" in here:
+        run(home, project, "tilusbuild tune axpby -q --target cpu --size n=1000 --budget 20")
+    if "install" in here:
+        run(home, project, "tilusbuild package -q --as-built --format tar.zst -o carried")
+    run(home, project, here)
+
+
+def test_the_python_of_each_row_runs(project: Path) -> None:
+    rows = [here for _, here in ROWS if kind(here) == "python"]
+    home = {"HOME": str(project.parent)}
+    assert run_python(CODE, *rows, cwd=project, environment=home).stdout == ""
+
+
+def test_the_manifest_of_each_row_loads(project: Path) -> None:
+    manifest = (project / "tilus.toml").read_text()
+    assert "[script.axpby.space]" in manifest
+    for here in (here for _, here in ROWS if kind(here) == "manifest"):
         changed = re.sub(r"(\[script\.axpby\.space\].*\n)", rf"\1{here}\n", manifest, count=1)
         (project / "other.toml").write_text(changed)
         load(str(project / "other.toml"))
-        return
-    home = project.parent
-    run(home, project, "tilusbuild build -q --target cpu")
-    if is_shell(here):
-        if "dispatch" in here:
-            run(home, project, "tilusbuild tune axpby -q --target cpu --size n=1000 --budget 20")
-        if "install" in here:
-            run(home, project, "tilusbuild package -q --as-built --format tar.zst -o carried")
-        run(home, project, here)
-    else:
-        (tmp_path / "row.py").write_text(PRELUDE + here + "\n")
-        run(home, project, f"{sys.executable} {tmp_path / 'row.py'}")
