@@ -4,7 +4,6 @@ says that, too."""
 import os
 import pty
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,22 +15,11 @@ from tilusbuild.manifest.settings import VARIABLES
 
 COMMANDS = (
     ("plan",),
-    ("plan", "--space"),
     ("build", "-t", "cpu"),
-    ("build", "-n"),
-    ("explain",),
-    ("report",),
-    ("graph",),
     ("compdb", "-o", "c.json"),
-    ("render", "-o", "rendered"),
-    ("run", "scale", "-t", "cpu", "--size", "n=9"),
     ("tune", "scale", "-t", "cpu", "--size", "n=9", "--unchecked", "--budget", "3"),
-    ("dispatch", "show", "scale"),
-    ("package", "-o", "dist"),
     ("doctor",),
-    ("cache", "ls"),
     ("schema",),
-    ("init", "new"),
 )
 
 
@@ -70,7 +58,6 @@ def on_a_terminal(project: Project, *words: str, patience: str) -> str:
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_without_output_yet_says_that_it_works(built: Project, words) -> None:
     """With no patience at all that is the first text, and the first output takes it away."""
-    shutil.rmtree(built.directory / "new", ignore_errors=True)
     with (built.directory / "tilus.toml").open("a") as file:
         file.write("# again\n")
     text = on_a_terminal(built, *words, patience="0")
