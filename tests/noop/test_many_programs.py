@@ -25,15 +25,22 @@ sys.exit(main(["build"]))
 """A build to which three programs are many."""
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Three programs, and a record of a build of many."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Three programs, to be copied."""
     needs_cxx()
-    found = Project(tmp_path / "project")
-    found.write("tilus.toml", scale.manifest(scale.script(schedules=3)))
-    found.write("kernels/scale.cu.j2", scale.TEMPLATE)
-    for _ in range(2):
-        build_many(found)
+    project = Project(tmp_path_factory.mktemp("many") / "project")
+    project.write("tilus.toml", scale.manifest(scale.script(schedules=3)))
+    project.write("kernels/scale.cu.j2", scale.TEMPLATE)
+    project.build()
+    return project
+
+
+@pytest.fixture
+def project(compiled: Project, tmp_path: Path) -> Project:
+    """Three programs, and a record of a build of many."""
+    found = compiled.copy(tmp_path / "project")
+    build_many(found)
     return found
 
 
@@ -44,42 +51,35 @@ def build_many(project: Project) -> str:
     return ran.stderr
 
 
-def first(project: Project) -> Path:
-    return next(iter(project.programs.values()))
-
-
-@pytest.mark.parametrize("part", ["module/lib.so", "module", ""])
-def test_what_was_compiled_comes_back_by_the_same_command(project: Project, part: str) -> None:
-    path = first(project) / part
-    path.unlink() if path.is_file() else shutil.rmtree(path)
+def test_what_was_compiled_comes_back_by_the_same_command(project: Project) -> None:
+    for path, part in zip(project.programs.values(), ("module/lib.so", "module", ""), strict=True):
+        gone = path / part
+        gone.unlink() if gone.is_file() else shutil.rmtree(gone)
     build_many(project)
     assert project.run("cache", "verify").status == 0
     assert "nothing to do" in build_many(project)
 
 
-def touched_manifest(project: Project) -> None:
-    os.utime(project.directory / "tilus.toml")
-
-
-def advice_of_verify(project: Project) -> None:
-    found = project.run("cache", "verify", status=1).out
-    assert f"programs/{first(project).name}" in found
-    shutil.rmtree(first(project))
-
-
-@pytest.mark.parametrize("name", ["meta.json", "options.txt", "module/source.cu"])
-@pytest.mark.parametrize("then", [touched_manifest, advice_of_verify])
-def test_another_file_comes_back_by_a_plan_or_as_verify_says(project, name, then) -> None:
-    (first(project) / name).unlink()
+@pytest.mark.parametrize("then", ["the manifest is touched", "verify advises"])
+def test_another_file_comes_back_by_a_plan_or_as_verify_says(project: Project, then: str) -> None:
+    names = ("meta.json", "options.txt", "module/source.cu")
+    for path, name in zip(project.programs.values(), names, strict=True):
+        (path / name).unlink()
     assert "nothing to do" in build_many(project)
-    then(project)
+    if then == "verify advises":
+        found = project.run("cache", "verify", status=1).out
+        for path in project.programs.values():
+            assert f"programs/{path.name}" in found
+            shutil.rmtree(path)
+    else:
+        (project.directory / "tilus.toml").touch()
     build_many(project)
     assert project.run("cache", "verify").status == 0
 
 
 def test_a_plan_knows_the_programs_of_such_a_record(project: Project) -> None:
     """Else each edit would read all entries."""
-    touched_manifest(project)
+    (project.directory / "tilus.toml").touch()
     for path in project.programs.values():  # read, it would be no JSON
         meta = path / "meta.json"
         meta.write_bytes(b"x" * meta.stat().st_size)
