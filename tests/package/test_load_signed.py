@@ -20,14 +20,16 @@ from tilusbuild.runtime import signed
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.loading import load
 
+MAKERS: dict[str, Callable[[], Any]] = {
+    "ed25519": ed25519.Ed25519PrivateKey.generate,
+    "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1()),
+    "rsa": lambda: rsa.generate_private_key(65537, 2048),
+}
 
-@pytest.fixture(params=["ed25519", "ecdsa", "rsa"])
+
+@pytest.fixture
 def key(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    made = {
-        "ed25519": ed25519.Ed25519PrivateKey.generate,
-        "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1()),
-        "rsa": lambda: rsa.generate_private_key(65537, 2048),
-    }[request.param]()
+    made = MAKERS[getattr(request, "param", "ed25519")]()
     write_key(tmp_path / "key", made)
     write_key(tmp_path / "other", ed25519.Ed25519PrivateKey.generate())
     return tmp_path / "key.pub"
@@ -60,7 +62,9 @@ def loaded(directory: Path, key: Path) -> Any:
     return script
 
 
+@pytest.mark.parametrize("key", MAKERS, indirect=True)
 def test_load_asks_for_the_signature(package, key, monkeypatch) -> None:
+    loaded(package, key)
     with pytest.raises(LoadError, match="is not signed by"):
         load(script_of(package), where=package, signed_by=str(key.with_name("other.pub")))
     monkeypatch.setenv("TILUSBUILD_REQUIRE_SIGNED", str(key.with_name("other.pub")))
