@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.casd import needs_casd
+from support.nvcc_journal import UNHELD, make_toolkit
 from support.processes import run_to_end
 from support.project import needs_cxx
 
@@ -22,16 +23,16 @@ def missing(*modules: str) -> bool:
     return any(importlib.util.find_spec(name) is None for name in modules)
 
 
-def small(name: str) -> list[dict[str, Any]]:
+def small(name: str, **environment: str) -> list[dict[str, Any]]:
     """The results of a benchmark."""
-    results: list[dict[str, Any]] = said_by(name)["results"]
+    results: list[dict[str, Any]] = said_by(name, **environment)["results"]
     return results
 
 
-def said_by(name: str) -> dict[str, Any]:
+def said_by(name: str, **environment: str) -> dict[str, Any]:
     """The line of JSON that a benchmark ends with."""
     command = [sys.executable, str(DIRECTORY / name), "--small", "--json"]
-    ran = run_to_end(command, timeout=300)
+    ran = run_to_end(command, timeout=300, environment=environment)
     said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     assert said["machine"]["cores"] == len(os.sched_getaffinity(0))
     return said
@@ -92,12 +93,13 @@ def test_space() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.nvcc
 @needs_ninja
-def test_cold() -> None:
-    if shutil.which("nvcc") is None:
-        pytest.skip("no nvcc on PATH")
-    compared, places, overhead = small("cold.py")
+def test_cold(tmp_path: Path) -> None:
+    needs_cxx()
+    nvcc = make_toolkit(str(tmp_path))
+    compared, places, overhead = small(
+        "cold.py", NVCC=nvcc, TILUSBUILD_BENCH_NVCC=nvcc, CUDA_HOME=str(tmp_path), **UNHELD
+    )
     assert len(compared["arms"]) == 2
     assert 0 < places["tilusbuild"]["used"] <= 1
     assert overhead["programs"] == 40
