@@ -169,24 +169,23 @@ def test_a_kernel_that_nobody_links_is_not_built(new_project: NewProject) -> Non
     assert project.build(status=1)["attempts"] == 0  # as any verdict about a source
 
 
-@pytest.mark.parametrize("layout", ["[script.scale.launch]\n{grid}\n{block}\n{smem}\n", "dotted"])
 @pytest.mark.parametrize("wrong", ["n / 7", "unroll / 7"])
 @pytest.mark.parametrize("at", ["grid 0", "grid 1", "grid 2", "block 0", "block 2", "smem", "x"])
 def test_a_number_of_the_launch_that_is_wrong_is_shown_where_it_stands(
-    project: Project, fake_cuda: FakeCuda, at: str, wrong: str, layout: str
+    project: Project, fake_cuda: FakeCuda, at: str, wrong: str
 ) -> None:
+    """In a table, or by dotted keys."""
     numbers = {"grid 0": "n", "grid 1": "2", "grid 2": "3", "block 0": "4", "block 2": "5"}
     numbers = {**numbers, "block 1": "6", "smem": "7", "x": "n", at: wrong}
-    text = {
-        name: f"{name} = [" + ", ".join(f'"{numbers[f"{name} {axis}"]}"' for axis in range(3)) + "]"
+    lines = [
+        f"{name} = [" + ", ".join(f'"{numbers[f"{name} {axis}"]}"' for axis in range(3)) + "]"
         for name in ("grid", "block")
-    } | {"smem": f'smem = "{numbers["smem"]}"'}
-    if layout == "dotted":
-        layout = "launch.{grid}\nlaunch.{block}\nlaunch.{smem}\n"
+    ] + [f'smem = "{numbers["smem"]}"']
+    dotted = (at[-1] in "02") == (wrong[0] == "n")
+    head, before = ("", "launch.") if dotted else ("[script.scale.launch]\n", "")
+    launch = head + "".join(f"{before}{line}\n" for line in lines)
     project.edit("tilus.toml", 'launch = { grid = ["cdiv(n, 256)"], block = [256] }\n', "")
-    project.edit(
-        "tilus.toml", "[script.scale.space]", layout.format(**text) + "[script.scale.space]"
-    )
+    project.edit("tilus.toml", "[script.scale.space]", launch + "[script.scale.space]")
     project.edit("tilus.toml", 'x = "f32*[n]"', f'x = "f32*[{numbers["x"]}]"')
     project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["gpu"]')
     said = project.run("plan", status=2, NVCC=fake_cuda.nvcc).err.splitlines()
