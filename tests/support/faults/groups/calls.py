@@ -59,7 +59,7 @@ class Kills:
     """The process is killed at each call that changes something."""
 
     name: str = "kills"
-    sample: int = 4
+    sample: int = 2
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO NUMBER before|half`."""
