@@ -232,14 +232,6 @@ def test_the_bytes_and_messages_are_those_of_a_compile_alone(shelf):
 
 
 REAL = {
-    "cub": """#include <cub/block/block_reduce.cuh>
-extern "C" __global__ void k(float *x) {
-  using Reduce = cub::BlockReduce<float, @>;
-  __shared__ typename Reduce::TempStorage room;
-  float sum = Reduce(room).Sum(x[threadIdx.x]);
-  if (threadIdx.x == 0) *x = sum;
-}
-""",
     "half": """#include <cuda_fp16.h>
 #include <cuda_bf16.h>
 extern "C" __global__ void k(__half *x, __nv_bfloat16 *y) {

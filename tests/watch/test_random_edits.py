@@ -17,7 +17,7 @@ import pytest
 
 NAMES = ("scale", "add", "norm")
 LAST = "last"
-SEEDS = int(os.environ.get("WATCH_SEEDS", "4"))
+SEEDS = int(os.environ.get("WATCH_SEEDS", "2"))
 """For each way to watch. More of them: `WATCH_SEEDS=40 make test`."""
 
 
