@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import tilusbuild
 
 LAYERS = [
@@ -47,18 +45,17 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_backwards(path: Path) -> None:
-    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if own in ("__init__", "__main__"):
-        return
-    assert own in LAYERS, f"{own} has no place in the order yet"
+def test_imports_point_backwards() -> None:
+    places = {path: path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in MODULES}
+    assert {*places.values()} == {*LAYERS, "__init__", "__main__"}, "each has a place in the order"
     late = [
-        f"line {line}: {other}"
+        f"{path}:{line}: {other} is later than {own}"
+        for path, own in places.items()
+        if own in LAYERS
         for line, other in imported(path)
         if LAYERS.index(other) > LAYERS.index(own)
     ]
-    assert not late, f"{path.name} in layer {own} imports from later layers: {late}"
+    assert not late
 
 
 def test_every_package_has_its_place() -> None:
