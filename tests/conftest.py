@@ -1,6 +1,7 @@
 """What all tests share: a HOME of their own, and the reasons for which some are skipped."""
 
 import glob
+import itertools
 import os
 import shutil
 import signal
@@ -57,10 +58,18 @@ settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Directories for the tests: to make them by the factory takes a look at all that there are."""
+    top = tmp_path_factory.mktemp("homes")
+    return (top / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the user's own cache or settings, nor asks where it runs."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(_homes)
+    home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     # A CI system's own variables change what is printed: the tests say themselves what there is.
     for name in [name for name in os.environ if name.startswith(("TILUSBUILD_", "GITHUB_"))]:
