@@ -194,7 +194,7 @@ def templates(draw):
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(template=templates(), n=st.integers(0, 3))
 def test_random_templates_are_mapped_whole_and_right(project, template, n):
