@@ -93,14 +93,12 @@ def run_script(module, *arguments, **environment):
 CASES: dict[str, Any] = {
     "cpu": ("cpu", {"source": CPU}),
     "kernel": ("kernel", {"source": KERNEL}),
-    "lineinfo": ("kernel", {"source": KERNEL, "flags": ("-lineinfo",)}),
     "fatbin": ("kernel", {"source": KERNEL, "archs": ("sm_80", "sm_90a"), "ptx": True}),
     "fatbin-lineinfo": (
         "kernel",
         {"source": KERNEL, "archs": ("sm_80", "sm_90a"), "ptx": True, "flags": ("-lineinfo",)},
     ),
     "debug": ("kernel", {"source": KERNEL, "flags": ("-G",)}),
-    "host": ("host", {"source": HOST}),
     "host-lineinfo": ("host", {"source": HOST, "flags": ("-lineinfo",)}),
 }
 _NVCC = [pytest.param(name, marks=pytest.mark.nvcc) for name in CASES if name != "cpu"]
@@ -137,7 +135,7 @@ def test_two_places_two_times_and_the_script(case, chosen, build, tmp_path):
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("case", ["kernel", "lineinfo", "fatbin-lineinfo", "host"])
+@pytest.mark.parametrize("case", ["kernel", "fatbin-lineinfo", "host-lineinfo"])
 def test_two_places_of_the_toolkit(case, cuda_toolchain, wheel_toolchain, build):
     if cuda_toolchain.cuda.version != wheel_toolchain.cuda.version:
         pytest.skip("the two toolkits are of two releases")
