@@ -29,8 +29,9 @@ def loaded(project: Any) -> Any:
     return load("scale", where=str(project.directory / ".cache"))
 
 
-@pytest.mark.parametrize("sizes", [(65536, 1000), (1000, 65536)])
-@pytest.mark.parametrize("mode", ["wrong1000", "crash1000"])
+@pytest.mark.parametrize(
+    ("mode", "sizes"), [("wrong1000", (65536, 1000)), ("crash1000", (1000, 65536))]
+)
 def test_what_failed_at_one_size_serves_none(tune_project, mode, sizes) -> None:
     project = tune_project("slow", mode, sizes=sizes)
     *tuned, summary = project.events(*WARM)
