@@ -87,7 +87,7 @@ def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
     assert coverage.count("measured at") == 2
     kernel = load("scale", where=str(project.directory / ".cache"))
     assert kernel.select(n=120).why == "measured at n = 100"
-    assert kernel.select(n=900).why.endswith("; n = 5000 is nearest")
+    assert kernel.select(n=900).why == "nothing is measured for n = 900; n = 5000 is nearest"
     lines = project.events("report")
     found = [line["sizes"] for line in lines if line["event"] == "measured"]
     assert found == [{"n": 100}, {"n": 5000}]

@@ -1,5 +1,6 @@
 """A real `tilusbuild watch`: what a save leads to, and what it does not."""
 
+import json
 import os
 import re
 import shutil
@@ -142,6 +143,33 @@ def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watching):
     assert not watching.rest()[-1]["ok"]
     project.save("tilus.toml", text.replace("[1, 3]", "[1, 4]"))
     assert compiled(watching.until("watching", ok=True)) == {"scale": 1, "add": 1}
+
+
+def test_an_edited_signature_that_args_are_read_off_is_taken_up(project, watching):
+    text = (project.directory / "kernels/scale.cu.j2").read_text()
+    declared = (project.directory / "tilus.toml").read_text()
+    shapes = 'args = { x = "[n]", y = "[n]" }'
+    project.save("tilus.toml", re.sub(r"^args = .*", shapes, declared, count=1, flags=re.MULTILINE))
+    assert compiled(watching.rest()) == {}, "the signature says what args said"
+
+    def saved(a: str) -> list[dict[str, Any]]:
+        project.save("kernels/scale.cu.j2", text.replace("float a,", a))
+        return watching.rest()
+
+    said = saved("double a,")
+    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, True)
+    published = (project.cache / "scripts/scale").glob("*/script.json")
+    first = [json.loads(script.read_bytes())["arguments"][0] for script in published]
+    assert {arg["dtype"] for arg in first} == {"f32", "f64"}, "before and after"
+
+    said = saved("half4 a,")
+    (problem,) = [event["message"] for event in said if event["event"] == "problem"]
+    assert problem.startswith("kernels/scale.cu.j2:4:12: error: the type of the parameter ")
+    assert (compiled(said), said[-1]["ok"]) == ({}, False)
+    project.save("include/part.h", "// other\n")
+    said = watching.rest()
+    assert [event for event in said if event["event"] == "problem"] == [], "once"
+    assert saved("double a,")[-1]["ok"]
 
 
 def test_an_include_that_is_missing_is_awaited(project, watching):

@@ -63,7 +63,7 @@ def of_other_keys(label: str, former: Sequence[str], keys: Sequence[str]) -> str
     """Return in words that the measurements of a script are for other dispatch keys."""
     was, now = (", ".join(each) or "none" for each in (former, keys))
     why = f"it was for the dispatch keys {was}, which are {now} now"
-    return f"{label}: nothing that was measured holds: {why}"
+    return f"{label}: its measurements no longer apply: {why}"
 
 
 def begins(path: str, described: bytes, *, inherits: bool = True) -> dict[str, bytes]:
@@ -177,7 +177,7 @@ class _Heir:
             if self._is_bucket(entry.key):
                 row = self._same_row(entry) or self._next_best(entry, times.get(entry.key))
             if row is None or row.program != self._numbers[entry.program]:
-                self._instead[entry.key] = None if row is None else row.program
+                self._instead[entry.sizes] = None if row is None else row.program
             if row is not None:
                 kept.append(row)
         return Table(fingerprint, tuple(kept))
@@ -207,11 +207,11 @@ class _Heir:
         parts = [f"{self._same} of {self._rows} rows of its tables keep their program"]
         if moved := sum(new is not None for _, new in rows):
             parts.append(f"{moved} go to the best of those measured that are left")
-        if lost := [self._at(key) for key, new in rows if new is None]:
+        if lost := [self._at(sizes) for sizes, new in rows if new is None]:
             more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
             hint = f"`{command('tune', self._script.name)}`"
             parts.append(f"to be tuned again: {', '.join(lost[:_NAMED])}{more} ({hint})")
         return f"{self._script.label}: {'; '.join(parts)}"
 
-    def _at(self, key: tuple[int, ...]) -> str:
-        return " ".join(f"{n}={size}" for n, size in zip(self._script.keys, key, strict=True))
+    def _at(self, sizes: tuple[int, ...]) -> str:
+        return " ".join(f"{n}={size}" for n, size in zip(self._script.keys, sizes, strict=True))

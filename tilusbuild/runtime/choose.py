@@ -95,6 +95,9 @@ class Chooser:
             if len(self._decided) >= _KEPT:
                 self._decided.clear()
             self._decided[bucket] = known
+        if known.source == "nearest":  # a bucket's choice is kept, and callers know their own sizes
+            given = _text({key: sizes[key] for key in self._script.keys})
+            return known._replace(why=f"nothing is measured for {given}; {known.why}")
         return known
 
     def _is_known(self, program: int) -> bool:
@@ -106,8 +109,8 @@ class Chooser:
         why = self.refused.get(program)
         if why is not None:
             raise LoadError(
-                f"{self._script.label}: {what} means program {program}, which was {why};"
-                " it is chosen nowhere until it is rebuilt"
+                f"{self._script.label}: {what} chooses program {program}, which was {why};"
+                " it is not chosen until it is rebuilt"
             )
 
     def bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
@@ -122,21 +125,18 @@ class Chooser:
 
     def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
         exact = self._measured.get(bucket)
-        if exact is not None:
-            self._refuse(exact.program, f"the row by hand for {self._named(bucket)}")
-            how = "measured" if exact.source == "measured" else "set by hand"
-            return self._choice(exact.program, exact.source, f"{how} at {self._named(exact.sizes)}")
         if self._measured:
-            near = self._measured[nearest(bucket, self._measured)]
-            self._refuse(near.program, f"the row by hand for {self._named(near.key)}")
-            nearby = f"{self._named(near.sizes)} is nearest"
-            why = f"nothing is measured for {self._named(bucket)}; {nearby}"
-            return self._choice(near.program, "nearest", why)
+            row = exact or self._measured[nearest(bucket, self._measured)]
+            at = self._named(row.sizes)
+            self._refuse(row.program, f"the row by hand for {at}")
+            if exact is None:
+                return self._choice(row.program, "nearest", f"{at} is nearest")
+            how = "measured" if row.source == "measured" else "set by hand"
+            return self._choice(row.program, row.source, f"{how} at {at}")
         noted = self._noted.get(bucket)
         if noted is not None:
-            return self._choice(
-                noted.program, noted.source, f"noted in the table as {noted.source}"
-            )
+            why = f"noted in the table as {noted.source}"
+            return self._choice(noted.program, noted.source, why)
         return self._by_model(bucket, sizes) or self.default()
 
     def _by_model(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice | None:
@@ -152,7 +152,9 @@ class Chooser:
             try:
                 cost = number(model.cost({**at, **values}))
             except NoValueError as error:
-                what = f"the model {model.source!r} of program {program} at {_text(at)}"
+                what = (
+                    f"the model {model.source!r} of program {program} at {_text(at)} (the bucket)"
+                )
                 raise LoadError(f"{what}: {error}") from None
             if best is None or cost < best[0]:
                 best = (cost, program)
@@ -169,17 +171,17 @@ class Chooser:
             return self._choice(default, "default", "the default schedule")
         if not self._usable:
             reasons = tuple(f"program {i} is refused: {why}" for i, why in self.refused.items())
-            raise LoadError(f"none of the programs of {self._script.label} is there", reasons)
+            raise LoadError(f"{self._script.label} has no program that can be used", reasons)
         why = "the first program: no default is declared"
         if default is not None:
-            why = f"the first program: the default, {default}, is not there"
+            why = f"the first program: the default, {default}, is missing"
         return self._choice(min(self._usable), "default", why)
 
     def _choice(self, program: int, source: str, why: str) -> Choice:
         return Choice(program, source, why, self._script.schedule(program))
 
-    def _named(self, bucket: Sequence[int]) -> str:
-        return _text(dict(zip(self._script.keys, bucket, strict=True)))
+    def _named(self, sizes: Sequence[int]) -> str:
+        return _text(dict(zip(self._script.keys, sizes, strict=True)))
 
 
 def nearest(bucket: Sequence[int], measured: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
@@ -294,5 +296,5 @@ def best(
     rivals = [each.script for each in suited if each.suits == first.suits]
     if len(rivals) > 1:
         labels = ", ".join(script.label for script in rivals)
-        raise LoadError(f"several suit {device} equally well: {labels}\n  say which: target=…")
+        raise LoadError(f"several suit {device} equally well: {labels}\n  choose one with target=…")
     return first.script, judged
