@@ -14,9 +14,9 @@ from support.command_line import run
 from support.paths import ROOT
 from support.scale import TEMPLATE, manifest
 from tilusbuild.cli.parser import VERBS, actions_of, parse, verbs
-from tilusbuild.manifest.settings import VARIABLES
 from tilusbuild.report import terminal
 from tilusbuild.report.terminal import can_redraw
+from tilusbuild.runtime.option import VARIABLES
 
 
 def test_the_example_of_every_verb_parses() -> None:

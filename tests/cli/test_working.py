@@ -11,7 +11,7 @@ import pytest
 
 from support.project import Project, needs_cxx
 from support.scale import TEMPLATE, manifest
-from tilusbuild.manifest.settings import VARIABLES
+from tilusbuild.runtime.option import VARIABLES
 
 COMMANDS = (
     ("plan",),

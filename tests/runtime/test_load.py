@@ -14,7 +14,7 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.runtime import choose, library
+from tilusbuild.runtime import choose, library, option
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.process import process
 
@@ -29,6 +29,15 @@ def test_a_call_with_everything_in_order(built: Marks) -> None:
     x, y = np.arange(8, dtype="float32"), np.empty(8, "float32")
     assert kernel(x, y) is None
     np.testing.assert_array_equal(y, 10 * x + 1)
+
+
+def test_a_misspelt_variable_is_logged_once(built: Marks, monkeypatch, caplog) -> None:
+    monkeypatch.setenv("TILUSBUILD_REQUIRE_SIGN", "release.pem")
+    option.warn_of_variables.cache_clear()
+    for _ in range(2):
+        tilusbuild.load("mark", where=built.cache)
+    said = 'TILUSBUILD_REQUIRE_SIGN is not a variable of tilusbuild: did you mean "TILUSBUILD_'
+    assert [each.partition("REQUIRE_SIGNED")[0] for each in caplog.messages] == [said]
 
 
 def test_outputs_left_out_are_allocated_and_returned(built: Marks) -> None:

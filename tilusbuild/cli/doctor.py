@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar
+from tilusbuild.runtime.option import unknown_variables
 from tilusbuild.toolchain.diagnose import Finding
 
 if TYPE_CHECKING:
@@ -148,8 +149,6 @@ def _needed(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
 
 
 def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:
-    from tilusbuild.manifest.settings import unknown_variables
-
     for finding in findings:
         print(f"{finding.status:<7}  {finding.component}: {finding.detail}")
         if finding.status != "ok":
@@ -194,8 +193,6 @@ def _print_json(
     chosen: Settings,
     missing: Sequence[str],
 ) -> None:
-    from tilusbuild.manifest.settings import unknown_variables
-
     for each in findings:
         emit(FindingLine(each))
     for setting in _settings(chosen):

@@ -165,7 +165,7 @@ def _unknown_variables() -> list[str]:
     has one is not answered from its record: the message would be missing."""
     if not any(name.startswith("TILUSBUILD_") for name in os.environ):
         return []
-    from tilusbuild.manifest.settings import unknown_variables
+    from tilusbuild.runtime.option import unknown_variables
 
     return list(unknown_variables(os.environ))
 

@@ -233,7 +233,7 @@ def _epilog(verb: str) -> str:
 
 def _options_help() -> str:
     """Return what `help options` prints: what every verb shares."""
-    from tilusbuild.manifest.settings import VARIABLES
+    from tilusbuild.runtime.option import VARIABLES
 
     ends = [
         "exit status:",
@@ -245,7 +245,7 @@ def _options_help() -> str:
     parser = argparse.ArgumentParser(
         prog="tilusbuild VERB",
         usage="tilusbuild VERB [OPTION ...]",
-        description="These options may stand before a verb or after it.",
+        description="These options may come before the verb or after it.",
         epilog="\n".join(ends),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,

@@ -8,7 +8,7 @@ and for messages. Imports nothing heavy, because what needs no model imports thi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar, get_args
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from msgspec import Struct
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.manifest.sections import DeviceCompiler
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.runtime.places import SAFE_DIRECTORIES, distrust, upwards
+from tilusbuild.runtime.places import distrust, upwards
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -173,36 +173,6 @@ OF_KERNEL_CACHE = {
     "TILUSBUILD_VERBOSE": "0",
 }
 """What a `KernelCache` reads by itself, and what holds without it."""
-
-_REMOTE = (
-    *("CACHE", "INSTANCE", "WRITE", "CONNECT_TIMEOUT", "TIMEOUT", "PATIENCE", "SEND_TIMEOUT"),
-    *("VERIFY", "EXECUTOR", "PROPERTIES", "JOBS"),
-    *("HEADERS", "CREDENTIAL_HELPER", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"),
-)
-"""A test compares them with the models, whose import would be slow."""
-
-VARIABLES = frozenset(
-    [
-        *(variable(name.replace("_", "-")) for name in Settings.__struct_fields__),
-        *OF_KERNEL_CACHE,
-        "TILUSBUILD_SANDBOX",
-        *(REMOTE_PREFIX + name for name in _REMOTE),
-        # Passed to the command that `watch --exec` runs.
-        "TILUSBUILD_REBUILT",
-        SAFE_DIRECTORIES,
-        *("TILUSBUILD_DEBUG", "TILUSBUILD_REQUIRE_SIGNED"),
-    ]
-)
-"""Every environment variable that means something."""
-
-
-def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each variable that has our prefix and that nothing reads; our tests have
-    some of their own."""
-    for name in sorted(environment):
-        if name.startswith(_PREFIX) and name not in VARIABLES and name[11:16] != "TEST_":
-            hint = did_you_mean(name, VARIABLES)
-            yield f"{name} is not a variable of tilusbuild" + (f": {hint}" if hint else "")
 
 
 def _first(name: str, sources: Sources) -> Setting[str | float] | None:

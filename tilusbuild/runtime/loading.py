@@ -14,6 +14,7 @@ from tilusbuild.runtime.errors import CorruptCacheError, LoadError, suggestion
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.naming import Name, parse_name, snake_case
+from tilusbuild.runtime.option import warn_of_variables
 from tilusbuild.runtime.places import SearchPlace, here, places
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import CALLED, SHARED, Script, glance, read_script
@@ -50,7 +51,7 @@ def load(
     chosen, hold = _found(script, where, target, signed_by, params)
     if (form := chosen[0].form) != CALLED:
         hint = "; tilusbuild.library_path gives its file" if form == SHARED else ""
-        raise LoadError(f"{chosen[0].name!r} is a library, and nothing to call{hint}")
+        raise LoadError(f"{chosen[0].name!r} is a library, and cannot be called{hint}")
     return Kernel(chosen, strict=strict, hold=hold)
 
 
@@ -59,8 +60,8 @@ def library_path(
 ) -> str:
     """Return the file of a shared library, checked against what was built.
 
-    `where`, `target` and `signed_by` are as for `load`. Raises `LoadError`s. Nothing keeps it
-    from a collection of garbage, as a loaded kernel is kept: open it at once.
+    `where`, `target` and `signed_by` are as for `load`. Raises `LoadError`s. `cache gc` keeps the
+    file of a loaded kernel, but not this one: open it at once.
     """
     chosen, _ = _found(name, where, target, signed_by, {})
     if len(chosen) > 1:
@@ -82,6 +83,7 @@ def _found(
     params: dict[str, Value],
 ) -> tuple[list[Script], ReaderLock]:
     """Return the instances that fit, one a target, and what keeps them. Raises `LoadError`s."""
+    warn_of_variables()
     name = _named(script)
     directory = snake_case(name.script)
     looked: list[str] = []
@@ -145,7 +147,7 @@ def _chosen(
         )
     if len({_constants(each) for each in fitting}) > 1:
         choices = "\n  ".join(sorted({_constants(each) for each in fitting}))
-        raise LoadError(f"{script} has several instances, say which by keyword:\n  {choices}")
+        raise LoadError(f"{script} has several instances: choose one by keyword\n  {choices}")
     if target is not None:
         fitting = _of_target(script, fitting, target)
     if target is None and not device.may_have_cuda():

@@ -10,11 +10,43 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import MappingProxyType
 
 from tilusbuild.runtime.process import process
 
 Value = str | int | bool
+_NAMES = """
+    BENCH_REPEAT BENCH_WARMUP CACHE_DIR DEBUG DEVICE_COMPILER DISABLE_PTXAS_OPT DUMP_IR
+    EXECUTION_BACKEND JOBS LEVEL LOAD_AVERAGE NICE REBUILT REMOTE_CACHE REMOTE_CONNECT_TIMEOUT
+    REMOTE_CREDENTIAL_HELPER REMOTE_EXECUTOR REMOTE_HEADERS REMOTE_INSTANCE REMOTE_JOBS
+    REMOTE_PATIENCE REMOTE_PROPERTIES REMOTE_SEND_TIMEOUT REMOTE_TIMEOUT REMOTE_TLS_CA
+    REMOTE_TLS_CERTIFICATE REMOTE_TLS_KEY REMOTE_VERIFY REMOTE_WRITE REQUIRE_SIGNED
+    SAFE_DIRECTORIES SANDBOX TARGET VERBOSE
+"""
+VARIABLES = frozenset("TILUSBUILD_" + name for name in _NAMES.split())
+"""Every environment variable that means something: tests compare them with what reads them."""
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message for each variable that has our prefix and that nothing reads; our tests have
+    some of their own."""
+    for name in sorted(environment):
+        if name.startswith("TILUSBUILD_") and name not in VARIABLES and name[11:16] != "TEST_":
+            import difflib
+
+            near = difflib.get_close_matches(name, VARIABLES, n=1)
+            hint = f': did you mean "{near[0]}"?' if near else ""
+            yield f"{name} is not a variable of tilusbuild{hint}"
+
+
+@cache
+def warn_of_variables() -> None:
+    """Log them, once for a process."""
+    for message in unknown_variables(os.environ):
+        import logging
+
+        logging.getLogger("tilusbuild").warning("%s", message)
 
 
 class OptionChoice:
