@@ -46,8 +46,8 @@ launch = { grid = "cdiv(n, 256)", block = 256 }
 ```
 
 **Expressions** are strings in a small language with Python's operators and integers, and the
-functions `min max abs cdiv align pow2 log2 divides gcd`. Each sees the names that are known where
-it stands:
+functions `min max abs cdiv align pow2 log2 divides gcd`. Each sees the names that are known at
+its place:
 
 | where | params, space, derived | integer arguments |
 |---|---|---|

@@ -68,9 +68,8 @@ class TilusbuildError(Exception):
 class InputError(TilusbuildError):
     """The command line, the manifest, a template or the environment is wrong (exit status 2).
 
-    `diagnostics` has all that is wrong. `message`, `path`, `line`, `column`, `text` (the line
-    itself) and `hint` are the first one's, None where it has none; its text is what the command
-    line prints.
+    `diagnostics` has every mistake. `message`, `path`, `line`, `column`, `text` (the line itself)
+    and `hint` are those of the first, or None. `str` gives the text that the command line prints.
     """
 
     exit_status = 2

@@ -1,6 +1,6 @@
 """Settings for builds and loads inside a program, under the names that users of Tilus know.
 
-They are kept by the runtime, which looks for kernels where they say; this is only their door.
+The runtime keeps them, because it looks for kernels in `cache_dir`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _OF = {
     # Which of the two is not known later: what was begun is removed before anything is said.
     errno.ENOSPC: Shortage("the disk is full, or has no inodes left (`df -i`)"),
     errno.EDQUOT: Shortage("the quota of the disk is used up"),
-    errno.EFBIG: Shortage("no file may be as large", "raise the limit (`ulimit -f`)"),
+    errno.EFBIG: Shortage("the file is too large", "raise the limit (`ulimit -f`)"),
 }
 
 

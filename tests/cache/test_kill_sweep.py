@@ -76,7 +76,7 @@ def outcome(sample) -> Exception | None:
 
 
 def damaged_on_purpose(sample, problem):
-    return problem.name.startswith(f"programs/{sample.hash('b')}") or "not whole" in problem.what
+    return problem.name.startswith(f"programs/{sample.hash('b')}") or "incomplete" in problem.what
 
 
 def test_killed_at_every_change(tmp_path: Path):

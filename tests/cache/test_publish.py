@@ -119,11 +119,11 @@ def test_an_invalid_entry_is_refused_and_leaves_nothing(cache: Tree, sample: Sam
             os.symlink("/etc/passwd", os.path.join(stage.path, "link"))
         stage.publish_program(program, texts[0], options, meta or {"status": "failed"})
 
-    with pytest.raises(ValueError, match="not those of program"):
+    with pytest.raises(ValueError, match="do not belong to program"):
         publish(program="0" * 64)
     with pytest.raises(ValueError, match="not a status to publish"):
         publish(meta={"status": "crashed"})
-    with pytest.raises(ValueError, match=r"has a module/lib\.so"):
+    with pytest.raises(ValueError, match=r"needs a module/lib\.so"):
         publish(meta={"status": "built"})
     with pytest.raises(ValueError, match="not a regular file"):
         publish(link=True)

@@ -479,7 +479,7 @@ class TestTensorMaps:
         ("box", "more", "said"),
         [
             (("257", "32"), {}, "x_map.box.0 is 257, outside 1..256"),
-            (("64", "12"), {}, "a row of x_map.box has 24 bytes, no multiple of 16"),
+            (("64", "12"), {}, "a row of x_map.box has 24 bytes, not a multiple of 16"),
             (
                 ("64", "64"),
                 {"swizzle": parse(64)},

@@ -81,7 +81,7 @@ def test_a_link_whose_object_was_taken_back_is_tried_again(nvcc, runner, tmp_pat
     where = (str(tmp_path / "stage"), None, runner, StepStore())
     outcome = compile_program(recipe, nvcc("exit 0"), *where, objects=[gone])
     assert (outcome.status, outcome.cause) == ("no_output", Cause.OUTPUT)
-    assert outcome.reason == f"{gone} is not there any more"
+    assert outcome.reason == f"{gone} no longer exists"
     assert outcome.status not in RECORDED
 
 

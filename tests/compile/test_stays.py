@@ -26,10 +26,10 @@ WRITES = {"flags": ("-O2", "-Xcompiler", "-fstack-usage")}
         ("kernel", LINES, None),
         ("host", {}, None),
         ("host", LINES, "-lineinfo writes the times of headers"),
-        ("host", WRITES, "-Xcompiler -fstack-usage is taken with unsafe-flags"),
+        ("host", WRITES, "-Xcompiler -fstack-usage needs unsafe-flags"),
         ("cpu", {"flags": ("-O2", "-funroll-loops")}, None),
-        ("cpu", {"flags": ("-fstack-usage",)}, "-fstack-usage is taken with unsafe-flags"),
-        ("kernel-nvrtc", {"flags": ("--made-up",)}, "--made-up is taken with unsafe-flags"),
+        ("cpu", {"flags": ("-fstack-usage",)}, "-fstack-usage needs unsafe-flags"),
+        ("kernel-nvrtc", {"flags": ("--made-up",)}, "--made-up needs unsafe-flags"),
         ("kernel-nvrtc", {}, None),
         ("kernel-nvrtc", LINES, "-lineinfo writes the times of headers"),
     ],
@@ -43,7 +43,7 @@ def test_a_pipeline_says_why_a_program_stays(pipeline, changes, why):
 
 def test_what_nvrtc_is_held_to_here_only_stays():
     recipe, note = make_recipe("kernel-nvrtc"), Diagnostic("a computed include")
-    assert "cannot be determined" in str(recipe.pipeline.stays_here(recipe, [note]))
+    assert "its includes are not known" in str(recipe.pipeline.stays_here(recipe, [note]))
 
 
 def test_objects_are_compiled_elsewhere_and_linked_here():

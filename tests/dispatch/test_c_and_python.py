@@ -85,7 +85,7 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     by_hand = {e.program for t in read for e in t.entries if e.source == "table"}
     refused = dict.fromkeys(chance.sample(range(4), chance.choice([0, 1, 2])), "wrong")
     if by_hand & refused.keys():
-        with pytest.raises(NoDispatcherError, match="a row by hand means program"):
+        with pytest.raises(NoDispatcherError, match="a row by hand chooses program"):
             sources(script, read, refused)
         refused = {p: why for p, why in refused.items() if p not in by_hand}
     for name, text in sources(script, read, refused).items():

@@ -1,9 +1,12 @@
 """The words that docs/glossary.md forbids are in no help, message, docstring, comment or page.
 
-Pages have no phrase of `PHRASES` either: each has a plainer form (`You need no …`). Only prose
-counts: no code, no headings. docs/manifest.md is made of docstrings.
+Pages, messages, help and the docstrings of public names have no phrase of `PHRASES` either: each
+has a plainer form (`You need no …`). Only prose counts: no code, no headings. docs/manifest.md and
+the schema of the events are made of docstrings.
 """
 
+import ast
+import inspect
 import re
 import tokenize
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import tilusbuild
 from support.paths import ROOT
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
@@ -24,15 +28,27 @@ PAGES = sorted(
 )
 SOURCES = sorted((ROOT / "tilusbuild").rglob("*.py"))
 LITERALS = ("STRING", "FSTRING_MIDDLE", "COMMENT")
-PROSE = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.md")})
+PROSE = [page for page in PAGES if page.name != "CONTRIBUTING.md"]
+CODE = [*SOURCES, *(ROOT / "tilusbuild").rglob("*.c"), *(ROOT / "tilusbuild/page").glob("*.js")]
 PHRASES = re.compile(
     r"""
-    (?:^|[.:;]\ |\|\ |\*\*)(?:What|Who|Whoever|Whatever)\b(?![^.|]*\?)  # unless it is a question
+    (?:^|[.:;]\ |\|\ |\*\*)(?:What|Who|Whoever|Whatever)\ (?![^.|]*\?)  # unless it is a question
     | \b(?:is|are|was|were|be|been|being)\ (?:said|told)\b
     | \bof\ which\b
     | \bby\ (?:itself|themselves)\b
     | (?<!soon\ )(?<!long\ )(?<!far\ )\bas\ (?:it\ is|they\ are)\b
     | \b(?:do|does|did)\ without\b
+    | \b(?:is|are)\ none\ of\b
+    | (?<!there\ )\b(?:is|are|was|were)\ (?:not\ )?there\b(?![^.|]*\?)
+    | \b(?:is|are)\ of\ (?:an)?other\b
+    | \b(?:an)?other\ (?:\w+\ ){1,2}than\b
+    | \b(?:is|are)\ in\ no\b
+    | \bnot\ those\b
+    | \b(?:has|have)\ no\ longer\b
+    | \bany\ more\b
+    | \b(?:one|objects?|files?|lines?)\ an?\ (?:item|kernel|line|object|pipeline|program|source)\b
+    | \bstands?\b(?!\ for|-)
+    | \bmend(?:s|ed|ing)?\b
     """,
     re.VERBOSE,
 )
@@ -73,6 +89,39 @@ def prose(page: str) -> Iterator[str]:
             yield " ".join(re.sub(r"^\s*(?:-|\*|\d+\.)\s", "", part).split())
 
 
+def strings(path: Path) -> Iterator[str]:
+    """Yield what a file may print, help included: no docstrings, and `…` for a value in a string.
+    A message and its clauses begin as sentences do; texts of many lines are C and shell."""
+    quoted = re.findall(r'"((?:[^"\\\n]|\\.)+)"', path.read_text())
+    for text in python_strings(path) if path.suffix == ".py" else quoted:
+        if text.count("\n") < 6:
+            yield re.sub(r"(?:^|[.:;] )[a-z]", lambda first: first[0].upper(), text)
+
+
+def python_strings(path: Path) -> Iterator[str]:
+    apart: set[ast.expr] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr):
+            apart.add(node.value)
+        elif isinstance(node, ast.JoinedStr) and node not in apart:
+            apart.update(node.values)
+            yield "".join(
+                str(v.value) if isinstance(v, ast.Constant) else "`…`" for v in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in apart:
+            yield node.value
+
+
+def docstrings() -> Iterator[str]:
+    for thing in (getattr(tilusbuild, name) for name in tilusbuild.__all__):
+        members = [value for name, value in vars(thing).items() if not name.startswith("_")]
+        yield from (inspect.getdoc(each) or "" for each in [thing, *members])
+
+
+def phrases(*texts: str) -> list[str]:
+    return [part for text in texts for part in prose(text) if PHRASES.search(part)]
+
+
 @pytest.mark.parametrize("text", ["Nobody is told", "x is no struct"])
 def test_found(text: str) -> None:
     assert TEXT.search(text)
@@ -99,6 +148,7 @@ def test_pages(path: Path) -> None:
     [
         "It ends. What remains is retried.",
         "- Who compiles a program\n  holds its lock.",
+        "The file is not there.",
         "| `x` | What it is |",
         "the files of\nwhich it is made",
         "A problem is said once.",
@@ -108,7 +158,7 @@ def test_pages(path: Path) -> None:
     ],
 )
 def test_a_phrase_is_found(text: str) -> None:
-    assert any(PHRASES.search(part) for part in prose(text))
+    assert phrases(text)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +171,14 @@ def test_a_phrase_is_found(text: str) -> None:
     ],
 )
 def test_a_phrase_is_not_found(text: str) -> None:
-    assert not any(PHRASES.search(part) for part in prose(text))
+    assert not phrases(text)
 
 
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_prose_is_plain(path: Path) -> None:
-    found = [part for part in prose(path.read_text()) if PHRASES.search(part)]
-    assert found == []
+    assert phrases(*([path.read_text()] if path.suffix == ".md" else strings(path))) == []
+
+
+def test_messages_and_public_docstrings_are_plain() -> None:
+    assert [(path, found) for path in CODE if (found := phrases(*strings(path)))] == []
+    assert phrases(*docstrings()) == []

@@ -38,8 +38,8 @@ __global__ void over(double *x, int n, Params p) {}
     [
         ("ops::tak<float, 3>", 'no member "tak"', 'no member "tak"'),
         ("ops::take<half, 3>", '"half" is undefined', '"half" is undefined'),
-        ("ops::take<float>", '"ops::take<float>" names no one kernel', "cannot determine which"),
-        ("ops::over", '"ops::over" names no one kernel', "cannot determine which"),
+        ("ops::take<float>", 'take<float>" is not the name of one', "cannot determine which"),
+        ("ops::over", '"ops::over" is not the name of one kernel', "cannot determine which"),
     ],
 )
 def test_a_name_that_is_wrong_is_shown_in_the_manifest(

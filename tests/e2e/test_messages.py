@@ -51,7 +51,7 @@ def test_an_inline_table_of_several_lines_is_explained(tmp_path: Path, table: st
     (tmp_path / "tilus.toml").write_text(f"edition = 1\n[script.k]\n{table}")
     with pytest.raises(InputError) as caught:
         load(str(tmp_path / "tilus.toml"))
-    assert "an inline table stands in one line" in str(caught.value)
+    assert "an inline table must be on one line" in str(caught.value)
 
 
 def test_other_mistakes_of_toml_are_not_taken_for_one(tmp_path: Path) -> None:

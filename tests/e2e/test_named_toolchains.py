@@ -277,7 +277,7 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject, tmp_path: Path)
     ran = project.run("verify", project.cache, "--rebuild", status=1)
     lacks = f"that was made by nvcc {theirs}."
     assert (ran.out + ran.err).count(lacks) == 1
-    assert "which is not found here: set NVCC" in ran.out + ran.err
+    assert "which was not found: set NVCC" in ran.out + ran.err
     again = project.run("verify", project.cache, "--rebuild", CUDA_PATH=str(other)).out
     assert "2 programs compiled again, 0 not reproduced" in again
 

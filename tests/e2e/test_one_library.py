@@ -188,7 +188,7 @@ def test_a_package_says_that_it_cannot_link_a_library_again(backend: Project, tm
     backend.run("package", "--format", "dir", "-o", tmp_path / "out")
     (shipped,) = (tmp_path / "out").iterdir()
     told = backend.run("verify", shipped, "--rebuild", status=1)
-    assert "5 of the objects that it links are not here: a package holds none" in (
+    assert "5 of the objects that it links are missing: a package holds none" in (
         told.out + told.err
     )
     backend.run("verify", backend.cache, "--rebuild")

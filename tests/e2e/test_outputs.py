@@ -40,7 +40,7 @@ def test_libraries_are_not_written_over_each_other(project: Project):
     both = '[library.a]\nsources = ["b/*.cpp"]\noutput = "l.so"\n'
     said = mistake(with_libraries(project, both), "l.so")
     assert 'error: the library of target "other" would replace that of "cpu"' in said
-    assert "with {target} in its name each has its own" in said
+    assert "add {target} to its name: each gets its own" in said
     one = both + 'targets = ["cpu"]\n' + B + 'output = "./l.so"\n'
     said = mistake(with_libraries(project, one), "./l.so")
     assert 'error: library "a" is written to the same file' in said

@@ -80,13 +80,16 @@ def test_run_and_tune_pass_structs(new_project: NewProject) -> None:
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        ("m=1,n=1,state=0", '"p.log" is an address, and nothing says which'),
-        ("m=1,n=1,p.log=0", '"state" is an address, and nothing says which'),
+        ("m=1,n=1,state=0", '"p.log" is an address that no file can hold'),
+        ("m=1,n=1,p.log=0", '"state" is an address that no file can hold'),
         (
             "m=1,n=1,state=0,p.log=8",
-            "p.log=8 is none of void*: run and tune can pass null alone, 0",
+            "p.log=8 is not a value of void*: run and tune can pass null alone, 0",
         ),
-        ("m=1,n=1,state=0,p.log=0,p.add=2", "p.add=2 is none of bool: run and tune can pass 0..1"),
+        (
+            "m=1,n=1,state=0,p.log=0,p.add=2",
+            "p.add=2 is not a value of bool: run and tune can",
+        ),
         ("m=1,n=1,state=0,p.log=0,p.strides=1", 'argument "p.strides"'),
         ("m=1,n=1,state=0,p.log=0,row=1", 'there is no dimension or scalar argument "row"'),
     ],

@@ -85,7 +85,7 @@ def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
 def test_a_missing_ninja_says_where_to_get_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    with pytest.raises(InputError, match="ninja, which reads it, is not there"):
+    with pytest.raises(InputError, match="it needs ninja, which is not installed"):
         verb.ninja_commands(Draft("p"), str(tmp_path), "build.ninja")
 
 

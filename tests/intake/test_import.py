@@ -74,7 +74,7 @@ def test_the_constants_that_a_script_fills_are_arguments(project: Project) -> No
     assert (args["filter_size"].type, args["filter_size"].parameter) == ("i32", False)
     assert (args["scale"].type, args["scale"].constant) == ("u32", True)
     for name in ("odd", "none"):
-        assert f"vector_add: what fills {name} is not understood: declare it in args" in told
+        assert f"vector_add: no argument was found to fill {name}: declare it in args" in told
 
 
 @pytest.mark.nvcc

@@ -230,7 +230,7 @@ LEFT_OUT = {
     "tune_kernel('scale', SOURCE, n, args, None)": "tune_params that are not a dictionary",
     "tune_kernel('scale', SOURCE, n, args, params, texmem_args={})": "texture references",
     "tune_kernel('other', SOURCE, n, args, params)": "declares no such kernel",
-    "tune_kernel('scale', 'nowhere.cu', n, args, params)": "which is not there",
+    "tune_kernel('scale', 'nowhere.cu', n, args, params)": "which does not exist",
 }
 
 

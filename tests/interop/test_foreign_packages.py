@@ -249,7 +249,7 @@ HOSTILE: dict[str, tuple[Callable[[FileList, ListedCache], FileList], str]] = {
         lambda found, cache: FileList(
             **{name: getattr(found, name) for name in FileList.__struct_fields__}
         ),
-        "says nothing",
+        "does not mention",
     ),
     "a terminal's control characters": (
         lambda found, cache: _with(found, version="\x1b[2J"),
@@ -331,7 +331,7 @@ def test_the_command_line_packages_and_installs(make: Made, tmp_path: Path) -> N
     assert "no system looks there" in run("cache", "package", made, "--format=wheel", status=2)[1]
 
     _, warned = run("cache", "package", str(make("hidet")), "--name", "mine", "-o", "out")
-    assert "2 of its files are pickles: nothing here opens them, hidet does" in warned
+    assert "2 of its files are pickles: tilusbuild opens none, hidet does" in warned
     (path,) = (tmp_path / "out").iterdir()
     assert path.name == "hidet-mine-0.6.1.tar.zst"
     assert "--into" in run("install", str(path), status=2)[1]

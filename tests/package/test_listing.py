@@ -73,7 +73,7 @@ BAD: dict[str, tuple[Callable[[Any], object], str]] = {
         "first script and target",
     ),
     "scripts in disorder": (lambda v: v["scripts"].reverse(), "not sorted"),
-    "a script twice": (lambda v: v["scripts"].append(v["scripts"][-1]), "there twice"),
+    "a script twice": (lambda v: v["scripts"].append(v["scripts"][-1]), "appears twice"),
     "a table that is not there": (
         lambda v: v["scripts"][1].update(tables=True) or v["scripts"][0].update(tables=True),
         "disagree on its dispatch tables",

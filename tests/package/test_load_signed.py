@@ -114,7 +114,7 @@ def test_two_signers_at_once_are_a_mistake(package, key, capsys) -> None:
     for more in (["--identity", "a@b.c", "--issuer", "https://i"], ["--issuer", "https://i"]):
         for verb in ("verify", "install"):
             assert main([verb, str(package), "--key", str(key), *more]) == 2
-            assert "two signers" in capsys.readouterr().err
+            assert "name one signer" in capsys.readouterr().err
 
 
 SIGNATURE = "attestations/signature.json"
@@ -149,9 +149,9 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda directory: shutil.copy(
             directory / "attestations/provenance.json", directory / SIGNATURE
         ),
-        "is of another list",
+        "is for another list",
     ),
-    "another list": (append_to_list, "is of another list"),
+    "another list": (append_to_list, "is for another list"),
     "another description": (flip("scripts/*/*/script.json"), "is not what was signed"),
     "another library": (flip("programs/*/module/lib.so"), "is not what was signed"),
     "one file more": (add_table, "is not in the signed list"),

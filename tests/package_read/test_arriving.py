@@ -35,7 +35,7 @@ def test_a_container_that_lies_about_a_size(hand: Hand, change: Any) -> None:
     parts = held(hand)
     path, size, data = parts[0][0]
     parts[0][0] = (path, size, change(data))
-    with pytest.raises(PackageError, match="another size"):
+    with pytest.raises(PackageError, match="does not have"):
         read(MemoryReader(hand.listed(), parts), hand)
 
 

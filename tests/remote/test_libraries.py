@@ -25,7 +25,7 @@ def library(new_user: NewProject, address: str, keys: str = "", **remote: str) -
 
 
 def same(one: Project, other: Project, output: str = OUTPUT) -> None:
-    """Assert that all is there twice, byte for byte and with the same modes."""
+    """Assert that all appears twice, byte for byte and with the same modes."""
     assert published(one.cache) == published(other.cache)
     modes = [
         {path.relative_to(each.cache): stat.S_IMODE(path.stat().st_mode) for path in found}
@@ -78,7 +78,7 @@ def test_what_is_linked_by_its_name_alone_is_linked_here(server, new_user) -> No
     users = [
         library(new_user, server.address, 'link-libs = ["gcc_eh"]\n', WRITE=write) for write in "10"
     ]
-    why = "gcc_eh of link-libs is taken from the system by its name, in no hash"
+    why = "gcc_eh of link-libs comes from the system, and no hash covers it"
     assert f"not in the remote cache: {why}" in users[0].run("explain").out
     assert users[0].build()["remote"]["sent"] == 5
     summary = users[1].build()
@@ -159,7 +159,7 @@ def test_flags_that_no_hash_covers_are_compiled_here(farm: Casd, new_user: NewPr
     user.edit("tilus.toml", "[build]\n", "[build]\nunsafe-flags = true\n")
     user.edit("tilus.toml", 'arch = "cpu"\n', 'arch = "cpu"\nflags = ["-fstack-usage"]\n')
     why = user.run("explain", "scale").out
-    assert "compiled on this machine: -fstack-usage is taken with unsafe-flags" in why
+    assert "compiled on this machine: -fstack-usage needs unsafe-flags" in why
     ran = user.run("build", "scale", "--json", "-j1")
     assert (ran.summary["remote"] or {}).get("executed", 0) == 0
     placed = [each for each in ran.events if each["event"] == "placed"]

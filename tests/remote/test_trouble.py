@@ -39,7 +39,7 @@ def test_a_line_that_is_cut(cuts: int, held: HttpCache, ask: Ask) -> None:
         assert (found.hits, found.warnings) == (4, [])
     else:
         assert len(found.warnings) == 1
-        assert "the rest of this build does without it" in found.warnings[0]
+        assert "the rest of this build does not use it" in found.warnings[0]
 
 
 @pytest.mark.parametrize("status", [401, 503, 301])

@@ -93,7 +93,7 @@ def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
     fixed = right["x"].copy()
     fixed.flags.writeable = False
     for wrong, words in (
-        (fixed, "read-only: pass a copy"),
+        (fixed, "read-only arrays: pass a copy"),
         (np.zeros((2, 3), ml_dtypes.bfloat16), "bfloat16 cannot be handed over"),
     ):
         with pytest.raises(TypeError, match=f'modelled: argument "x": .*{words}'):

@@ -267,7 +267,7 @@ def test_a_program_that_did_not_come_along_is_not_chosen(copied: Marks) -> None:
     kernel = tilusbuild.load("mark", where=copied.cache)
     chosen = kernel.select(n=9)
     assert (chosen.program, chosen.source) == (0, "default")
-    assert "the default, 1, is not there" in chosen.why
+    assert "the default, 1, is missing" in chosen.why
     for digest in copied.script("mark").programs.values():
         shutil.rmtree(copied.cache / "programs" / digest, ignore_errors=True)
     with pytest.raises(LoadError):

@@ -153,7 +153,7 @@ class TestDefault:
         space = Space(make_spec(TILES, {"wide": "block_n > block_m"}))
         with pytest.raises(SpaceError, match="no valid point has block_m = 128") as caught:
             space.complete({"block_m": 128})
-        assert caught.value.hint == 'rules to look at: "wide"'
+        assert caught.value.hint == 'rules to check: "wide"'
 
     def test_of_a_name_that_is_no_parameter(self) -> None:
         with pytest.raises(SpaceError, match='"blockm", which is not a parameter') as caught:

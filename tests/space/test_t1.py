@@ -126,7 +126,7 @@ def test_wrong_files(text: str, words: str) -> None:
 
 
 def test_what_kernel_tuner_takes_of_odd_files() -> None:
-    """Of a name that is there twice the last values, at the first one's place; 0.5 of an int."""
+    """Of a name that appears twice the last values, at the first one's place; 0.5 of an int."""
     read = read_t1(
         t1(
             [

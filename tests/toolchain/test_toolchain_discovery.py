@@ -390,8 +390,8 @@ def test_a_host_compiler_by_path_is_relative_to_the_project(machine: World) -> N
     ("cxx", "why"),
     [
         ("g++-11", "g++-11 not found on PATH"),
-        ("./usr/bin/g++-11", "/usr/bin/g++-11 is not there, or not executable"),
-        ("./usr/bin/x-g++", "/usr/bin/x-gcc is not there, or not executable"),
+        ("./usr/bin/g++-11", "/usr/bin/g++-11 does not exist, or is not executable"),
+        ("./usr/bin/x-g++", "/usr/bin/x-gcc does not exist, or is not executable"),
     ],
 )
 def test_a_host_compiler_that_is_not_there_is_said_at_its_place(machine, cxx, why) -> None:

@@ -99,7 +99,7 @@ def _containers(data: bytes) -> list[_Found]:
         while at < len(data) and data[at] == 0:
             at += 1
     if at < len(data):
-        raise BinaryError("bytes after the fatbin that are none of it")
+        raise BinaryError("the fatbin is followed by bytes that do not belong to it")
     return found
 
 
@@ -121,7 +121,7 @@ def _search(data: bytes) -> list[_Found]:
             # The CUDA runtime's own code holds the magic number; a hostile file holds many.
             fakes += 1
         if fakes > MAX_FAKES or len(found) > MAX_ENTRIES:
-            raise BinaryError("more that looks like GPU code than a library holds")
+            raise BinaryError("more parts look like GPU code than a library can hold")
     return found
 
 

@@ -85,7 +85,7 @@ def _roots(
     return {key: sorted(scripts.values()) for key, scripts in found.items()}, refused
 
 
-_TWO = "another shard has another build of this script: they were not built from the same inputs"
+_TWO = "the shards disagree on this script: they were not built from the same inputs"
 
 
 def _refresh(cache: Tree, project: Project, scripts: Sequence[Script]) -> None:

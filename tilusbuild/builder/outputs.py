@@ -57,7 +57,7 @@ def check(project: Project, plan: Plan) -> None:
 def _same(output: _Output, other: _Output, place: Place) -> Diagnostic:
     if output.library == other.library:
         message = f'the library of target "{output.target}" would replace that of "{other.target}"'
-        return Diagnostic(message, place, "with {target} in its name each has its own")
+        return Diagnostic(message, place, "add {target} to its name: each gets its own")
     return Diagnostic(f'library "{other.library}" is written to the same file', place, _OWN)
 
 

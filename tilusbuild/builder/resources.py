@@ -143,7 +143,7 @@ def _unsafe(project: Project) -> Iterator[str]:
         where = (
             "[build]" if manifest.build.unsafe_flags else ", ".join(f"script {n}" for n in named)
         )
-        yield f"{where}: unsafe-flags: what these flags run, read and write is in no hash"
+        yield f"{where}: unsafe-flags: no hash covers what these flags run, read and write"
 
 
 def _beside(

@@ -155,7 +155,7 @@ def meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
     if meta.get("schema") != SCHEMA:
         return f"a schema that this version does not read: {meta.get('schema')!r}"
     if meta.get("program") != program:
-        return "it is of another program"
+        return "it belongs to another program"
     if meta.get("status") not in RECORDED:
         return f"no such status: {meta.get('status')!r}"
     files = meta.get("files")
@@ -214,7 +214,7 @@ class Stage:
         final = self._tree.program_path(program)
         try:
             if sha256_text(program_txt + options_txt) != program:
-                raise ValueError(f"the texts are not those of program {program}")
+                raise ValueError(f"the texts do not belong to program {program}")
             if meta.get("status") not in RECORDED:
                 raise ValueError(f"{meta.get('status')!r} is not a status to publish")
             with wrap_oserror(final):
@@ -247,7 +247,7 @@ class Stage:
                 disk.set_mode(path, mode)
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
         if meta["status"] == Status.BUILT and product_of(meta).name not in files:
-            raise ValueError(f"what was built has a {product_of(meta).name}")
+            raise ValueError(f"a built program needs a {product_of(meta).name}")
         # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write(os.path.join(self.path, layout.META), seal(whole))

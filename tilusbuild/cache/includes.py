@@ -66,7 +66,7 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple
         data = read_bytes(os.path.join(path, layout.MANIFEST))
         if sha256_bytes(data) != digest:
             raise CorruptFileError(
-                f"{layout.MANIFEST} is not the one that the directory is named by"
+                f"the directory is not named by the hash of its {layout.MANIFEST}"
             )
         listed = read_manifest(data)
     except FileNotFoundError:

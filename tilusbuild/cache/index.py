@@ -399,7 +399,7 @@ def _by_hash(cache: Tree, digits: str) -> str:
     if len(found) == 1:
         return found[0]
     count = (
-        f"{len(found)} programs start" if found else "no script is called so, and no program starts"
+        f"{len(found)} programs start" if found else "no script has this name; no program starts"
     )
     raise input_error(
         f'{count} with "{digits}"',

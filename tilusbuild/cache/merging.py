@@ -98,7 +98,7 @@ def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
         for inside, what in program_problems(path, program, deep=True):
             yield os.path.join(name, inside).rstrip("/"), what
     except FileNotFoundError:
-        yield name, "was removed meanwhile"
+        yield name, "was removed during the merge"
     except (CorruptFileError, OSError) as error:
         yield name, str(error)
 
@@ -124,7 +124,7 @@ def _take_program(cache: Tree, program: str, owners: Sequence[Tree], taken: Merg
     if there is not None:
         taken.known += 1
         return
-    problem = _copy(cache, found[0][1]) if found else "was removed meanwhile"
+    problem = _copy(cache, found[0][1]) if found else "was removed during the merge"
     if problem is None:
         taken.programs += 1
     else:
@@ -176,7 +176,7 @@ def _take_includes(cache: Tree, tree: Tree, taken: Merged) -> None:
                 taken.includes += 1
             publish_include(cache, digest, files_of(path))
         except (FileNotFoundError, NotADirectoryError):
-            taken.refused.append(RefusedEntry(tree.root, name, "was removed meanwhile"))
+            taken.refused.append(RefusedEntry(tree.root, name, "was removed during the merge"))
 
 
 def files_of(path: str) -> Mapping[str, Any]:

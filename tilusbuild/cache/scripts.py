@@ -111,7 +111,7 @@ def read_script(path: str, digest: str) -> ScriptText:
     except OSError as error:
         raise CorruptFileError(f"{layout.SCRIPT_TXT} cannot be read: {error.strerror}") from None
     if sha256_text(text) != digest:
-        raise CorruptFileError(f"{layout.SCRIPT_TXT} is not the one that the directory is named by")
+        raise CorruptFileError(f"the directory is not named by the hash of its {layout.SCRIPT_TXT}")
     return parse_script(text)
 
 

@@ -104,7 +104,7 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
     try:
         read_index(tree)
     except CorruptFileError as error:
-        advice = "delete it: the next build begins it again, with every script that is there"
+        advice = "delete it: the next build makes a new one, with every script in the cache"
         yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
 
 
@@ -157,7 +157,7 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
     if intact and deep:
         texts = [_read(os.path.join(path, n)) for n in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)]
         if sha256_bytes(b"".join(text or b"" for text in texts)) != program:
-            yield "", "program.txt and options.txt are not those that the directory is named by"
+            yield "", "the directory is not named by the hash of its program.txt and options.txt"
 
 
 def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
@@ -209,7 +209,7 @@ def _link_problem(
         return f"points to {target} instead of {layout.program_link(program)}"
     entry = find_entry(tree.program_path(program), program)
     if entry is None:
-        return "points to a program that is not there, or not whole"
+        return "points to a program that is missing or incomplete"
     if (entry.status == Status.BUILT) != (part == layout.PROGRAMS):
         return f"points to a program that is {entry.status}"
     return None

@@ -222,7 +222,7 @@ class Common(Struct, frozen=True, kw_only=True):
     quiet: bool = flag("-q", "--quiet", help="print errors only")
     verbose: int = counted(
         *("-v", "--verbose"),
-        help="print more details: each command line of a build; -vv: what compilers say, too",
+        help="print more details: each command line of a build; -vv: the compilers' output, too",
         variable="TILUSBUILD_VERBOSE",
     )
 

@@ -108,7 +108,7 @@ def answer(error: Exception, words: list[str]) -> int:
         return _machine(f"{error}, which comes with Python: its files cannot be read")
     if isinstance(error, ModuleNotFoundError) and module != "tilusbuild":
         package, command = missing_package(error.name)
-        return _machine(f"{package} is not installed, without which this does not run", command)
+        return _machine(f"{package} is not installed, and this needs it", command)
     if isinstance(error, (CorruptFileError, LoadError)):
         return _machine(str(error))
     return _internal(error, words)
@@ -146,7 +146,7 @@ def _internal(error: Exception, words: list[str]) -> int:
         sys.stdout.write(json_line(InternalErrorLine(message, __version__, path)) + "\n")
     sys.stderr.write(
         f"internal error: {message}\n"
-        f"  this is a bug of tilusbuild {__version__}; what was built is kept\n"
+        f"  this is a bug of tilusbuild {__version__}; nothing that was built is lost\n"
         f"  please report it at {ISSUES}"
         + (f", with {path}\n" if path else "; TILUSBUILD_DEBUG=1 prints the traceback\n")
     )

@@ -187,7 +187,7 @@ def _print_merged(cache: Tree, merged: Merged, *, quiet: bool) -> None:
     for label, count in merged.incomplete.items():
         say(f"incomplete: {label}: {_missing(count)}\n")
     if not quiet:
-        known = f" ({merged.known} were there before)" if merged.known else ""
+        known = f" ({merged.known} known before)" if merged.known else ""
         headers = counted(merged.includes, "header directory", "header directories")
         print(
             f"{os.path.relpath(cache.root)}: merged {counted(merged.programs, 'program')}{known},"
@@ -209,7 +209,7 @@ class CacheGcArgs(Common, frozen=True, kw_only=True):
     forget: tuple[str, ...] = repeated(
         "--forget",
         metavar="MANIFEST",
-        help="forget this project: what its last build made can be removed, too",
+        help="forget this project, so that the results of its last build can be removed, too",
     )
     dry_run: bool = flag("-n", "--dry-run", help="print what would be removed")
 

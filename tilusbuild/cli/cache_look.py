@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PARTS: Mapping[str, str] = {
     "source": "source.cu",
-    "log": "what the compiler printed",
+    "log": "the compiler's output",
     "ptx": "the PTX, if it was dumped",
     "sass": "the SASS: with the lines of the source if it was dumped, else of the library",
     "path": "its directory",

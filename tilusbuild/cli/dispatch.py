@@ -28,7 +28,7 @@ _ACTIONS = {
     "show": "print the rules, tables and models of a script",
     "check": "check every table, rule and program; exit with status 1 for a problem",
     "coverage": "print which program serves which sizes, and why",
-    "build": "build the C dispatcher again, from the tables as they are now",
+    "build": "build the C dispatcher again, from the current tables",
 }
 
 

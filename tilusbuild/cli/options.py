@@ -188,7 +188,7 @@ def policy(arguments: SignedArgs) -> SignaturePolicy | None:
         from tilusbuild.errors import input_error
 
         raise input_error(
-            "--key and --identity name two signers, and one is asked for",
+            "--key and --identity exclude each other: name one signer",
             hint="--key PEM, or --identity WHO with --issuer URL",
         )
     return None if required == SignaturePolicy() else required

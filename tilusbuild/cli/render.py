@@ -22,7 +22,7 @@ class RenderArgs(SelectionArgs, frozen=True, kw_only=True):
     """Which programs, and where to."""
 
     output: str | None = option(
-        *("-o", "--output"), metavar="DIR", help="write a file a program below DIR"
+        *("-o", "--output"), metavar="DIR", help="write one file per program below DIR"
     )
 
 

@@ -83,7 +83,7 @@ def _complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
         if program in refused:
             values = ", ".join(f"{n}={v}" for n, v in script.schedule(program).items())
             yield (
-                f"{script.label}: {what} means program {program} ({values}), which was"
+                f"{script.label}: {what} chooses program {program} ({values}), which was"
                 f" {refused[program]}; calls that come to it are refused: choose another"
             )
 
@@ -124,7 +124,7 @@ def _print(tuned: TunedInstance) -> None:
         print(line)
     if tuned.refused:
         listed = ", ".join(map(str, sorted(tuned.refused)))
-        print(f"chosen nowhere, whatever the sizes, until rebuilt: {listed}")
+        print(f"not chosen for any size until rebuilt: {listed}")
     for decides, gives_way in tuned.shared:
         print(f"{gives_way} and {decides} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")

@@ -118,7 +118,7 @@ def _inner_problem(recipe: Recipe, name: str, tile: Tile, places: Mapping[str, i
     if interleave and rank < 3:
         return f"{name} is interleaved, which needs 3 dimensions"
     if not interleave and inner % 16:
-        return f"a row of {name}.box has {inner} bytes, no multiple of 16"
+        return f"a row of {name}.box has {inner} bytes, not a multiple of 16"
     if swizzle and not interleave and inner > swizzle:
         return f"a row of {name}.box has {inner} bytes, more than the {swizzle} of its swizzle"
     return None
@@ -353,14 +353,14 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
     if missing := needs.missing(*EXPORTS):
         return f"lib.so does not export {', '.join(missing)}"
     if recipe.pipeline.launcher.starts_kernel and needs.libraries:
-        return f"lib.so needs {', '.join(needs.libraries)}, and must need nothing"
+        return f"lib.so needs {', '.join(needs.libraries)}, and must not need any"
     if recipe.pipeline.launcher.starts_kernel and not needs.unwinds:
         # What ld leaves out where it could not read an object's entries, and ends well.
         return "lib.so has unwind entries and no index of them (.eh_frame_hdr)"
     held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     asked = asked_images(recipe)
     if held != asked:
-        return f"lib.so holds code for {_listed(held)}; asked for was {_listed(asked)}"
+        return f"lib.so holds code for {_listed(held)} instead of {_listed(asked)}"
     return None
 
 

@@ -410,7 +410,7 @@ class Pipeline(ABC):
         named = next((words for _, words in impure(recipe.flags, cpu=cpu)), None)
         if named is None:
             return None
-        return f"{named} is taken with unsafe-flags: what it reads or means there is in no hash"
+        return f"{named} needs unsafe-flags: no hash covers what it reads or means on a worker"
 
     # What is checked, before a compile and after each of its steps
 

@@ -100,7 +100,7 @@ def compile_program(
                 shutil.copyfile(path, os.path.join(work, object_name(number)))
             except FileNotFoundError:
                 # Taken back, with all that came from a remote that turned out to be wrong.
-                reason = f"{path} is not there any more"
+                reason = f"{path} no longer exists"
                 return _finish(stage, Compiled.stopped(Cause.OUTPUT, "", reason))
         return _finish(stage, compiling.run())
     finally:
@@ -272,7 +272,7 @@ class Compile(Struct):
         made = self.units.get(self.recipe, step, make)
         if made.output is None:
             count = len(self.recipe.unit)
-            self.logs.append(f"{count} kernels do not compile together: this one by itself\n")
+            self.logs.append(f"{count} kernels do not compile together: this one compiles alone\n")
             self._step(step.by_itself)
             return
         with open(path, "wb") as file:

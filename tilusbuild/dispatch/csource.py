@@ -62,7 +62,7 @@ class _Writer:
         self.tables = [table for table in tables if self._holds(table)]
         by_hand = {e.program for t in tables for e in t.entries if e.source == "table"}
         for program in sorted(by_hand & refused.keys()):
-            what = f"a row by hand means program {program}, which was {refused[program]}"
+            what = f"a row by hand chooses program {program}, which was {refused[program]}"
             raise NoDispatcherError(f"{script.label}: {what}")
         self.there = programs_there(script) - refused.keys()
         if not self.there:
@@ -133,7 +133,7 @@ class _Writer:
 
     def _refusal(self, what: str, program: int) -> str:
         """Return the C expression that fails because a person's word means a refused program."""
-        text = f"{what} means program {program}, which was {self.refused[program]}"
+        text = f"{what} chooses program {program}, which was {self.refused[program]}"
         return f'td_fail("%s", {c_string(f"{self.script.name}: {text}")})'
 
     def _call(self) -> str:
@@ -201,7 +201,7 @@ class _Writer:
                     found = position, axis
             position += 1
         if found is None:
-            raise NoDispatcherError(f"{self.script.label}: {name} is in no argument")
+            raise NoDispatcherError(f"{self.script.label}: no argument has {name}")
         return found
 
     def _buckets(self) -> str:

@@ -69,7 +69,7 @@ def _join(
             refused.append(RefusedEntry(tree.root, name, str(error)))
             continue
         if described and _alike(value) != _alike(described[0]):
-            what = f"says something else than that of {sides[0].root}: another manifest made it"
+            what = f"differs from that of {sides[0].root}: another manifest made it"
             refused.append(RefusedEntry(tree.root, name, what))
             continue
         described.append(value)

@@ -100,11 +100,11 @@ class DispatchOverview(Struct, frozen=True):
         reasons = by_number(self.script.programs, self.refused)
         for program in sorted(chosen):
             if program in reasons:
-                yield f"program {program} is chosen, and is refused: it was {reasons[program]}"
+                yield f"program {program} is chosen, but refused: it was {reasons[program]}"
                 continue
             if program not in available:
                 why = self.script.not_built.get(program, "not there")
-                yield f"program {program} is chosen, and is {why}"
+                yield f"program {program} is chosen, but is {why}"
                 continue
             try:
                 meta = library.read_meta(self.script, program)
@@ -116,7 +116,7 @@ class DispatchOverview(Struct, frozen=True):
             self.coverage()
             has_dispatcher = os.path.isdir(os.path.join(self.script.path, DISPATCH))
             if self.trouble is None and has_dispatcher and not is_current(self.script):
-                yield f"the C dispatcher is of other tables: {_MAKE} makes it"
+                yield f"the C dispatcher was built from other tables: {_MAKE} builds it again"
         except (LoadError, NoDispatcherError) as error:
             yield str(error)
 

@@ -206,7 +206,7 @@ def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
     if reasons := by_number(script.programs, refused):
         rows = [(index, *script.schedule(index).values(), why) for index, why in reasons.items()]
         heads = ("index", *script.schedules, "why")
-        parts.append(f"chosen nowhere until it is rebuilt\n\n{table(heads, rows)}")
+        parts.append(f"not chosen until it is rebuilt\n\n{table(heads, rows)}")
     return "\n".join(parts)
 
 

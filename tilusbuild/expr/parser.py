@@ -154,7 +154,7 @@ def _checked_number(value: bool | int | float, column: int | None) -> bool | int
 
 def _refused(node: ast.expr, column: int) -> ExprError:
     if isinstance(node, ast.Tuple | ast.List):
-        return ExprError('a tuple may only stand to the right of "in"', column)
+        return ExprError('a tuple is only allowed to the right of "in"', column)
     what = _REFUSED.get(type(node), type(node).__name__)
     return ExprError(f"{what} is not part of the expression language", column)
 
@@ -284,9 +284,7 @@ class _Reader:
     def _member(self, node: ast.Compare, column: int, depth: int) -> t.Member:
         right = node.comparators[0]
         if not isinstance(right, ast.Tuple | ast.List) or not right.elts:
-            raise ExprError(
-                'to the right of "in" stands a tuple such as (1, 2)', self._column(right)
-            )
+            raise ExprError('"in" needs a tuple on its right, such as (1, 2)', self._column(right))
         item = self.read(node.left, depth + 1)
         choices = tuple(self.read(choice, depth + 1) for choice in right.elts)
         return t.Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)

@@ -318,7 +318,7 @@ def _sources(draft: Draft, root: str, found: Arguments) -> Iterator[str]:
         if name.startswith(".."):
             draft.note(f"left out, because it is outside of the folder: {source}")
         elif not os.path.isfile(source):
-            draft.note(f"left out, because it is not there (is it generated?): {name}")
+            draft.note(f"left out, because it does not exist (is it generated?): {name}")
         elif language and language != LANGUAGES[suffix]:
             said = next(each for each in LANGUAGES if LANGUAGES[each] == language)
             draft.note(
@@ -371,7 +371,7 @@ def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> N
     library.defines, library.rdc = found.defines, found.rdc
     for path in found.include_dirs:
         if not os.path.isdir(path):
-            draft.note(f"left out, because it is not there: include directory {path}")
+            draft.note(f"left out, because it does not exist: include directory {path}")
             continue
         if os.path.isfile(os.path.join(path, _OF_A_TOOLKIT)):
             continue

@@ -60,7 +60,7 @@ class _Reader(Struct, frozen=True):
                 "host function that measures them itself"
             )
         if "texmem_args" in said:
-            return "needs texture references, which CUDA has no longer"
+            return "needs texture references, which CUDA no longer has"
         source, space = said.get("kernel_source"), said.get("tune_params")
         others = source[1:] if isinstance(source, list) else []
         source = source[0] if isinstance(source, list) and source else source
@@ -73,7 +73,7 @@ class _Reader(Struct, frozen=True):
         kernel = KernelDraft(name_of(name, taken), "", name)
         text = self._source(kernel, source)
         if text is None:
-            return f"tunes {kernel.template}, which is not there"
+            return f"tunes {kernel.template}, which does not exist"
         code = readable(text, jinja=False)
         found = declared(code, kernel.kernel)
         if found is None:
@@ -116,7 +116,7 @@ class _Reader(Struct, frozen=True):
             if not isinstance(values, list) or not values or not _plain(values):
                 self._note(kernel, f"the values of {name} are not understood")
                 continue
-            # A value that is there twice is one schedule here.
+            # A value that appears twice is one schedule here.
             kernel.space[name] = list({(type(each), each): each for each in values}.values())
             kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
 

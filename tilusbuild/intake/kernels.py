@@ -81,7 +81,7 @@ def take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], text
         )
         type_ = parameter(f"{match[1]} {name}", named).dtype if match else ""
         if match is None or not type_ or name in kernel.args:
-            draft.note(f"{kernel.name}: what fills {name} is not understood: declare it in args")
+            draft.note(f"{kernel.name}: no argument was found to fill {name}: declare it in args")
             continue
         if match[2] is None:
             kernel.args[name] = {"type": type_, "constant": True}

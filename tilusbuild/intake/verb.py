@@ -109,7 +109,7 @@ def ninja_commands(draft: Draft, root: str, name: str) -> list[tuple[str, list[s
     ninja = shutil.which("ninja") or shutil.which("ninja", path=sysconfig.get_path("scripts"))
     if ninja is None:
         raise input_error(
-            f"{name} cannot be imported: ninja, which reads it, is not there",
+            f"{name} cannot be imported: it needs ninja, which is not installed",
             hint="`pip install ninja`; or name the build's compile_commands.json",
         )
     with LocalRunner() as runner:

@@ -151,8 +151,8 @@ def pickle_warning(listing: FileList) -> str:
     if not count:
         return ""
     return (
-        f"{count} of its files are pickles: nothing here opens them, {cache_of(listing).system}"
-        " does. Install it only if you trust who packed it\n"
+        f"{count} of its files are pickles: tilusbuild opens none, {cache_of(listing).system}"
+        " does. Install it only if you trust its author\n"
     )
 
 
@@ -164,7 +164,7 @@ def _check_entries(cache: ListedCache, listing: FileList) -> None:
         _refuse("a name holds a character that cannot be printed")  # a terminal would obey it
     paths = [entry.path for entry in cache.entries]
     if paths != sorted(set(paths)):
-        _refuse("the entries are not sorted, or one is there twice")
+        _refuse("the entries are not sorted, or one appears twice")
     for path, entry in cache.libraries().items():
         if path not in listing.files:
             _refuse(f"the entry {entry.path!r:.200} has no library {entry.library!r:.200}")
@@ -175,7 +175,7 @@ def _check_entries(cache: ListedCache, listing: FileList) -> None:
 
 def _check_units(cache: ListedCache, files: Iterable[str]) -> None:
     if list(cache.units) != sorted(set(cache.units)):
-        _refuse("the units are not sorted, or one is there twice")
+        _refuse("the units are not sorted, or one appears twice")
     for path, unit in cache.owners(cache.units):
         if path != unit:
             _refuse(

@@ -215,7 +215,7 @@ class CacheExportArgs(Common, frozen=True, kw_only=True):
         "--layout",
         required=True,
         choices=("tilus", "hidet", "cubin"),
-        help="the system whose cache it is to look like, or `cubin`: the GPU code alone, and "
+        help="the system to write a cache for, or `cubin`: the GPU code alone, and "
         "what a launch needs",
     )
 

@@ -133,7 +133,7 @@ class _Slot(Struct):
 
 
 class KernelCache:
-    """Kernels by what is asked for. One cache may serve any number of threads."""
+    """Builds and keeps kernels by their script, constants and schedule. Threads may share one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ class KernelCache:
 
     @property
     def stats(self) -> Stats:
-        """Return what came from where, so far."""
+        """Return how many kernels came from where, so far."""
         return self._stats
 
     def cached(

@@ -134,7 +134,7 @@ def _place(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
     if isinstance(source, str | os.PathLike):
         above, colon, name = os.fspath(source).rpartition(":")
         return os.path.abspath(above if colon else os.curdir), name
-    raise TypeError(f"a script's name or a Source is wanted, not {type(source).__name__}")
+    raise TypeError(f"a script's name or a Source was expected, not {type(source).__name__}")
 
 
 def _indices(out: int | Sequence[int] | None) -> tuple[int, ...] | None:
@@ -155,8 +155,8 @@ class Source:
     """A Jinja2 template of CUDA, and the keys of a `[script.NAME]` table of `tilus.toml`.
 
     `Source(text, kernel="scale", args={…}, launch={…}, space={…})`: the keywords are the table's
-    keys, with `_` for `-`. `name` is what the script is called; without it as its kernel is. What
-    is wrong with them is raised, as an `InputError`, when a kernel is made.
+    keys, with `_` for `-`. `name` is the script's name; without it, the kernel's. `KernelCache`
+    checks them, and raises `InputError`, when it makes a kernel.
     """
 
     __slots__ = ("name", "table", "text")
@@ -249,7 +249,7 @@ def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
         if gpu is None and word == CUDA:
             raise input_error(
                 'target "cuda" is the GPU of this machine, and there is none',
-                hint='say its architecture to build anyway: target="sm_90a"',
+                hint='name its architecture to build anyway: target="sm_90a"',
             )
         word = gpu.arch if gpu else "cpu"
     elif word in CPU_WORDS:
@@ -283,7 +283,7 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
     if not fitting:
         here = f"its GPU is {gpu}" if gpu else "there is no CUDA device"
         raise input_error(
-            f"{script} is built for {choices}, and here {here}", hint="say target= to build anyway"
+            f"{script} is built for {choices}, and here {here}", hint="give target= to build anyway"
         )
     return fitting[0]
 

@@ -56,7 +56,7 @@ def _buckets(checks: Checks, path: Path, dispatch: DispatchSection) -> None:
     for key, bucket in dispatch.bucket.items():
         if key not in dispatch.keys:
             checks.error(
-                f'"{key}" is none of the keys',
+                f'"{key}" is not one of the keys',
                 checks.document.key(*path, key),
                 did_you_mean(key, dispatch.keys),
             )
@@ -89,7 +89,7 @@ def _model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameSco
             if name in scope.sizes and name not in dispatch.keys:
                 what = "the model" if word == "model" else f'"{word}"'
                 checks.error(
-                    f'{what} depends on "{name}", which is none of the keys',
+                    f'{what} depends on "{name}", which is not one of the keys',
                     checks.document.value(*path, word),
                     f"add it: keys = {json.dumps([*dispatch.keys, name])}",
                 )

@@ -51,7 +51,7 @@ def check_libraries(checks: Checks) -> None:
         if script.library is not None:
             _object(checks, path, script)
         if script.entry is None:
-            why = "what launches a kernel needs no library but the driver's"
+            why = "a kernel's launcher needs only the driver's library"
             _no_use(checks, path, _OF_A_LINK, "scripts with an entry", why)
         _linked(checks, path, script)
 
@@ -77,7 +77,7 @@ def _files(
             checks.error(f'no file matches "{pattern}"', place, "patterns start at the manifest")
         elif odd := next((n for n in names if os.path.splitext(n)[1] not in suffixes), None):
             known = ", ".join(suffixes)
-            checks.error(f'"{odd}" is not a file that can be taken', place, f"it takes {known}")
+            checks.error(f'"{odd}" has the wrong suffix', place, f"files here end in {known}")
         elif away := next((n for n in names if not is_within(real(n), real("."))), None):
             checks.error(f'"{away}" is outside the project, through a symbolic link', place)
 
@@ -127,7 +127,7 @@ def _output(checks: Checks, place: Place, output: str) -> None:
     if os.path.isabs(output) or os.pardir in output.split("/"):
         checks.error("the output must be inside the project", place)
     elif unknown is not None:
-        checks.error(f"nothing stands for {unknown}", place, "{target} is the target's name")
+        checks.error(f"there is no placeholder {unknown}", place, "{target} is the target's name")
     elif os.path.basename(output) in ("", "."):
         checks.error("the output is a directory", place, 'as in: output = "build/libname.so"')
 

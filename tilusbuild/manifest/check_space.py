@@ -91,7 +91,7 @@ def _domain(checks: Checks, path: Path, key: str, parameter: ParameterSection) -
         if kinds or all(checks.wrote(*path, k) is None for k in ("values", "range", "pow2")):
             said = " and ".join(f'"{k}"' for k in kinds) if kinds else 'none of "values"'
             rest = " are set" if kinds else ', "range" and "pow2" is set'
-            checks.error(f"{said}{rest}", checks.document.key(*path), "exactly one says the values")
+            checks.error(f"{said}{rest}", checks.document.key(*path), "set exactly one of them")
         return False
     names = linked_names(key)
     if kinds[0] == "values":
@@ -120,7 +120,7 @@ def _conditional(checks: Checks, path: Path, key: str, parameter: ParameterSecti
         checks.error(
             f'"{key}" has "when" but no "else"',
             checks.document.key(*path, "when"),
-            "else = VALUE says what it is where `when` is false",
+            "else = VALUE is its value where `when` is false",
         )
     if has_else and not has_when:
         checks.error(
@@ -148,7 +148,7 @@ def _bounds(checks: Checks, path: Path, kind: str, parameter: ParameterSection) 
                 )
     if first > last:
         checks.error(
-            f"the {kind} [{first}, {last}] holds nothing: its first value is the larger",
+            f"the {kind} [{first}, {last}] is empty: its first value is larger than its last",
             place,
             f"{kind} = [{last}, {first}]",
         )

@@ -201,7 +201,7 @@ def _group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, 
         checks.error(
             '"group" is for scripts with a kernel',
             checks.document.key(*path, "group"),
-            "a host function, and an object, are compiled by themselves",
+            "host functions and objects are compiled separately",
         )
     known = {
         name
@@ -259,7 +259,7 @@ _PASSES_ON = frozenset(
 )
 """Options whose next argument is for another tool."""
 
-_TARGET = "say it in [target.NAME] with arch and ptx"
+_TARGET = "set arch and ptx in [target.NAME]"
 _OUTPUT = "tilusbuild decides where outputs go; `--dump-ir` keeps the intermediate files"
 _STAGE = "tilusbuild decides what each step makes"
 _INCLUDE = "use include-dirs, so that headers are tracked and carried"
@@ -288,8 +288,8 @@ _OWNED: dict[str, str] = {
     **dict.fromkeys(("-optf", "--options-file"), _FLAG_FILE),
 }
 _IMPURE = (
-    "it may run, read or write what no hash covers; unsafe-flags = true in [build] or in the "
-    "script passes it on"
+    "it may run, read or write files that no hash covers; unsafe-flags = true in [build] or in the "
+    "script allows it"
 )
 _JOINED = ("-I", "-isystem", "-iquote", "-idirafter", "-o")
 """Options whose value may follow with nothing between."""

@@ -28,7 +28,7 @@ MAX_MISTAKES = 100
 def too_many(document: Document, more: int | None = None) -> Diagnostic:
     """Return what stands after the last mistake that is shown."""
     left = "there are more mistakes" if more is None else f"there are {more} more mistakes"
-    return Diagnostic(left, Place(document.shown), "they are shown when these are mended")
+    return Diagnostic(left, Place(document.shown), "they appear when you have fixed these")
 
 
 class Checks(Struct):

@@ -251,8 +251,8 @@ def _syntax(document: Document, message: str) -> Diagnostic:
 
 
 _INLINE = (
-    "an inline table stands in one line; for more lines write a table: [script.NAME.args],\n"
-    "and a key in each line below it"
+    "an inline table must be on one line; for several lines write a table: [script.NAME.args],\n"
+    "with one key on each line below it"
 )
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|#.*")
 

@@ -305,9 +305,9 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     launch: LaunchSection | None = None
     """The launch geometry; needed with `kernel` for GPU targets."""
     group: Annotated[tuple[Text, ...] | None, Key(examples=[["scalar_type", "dtype"]])] = None
-    """Compile the schedules that differ only in other parameters than these in one translation
-    unit: one front end, a kernel each. The template sees these parameters and no others; `kernel`
-    has the rest. `[]`: all schedules of an instance."""
+    """Compile the schedules that agree in these parameters in one translation unit: one front end,
+    a kernel each. The template sees these parameters and no others; `kernel` has the rest. `[]`:
+    all schedules of an instance."""
     include_dirs: Annotated[tuple[IncludeDir, ...], Key(examples=[["kernels/include"]])] = ()
     """Directories that `#include` searches, before those of `[build]`."""
     headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()

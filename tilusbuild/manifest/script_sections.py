@@ -323,7 +323,7 @@ _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 def _tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
     others = (arg.out, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
     if any(others) or arg.type != TENSOR_MAP or arg.box is None:
-        what = "has a box" if arg.box is None else "has no type and nothing of a tensor"
+        what = "has a box" if arg.box is None else "has no type and no key of a tensor"
         raise SignatureError(f"a tensor map {what}", argument=name, hint=_MAP_HINT)
     tile = Tile(
         tensor,

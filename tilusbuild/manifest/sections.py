@@ -134,7 +134,7 @@ class BuildSection(Table, frozen=True):
     name that a macro of the toolkit or of the compiler spells in part. A pattern matches at most
     20,000 files of 512 MiB in a directory."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-O3", "-lineinfo"]])] = ()
-    """Arguments for the device compiler, one an item. The `cpu` target, which has another compiler,
+    """Arguments for the device compiler, one per item. The `cpu` target has another compiler, and
     takes those of its own `[target.NAME]` only."""
     unsafe_flags: bool = False
     """Pass on flags that are not known to be pure: they may run a program, write beside the output,
@@ -192,7 +192,7 @@ def _march(text: str) -> str:
 
     if text == "native":
         raise Fault(
-            'must not be "native": a package must run on other machines than this',
+            'must not be "native": a package must also run on other machines',
             'name the oldest CPU that it runs on: "x86-64-v2", "x86-64-v3", "armv8-a"',
         )
     if not pure_flags.names_march(text):
@@ -219,7 +219,7 @@ March = Annotated[Text, Key(after=_march)]
 class NamedToolchainSection(Table, frozen=True):
     """Other compilers, for what says `toolchain = "NAME"`: a script, a library or a target.
 
-    Keys that you leave out have their values in `[toolchain]`. The name is in no hash."""
+    Keys that you leave out have their values in `[toolchain]`. No hash covers the name."""
 
     nvcc: Annotated[Nvcc | None, Key(examples=["==13.1.*", "/opt/cuda-12.8"])] = None
     """Which nvcc, as in `[toolchain]`: so NVRTC, too."""
@@ -359,7 +359,7 @@ def checked_address(value: str) -> str:
     if "@" in parts.netloc:
         raise Fault(
             "must hold no user and no password",
-            "headers and a credential helper are of the user's settings: docs/remote.md",
+            "headers and a credential helper belong to the user's settings: docs/remote.md",
         )
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
@@ -428,5 +428,5 @@ class RemoteSection(Table, frozen=True):
     send_timeout: Annotated[Duration, Key(examples=["2m"])] = 30.0
     """How long the end of a build waits for what is still to be sent."""
     verify: Annotated[Share, Key(examples=[0.02])] = 0.0
-    """The part of what is there that is compiled here as well and compared, 0 to 1. After a program
-    with other bytes nothing of the cache is used."""
+    """The part of the fetched programs that is compiled here as well and compared, 0 to 1. When the
+    bytes of one differ, the build uses nothing more of the cache."""

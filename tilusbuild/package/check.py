@@ -192,7 +192,7 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     """Check a program. Raises `PackageError`. `data` has `PROGRAM_FILES`."""
     where = f"{layout.PROGRAMS}/{digest}"
     if sha256_bytes(data[layout.PROGRAM_TXT] + data[layout.OPTIONS_TXT]) != digest:
-        raise inconsistent(f"{where}: its texts are not those that the directory is named by")
+        raise inconsistent(f"{where}: the directory is not named by the hash of its texts")
     texts = (data[n].decode("utf-8", "surrogateescape") for n in layout.TEXTS)
     known = program_files(*texts)
     for name, entry in files.items():
@@ -269,7 +269,7 @@ def check_include(digest: str, manifest: bytes, files: Files) -> None:
     try:
         if sha256_bytes(manifest) != digest:
             raise CorruptFileError(
-                f"{layout.MANIFEST} is not the one that the directory is named by"
+                f"the directory is not named by the hash of its {layout.MANIFEST}"
             )
         wanted = read_manifest(manifest)
     except CorruptFileError as error:

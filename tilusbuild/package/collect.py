@@ -232,7 +232,7 @@ def reachable(script: Script) -> frozenset[int]:
     for entry in (entry for table in dispatch.tables for entry in table.entries):
         if entry.source == "table" and entry.program in refused:
             raise LoadError(
-                f"{script.label}: the row by hand for {list(entry.key)} means program"
+                f"{script.label}: the row by hand for {list(entry.key)} chooses program"
                 f" {entry.program}, which was {refused[entry.program]}: it could not be called"
             )
     built = frozenset(script.programs) - script.not_built.keys() - refused.keys()
@@ -288,7 +288,7 @@ def _check_published(cache: Tree, instance: PlannedInstance) -> None:
         entry = lookup(cache, program)
         if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
             raise cannot_pack(
-                f"what is published of {instance.label} is older than its programs", hint=_BUILD
+                f"the published {instance.label} is older than its programs", hint=_BUILD
             )
 
 

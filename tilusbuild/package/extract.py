@@ -53,7 +53,7 @@ def _checked(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[b
         found.update(piece)
         yield piece
     if left:
-        raise changed(f"{path} has another size than the {entry.size} bytes listed")
+        raise changed(f"{path} does not have the {entry.size} bytes listed")
     if found.hexdigest() != entry.sha256:
         raise changed(f"{path} was modified: sha256 {found.hexdigest()}, listed {entry.sha256}")
 
@@ -118,7 +118,7 @@ def members(
             continue
         yield item._replace(pieces=_checked(item.pieces, item.path, listing.files[item.path]))
     for path in sorted(waiting - seen):
-        refuse(missing(f"{path} is listed, and missing"))
+        refuse(missing(f"{path} is listed, but missing"))
 
 
 def _problem(
@@ -130,9 +130,9 @@ def _problem(
         return error
     entry = files.get(item.path)
     if entry is None:
-        return unlisted(f"{item.path!r:.200} is there, and not listed")
+        return unlisted(f"{item.path!r:.200} is in the package, but not listed")
     if item.path in seen:
-        return unlisted(f"{item.path} is there twice")
+        return unlisted(f"{item.path} appears twice")
     if item.size != entry.size:
         return changed(f"{item.path} has {item.size} bytes, listed are {entry.size}")
     return None

@@ -210,7 +210,7 @@ def parse(data: bytes) -> FileList:
         raise malformed(one_line(str(error)[:500])) from None
     check(found)
     # The package is named by the sha256 of these bytes: two texts of one list would be two names,
-    # and of a key that is there twice, readers differ in which value they believe.
+    # and of a key that appears twice, readers differ in which value they believe.
     if rfc8785.dumps(to_builtins(found)) != data:
         raise malformed("the list is not in its canonical form (RFC 8785)")
     return found
@@ -260,7 +260,7 @@ def digest_of_inputs(
 def _check_scripts(found: FileList) -> None:
     keys = [(each.script, each.target, each.hash) for each in found.scripts]
     if keys != sorted(set(keys)) or len({each.hash for each in found.scripts}) != len(keys):
-        _refuse("the scripts are not sorted, or one is there twice")
+        _refuse("the scripts are not sorted, or one appears twice")
     for script in found.scripts:
         if script.target not in found.targets:
             _refuse(f"script {script.script} is for a target {script.target} that is not listed")
@@ -301,7 +301,7 @@ def _check_owners(found: FileList) -> None:
         if kind == layout.SCRIPTS and (directory, digest) not in places:
             _refuse(f"{path} belongs to no listed script")
         if found.key is None and names.list_at(kind):
-            _refuse(f"{path} is below {kind}, of which the list says nothing")
+            _refuse(f"{path} is below {kind}, which the list does not mention")
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -200,7 +200,7 @@ def decode(data: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Of a key that is there twice, readers differ in which value they believe.
+    # Of a key that appears twice, readers differ in which value they believe.
     found = dict(pairs)
     if len(found) != len(pairs):
         raise malformed("an object has a key twice")

@@ -69,7 +69,7 @@ def _reader(path: str) -> Reader:
     if start == wheel.MAGIC:
         return wheel.WheelReader(path)
     if start[:1] == _PICKLE:
-        raise no_package("it looks like a pickle, and nothing is ever unpickled", hint=_KNOWN)
+        raise no_package("it looks like a pickle, and tilusbuild never unpickles", hint=_KNOWN)
     what = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
     raise no_package(f"it is {what}, not an archive or a wheel", hint=_KNOWN)
 

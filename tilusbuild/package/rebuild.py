@@ -72,7 +72,7 @@ class RebuildResult(Struct, frozen=True):
         made += f" by {self.writer}" if self.writer else ""
         if not self.wanted:
             return made
-        return f"{made}; that was made by {self.wanted}, which is not found here: set NVCC or CXX"
+        return f"{made}; that needs {self.wanted}, which was not found: set NVCC or CXX"
 
 
 def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
@@ -180,7 +180,7 @@ class _Again:
         ]
         if missing := sum(not os.path.isfile(path) for path in objects):
             raise UnlikeOursError(
-                f"{missing} of the objects that it links are not here: a package holds none; verify"
+                f"{missing} of the objects that it links are missing: a package holds none; verify"
                 " the cache that built them"
             )
         toolchain = self._toolchain(options_txt)

@@ -194,7 +194,7 @@
         fact("of libraries", charts.bytes(found.summary ? found.summary.library : 0)))];
       const tail = last ? model.tail(last) : null;
       const note = tail && tail.to > tail.from ? `In the tail, the last ${charts.time(tail.to - tail.from)} of compiling, fewer than ${last.jobs} ran: ${tail.items.slice(0, 3).map((c) => c.attempt.label).join(", ")}${tail.items.length > 3 ? ` and ${tail.items.length - 3} more` : ""}.` : "";
-      if (last) parts.push(figure("timeline", "What ran when", `${note} Wheel or + and − zoom, drag or arrows move, 0 shows all.`, (l) => charts.timeline(found, state, l)), legend(last));
+      if (last) parts.push(figure("timeline", "Timeline", `${note} Wheel or + and − zoom, drag or arrows move, 0 shows all.`, (l) => charts.timeline(found, state, l)), legend(last));
       else parts.push(make("p", { class: "none", text: "No build has left its times here: they are kept from the first build that compiles something." }));
       const failed = found.programs.filter((p) => p.reason);
       if (failed.length) parts.push(failures(failed));
@@ -226,7 +226,7 @@
         instance.metrics.length ? select("colour", "map-metric", instance.metrics.map((m) => [m.id, m.title]), choice.metric, (metric) => again({ metric })) : null,
         select("of several", "map-how", [["middle", "median"], ["least", "least"], ["most", "most"], ["count", "number"]], choice.how, (how) => again({ how })),
         ...instance.parameters.map((p) => select(p.name, `fix-${p.name}`, [["", "any"], ...p.values.map((v) => [String(v), String(v)])], choice.fixed[p.name] || "", (v) => again({ fixed: { ...choice.fixed, [p.name]: v } }))));
-      return [instancePicker(), figure("funnel", "What each rule leaves", "On a logarithmic scale, in the manifest's order: bars are what is left, marks what the rule removed there and what it removes alone.", (l) => charts.funnel(instance, {}, l), "the space has no report"),
+      return [instancePicker(), figure("funnel", "Schedules left by each rule", "On a logarithmic scale, in the manifest's order: bars are what is left, marks what the rule removed there and what it removes alone.", (l) => charts.funnel(instance, {}, l), "the space has no report"),
         instance.parameters.length > 1 ? controls : null, map, lines, make("h3", { text: "The table behind it" }), list];
     },
 
@@ -251,14 +251,14 @@
         which,
         times.length ? table("times", [{ title: "sizes", text: true, get: (r) => model.sizesText(r.line.sizes) }, number("program", (r) => r.line.program), number("ms", ms((r) => r.chosen)), number("default, ms", ms((r) => r.default)), number("speed-up", (r) => (r.chosen && r.default ? r.default / r.chosen : null), ratio), number("next best, ms", ms((r) => (r.second ? r.second[1] : null))), { title: "schedule", text: true, wide: true, get: (r) => (programOf(r.line.program) ? model.schedule(programOf(r.line.program)) : "") }], times, { label: "times", filter: false }) : null,
         figure("regret", "Regret, and how far the next best is behind", "", (l) => charts.regret(instance, choice, l)),
-        figure("race", "The race: who was dropped when", "Programs by how often they were timed before they were left behind.", (l) => charts.race(instance, choice, l)),
+        figure("race", "The race: when each program was dropped", "Programs by how often they were timed before they were left behind.", (l) => charts.race(instance, choice, l)),
         instance.measured.some((m) => m.bytes && m.flops) ? figure("roofline", "Measured points under the roofs", "The roofs are the target's `facts.dram_gbs` and `facts.tflops`; operations are `flops` in the script's dispatch table.", (l) => charts.roofline(instance, choice, l)) : null,
         make("h3", { text: `Coverage: ${gaps.length ? `${gaps.length} of ${instance.coverage.length} sizes are served by a guess` : `all ${instance.coverage.length} sizes that were asked for are measured`}` }),
         table("coverage", [{ title: "sizes", text: true, get: (c) => model.sizesText(c.sizes) }, { title: "by", text: true, get: (c) => c.source, kind: (c) => (c.source === "measured" ? null : "guess") }, { title: "program", get: (c) => c.program }, { title: "why", text: true, wide: true, get: (c) => c.why }], instance.coverage, { label: "coverage" })];
     },
 
     package() {
-      return [figure("sizes", "Who takes the space", "The libraries as they are on disk, by script, target and schedule. Click to go in, use the path below to go out.", (l) => charts.sizes(found, state, l)),
+      return [figure("sizes", "Disk space", "The libraries on disk, by script, target and schedule. Click to go in, use the path below to go out.", (l) => charts.sizes(found, state, l)),
         table("files", [program, { title: "script", text: true, get: (p) => p.script }, { title: "target", text: true, get: (p) => p.target }, number("bytes", (p) => p.library), scheduled], found.distinct.filter((p) => p.library), { by: 3, down: true, most: 25, label: "libraries" })];
     },
 

@@ -126,7 +126,7 @@ def kept_here(spec: InstanceSpec) -> str:
     if not foreign:
         return ""
     which = "link-libs" if len(foreign) > 1 else "of link-libs"
-    return f"{', '.join(foreign)} {which} is taken from the system by its name, in no hash"
+    return f"{', '.join(foreign)} {which} comes from the system, and no hash covers it"
 
 
 def _with_neighbours(

@@ -126,7 +126,7 @@ def called_script_of(manifest: Manifest, name: Name) -> str:
     script = script_of(manifest, name)
     if manifest.scripts[script].form not in ("kernel", "entry"):
         raise input_error(
-            f"{script} is a library, or an object of one, and nothing to call",
+            f"{script} is a library, or an object of one, and cannot be called",
             place=manifest.place("script", script),
         )
     return script
@@ -239,7 +239,7 @@ def _unknown(manifest: Manifest, name: Name) -> Diagnostic | None:
     scripts = [script for script in manifest.scripts if name.is_of(script)]
     if not scripts and (kernels := manifest.kernels_of(name.script)):
         each = as_typed(str(name._replace(script=kernel)) for kernel in kernels)
-        message = f'"{name}" names {len(kernels)} scripts, one a kernel'
+        message = f'"{name}" names {len(kernels)} scripts, one per kernel'
         return Diagnostic(message, hint=f"name one of them:\n{each}")
     if not scripts:
         hint = did_you_mean(name.script, manifest.scripts)

@@ -56,8 +56,8 @@ def mapped(
     kernel = places[""]
     if len(re.findall(r"\berror: ", log)) == 1:
         log = _UNDECIDED.sub(
-            rf'\1"{symbol}" names no one kernel: it is overloaded, or a template that needs other '
-            "arguments",
+            rf'\1"{symbol}" is not the name of one kernel: it is overloaded, or a '
+            "template that needs other arguments",
             log,
         )
     lines = whole.split("\n")

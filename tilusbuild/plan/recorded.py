@@ -88,7 +88,7 @@ def recorded(
     except (ValueError, LookupError) as error:
         raise UnlikeOursError(f"its texts cannot be read: {error}") from None
     if not same:
-        raise UnlikeOursError("its commands are not those that this tilusbuild makes")
+        raise UnlikeOursError("its commands differ from those of this tilusbuild")
     return recipe
 
 

@@ -65,8 +65,8 @@ def announced_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | Non
     reading, writing = map(int, ends)
     if not (_is_end(reading, os.O_RDONLY) and _is_end(writing, os.O_WRONLY)):
         raise JobserverError(
-            "make keeps its jobserver from this recipe, so that more may run at once than its -j "
-            "says: begin the recipe's line with +"
+            "make does not share its jobserver with this recipe, so more may run at once than its "
+            "-j allows: begin the recipe's line with +"
         )
     return f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"
 

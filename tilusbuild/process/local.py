@@ -211,7 +211,7 @@ class LocalRunner:
         except BaseException as error:
             # Half a frame makes garbage of all that follows, and a cancellation has to arrive. The
             # warden ends with its socket; the reader thread notices, and ends what is pending.
-            self._lost = self._lost or f"the process that starts compilers cannot be asked: {error}"
+            self._lost = self._lost or f"the process that starts compilers does not answer: {error}"
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             if not isinstance(error, OSError):

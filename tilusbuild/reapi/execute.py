@@ -234,7 +234,9 @@ class RemoteExecutor:
         output = self._output(result, command.output_limit)
         if status and not output and not timed_out:
             # A compiler says why.
-            raise _NoAnswerError(f"{command.argv[0]} ended with status {status} without a word")
+            raise _NoAnswerError(
+                f"{command.argv[0]} failed with status {status}, and printed nothing"
+            )
         targets = {os.path.join(command.cwd, path): each for path, each in made.items()}
         for target, each in targets.items():
             self._bring(each, f"{target}.coming")

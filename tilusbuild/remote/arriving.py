@@ -26,7 +26,7 @@ _KEPT = 1 << 20
 
 
 class GoneError(Exception):
-    """A blob is not there any more."""
+    """A blob no longer exists."""
 
 
 class Arriving:
@@ -95,7 +95,7 @@ class Arriving:
                 self._guard.call(partial(ask, some))
         for blob, each in mine.items():
             if not each.done():
-                why = f"{blob.digest} has other bytes than its digest says"
+                why = f"{blob.digest} does not match its digest"
                 each.set_exception(RecordError(why) if blob in wrong else GoneError())
 
 

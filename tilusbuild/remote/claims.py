@@ -82,7 +82,7 @@ def claim_of(program: str, record: Record, texts: Mapping[str, bytes]) -> Claim:
     that it cannot have. Raises `RecordError`."""
     text, options = (texts[n].decode("utf-8", "surrogateescape") for n in layout.TEXTS)
     if sha256_bytes(texts[layout.PROGRAM_TXT] + texts[layout.OPTIONS_TXT]) != program:
-        raise RecordError(f"{layout.PROGRAM_TXT} and {layout.OPTIONS_TXT} are of another program")
+        raise RecordError(f"{layout.PROGRAM_TXT} and {layout.OPTIONS_TXT} do not match it")
     if (pipeline := pipeline_of(options)) is None:
         raise RecordError(f"{layout.OPTIONS_TXT} names no pipeline")
     meta = _checked_meta(program, record, texts[layout.META])
@@ -99,7 +99,7 @@ def claim_of(program: str, record: Record, texts: Mapping[str, bytes]) -> Claim:
     if missing := sorted(required - record.files.keys()):
         raise RecordError(f"its record names no {missing[0]}")
     if meta["status"] == Status.BUILT and product_of(meta).name != product:
-        raise RecordError(f"{layout.META} names another product than {product}")
+        raise RecordError(f"{layout.META} does not name the product {product}")
     launcher = section_of(options, "generated").get(LAUNCHER)
     claim = Claim(meta, pipeline, launcher, *headers_of(text))
     _check_directories(record, claim, texts[layout.COMPILE_SH])
@@ -111,10 +111,10 @@ def check_listing(digest: str, listing: Mapping[str, Blob], claim: Claim) -> Non
     where = f"{layout.INCLUDE}/{digest}"
     found = {name: blob.digest for name, blob in listing.items()}
     if found.pop(layout.MANIFEST, None) != digest:
-        raise RecordError(f"{where} has no {layout.MANIFEST} that it is named by")
+        raise RecordError(f"{where} is not named by the hash of a {layout.MANIFEST}")
     if digest == claim.headers:
         if found != claim.listed:
-            raise RecordError(f"{where} has other headers than {layout.PROGRAM_TXT} names")
+            raise RecordError(f"{where} does not have the headers that {layout.PROGRAM_TXT} names")
     elif strange := sorted(found.keys() - _OF_LAUNCHERS):
         raise RecordError(f"{where} has {strange[0][:80]!r}, which no launcher has")
     elif found.get(LAUNCHER) != claim.launcher:
@@ -129,13 +129,13 @@ def check_code(claim: Claim, made: bytes | None, log: bytes) -> None:
     built = meta["status"] == Status.BUILT
     # A step that failed may have reported kernels before it did; then none is recorded.
     if meta.get("kernels") != kernels and (built or meta.get("kernels")):
-        raise RecordError(f"{layout.META} has other kernels than the compilers reported")
+        raise RecordError(f"{layout.META} does not have the kernels that the compilers reported")
     if not built and meta.get("images"):
         raise RecordError(f"{layout.META} has code, and says {meta['status']}")
     if built:
         name = f"module/{pipeline.product}"
         if meta.get("images") != image_rows(_images(name, made or b"", pipeline)):
-            raise RecordError(f"{layout.META} names other code than {name} holds")
+            raise RecordError(f"{layout.META} and {name} disagree on the code")
 
 
 def _images(name: str, made: bytes, pipeline: Pipeline) -> Sequence[CodeImage]:
@@ -165,13 +165,13 @@ def _checked_meta(program: str, record: Record, data: bytes) -> dict[str, Any]:
         raise RecordError(f"{layout.META}: {problem}")
     said = {name: Blob(digest, size) for name, size, digest in listed(meta)}
     if said != {name: blob for name, blob in record.files.items() if name != layout.META}:
-        raise RecordError(f"{layout.META} lists other files than the record")
+        raise RecordError(f"{layout.META} and the record list different files")
     return meta
 
 
 def _check_directories(record: Record, claim: Claim, compile_sh: bytes) -> None:
     if set(layout.mentioned_headers(compile_sh)) != record.directories.keys():
-        raise RecordError("the record has other directories than compile.sh")
+        raise RecordError("the record and compile.sh have different directories")
     others = record.directories.keys() - {claim.headers}
     if len(others) > claim.pipeline.launcher.is_there:
         raise RecordError(f"the record has {layout.INCLUDE}/{min(others)}, which it cannot have")

@@ -253,7 +253,7 @@ class RemoteCache:
 
     def _broke(self, why: str) -> None:
         self._uploads.guard.open(None)
-        self._trouble(f"{why}; the rest of this build does without it")
+        self._trouble(f"{why}; the rest of this build does not use it")
 
     def _trouble(self, message: str) -> None:
         """Warn, unless its other use has failed before: once is enough of one server."""

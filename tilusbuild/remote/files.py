@@ -34,7 +34,7 @@ class FileBackend:
         # looks the same.
         if not os.path.isdir(self._root):
             if not write:
-                raise RemoteTroubleError(f"{self._root} is not there", retry=False)
+                raise RemoteTroubleError(f"{self._root} does not exist", retry=False)
             return f"the directory {self._root}, which is made when something is sent"
         if write and not os.access(self._root, os.W_OK):
             raise RemoteTroubleError(f"{self._root} cannot be written", retry=False)

@@ -141,7 +141,7 @@ class LazyRemote(Remote):
         try:
             self._client = RemoteCache(settings, self._store, self._cache, listen, self._origins)
         except RemoteTroubleError as error:
-            listen(events.Warned(f"remote cache: {error}; this build does without it"))
+            listen(events.Warned(f"remote cache: {error}; this build does not use it"))
 
 
 def _unheard(message: object) -> None: ...

@@ -111,7 +111,7 @@ def decode(data: bytes) -> Record:
             raise RecordError(f"{name[:80]!r} has {blob.size} bytes")
     for name, text in record.texts.items():
         if record.files.get(name) != blob_for(text.encode()):
-            raise RecordError(f"{name[:80]!r} has other bytes than its digest says")
+            raise RecordError(f"{name[:80]!r} does not match its digest")
     return record
 
 

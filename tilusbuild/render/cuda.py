@@ -54,7 +54,7 @@ def ctype(context: Context, dtype: object, portable: bool = False) -> str:
     if not portable and kind != "cpu":
         return DTYPES[name].cuda
     if name in _CUDA_ONLY:
-        raise TemplateRuntimeError(f"{name} has no type but CUDA's: take unsigned char")
+        raise TemplateRuntimeError(f"{name} has a type in CUDA only: use unsigned char")
     # tilusbuild/portable.cuh.j2 defines tb::f16 and its like, for either kind of target.
     return f"tb::{name}"
 
@@ -99,9 +99,7 @@ def spell(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
-        raise TemplateRuntimeError(
-            f"the value is {value}, which C++ does not spell so; use INFINITY or NAN"
-        )
+        raise TemplateRuntimeError(f"C++ has no literal for the value {value}: use INFINITY or NAN")
     if value is None:
         raise TemplateRuntimeError("the value is none")
     if isinstance(value, str):

@@ -288,7 +288,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def join_path(self, template: str, parent: str) -> str:
         """Return a template's name; `./x` and `../x` are relative to the directory of `parent`."""
         if not isinstance(template, str):
-            raise TemplateRuntimeError(f"a template is named by a text, not by {template!r:.60}")
+            raise TemplateRuntimeError(f"the name of a template is a string, not {template!r:.60}")
         if not template.startswith(("./", "../")):
             return template
         parts = parent.split("/")[:-1]

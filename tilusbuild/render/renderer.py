@@ -164,7 +164,7 @@ def render_text(
         for part in stream:
             message = ""
             if not isinstance(part, str):
-                message = "what is called here writes no text"
+                message = "this call writes no text"
             elif (length := length + len(part)) > MAX_CHARACTERS:
                 message = f"the rendering is longer than {MAX_CHARACTERS:,} characters"
             if message:

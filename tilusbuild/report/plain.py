@@ -229,7 +229,7 @@ class PlainReporter(Reporter):
             case events.Waiting():
                 first, self._waits = not self._waits, True
                 if self._verbose or first:
-                    return f"{one_line(event.label)} is compiled by another build; others first"
+                    return f"{one_line(event.label)} waits for another build; others first"
                 return None
             case events.Retried() if self._progress.same_as(event) is not None:
                 return None
@@ -265,7 +265,7 @@ def note(event: events.Event) -> str | None:
             others = f"its other {counted(count, 'schedule')} are"
             return (
                 f"{one_line(label)} and another schedule fail alike:"
-                f" {others if count > 1 else 'one more is'} not compiled (-k 0 does)"
+                f" {others if count > 1 else 'one more is'} not compiled (-k 0 compiles them)"
             )
         case events.Stopping():
             return f"stopping ({one_line(event.message)}); {event.running} still running"

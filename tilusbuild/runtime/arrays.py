@@ -148,7 +148,7 @@ def _not_handed_over(value: Any, error: Exception) -> str:
     """Return why an array cannot be passed, and what can."""
     kind = f"{type(value).__module__.partition('.')[0]}'s array of {getattr(value, 'dtype', '?')}"
     if not getattr(getattr(value, "flags", None), "writeable", True):
-        return "NumPy hands over no array that is read-only: pass a copy"
+        return "NumPy does not pass on read-only arrays: pass a copy"
     if getattr(getattr(value, "dtype", None), "kind", "") == "V":
         return (
             f"{kind} cannot be handed over by DLPack: pass a tensor of torch or JAX with this type"
@@ -234,7 +234,7 @@ def _extent(script: Script, argument: ScriptArgument, dim: Dim, known: Mapping[s
     try:
         value = dim if isinstance(dim, int) else known[dim] if isinstance(dim, str) else dim(known)
     except KeyError as error:
-        raise TypeError(f"{where}: dimension {error} is in no input: give the output") from None
+        raise TypeError(f"{where}: no input has the dimension {error}: give the output") from None
     except NoValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if not isinstance(value, int) or value < 0:

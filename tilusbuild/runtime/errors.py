@@ -1,11 +1,11 @@
 """The errors of loading and choosing a kernel.
 
-    LoadError              no kernel can be had
+    LoadError              there is no kernel to load
       CorruptCacheError    a file is cut short, malformed or not what was built
     DriverError            the CUDA driver is missing, or a call of it failed
 
 Each message says what would help. What a library reports about a call's arguments (`TypeError`,
-`ValueError`) is passed on as it is.
+`ValueError`) is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 
 class LoadError(RuntimeError):
-    """No kernel can be had; the text says why, with a reason for each candidate."""
+    """There is no kernel to load; the text gives a reason for each candidate."""
 
     def __init__(self, message: str, reasons: Iterable[str] = ()) -> None:
         super().__init__("\n  ".join([message, *reasons]))

@@ -141,7 +141,7 @@ class Kernel:
         return self._usual().script.schedule(program)
 
     def explain(self, **sizes: Value) -> str:
-        """Return lines for people: the candidates and thoughts on each, the table, the choice."""
+        """Return text for people: each candidate with its verdict, the table, the choice."""
         active = self._usual()
         lines = [f"device: {active.device}", "candidates:"]
         lines += [f"  {each}" for each in active.judged]
@@ -219,7 +219,7 @@ class Kernel:
             entries = table.entries if table else ()
             notes.append(f"table: {len(entries)} entries" if table else "table: none")
         refused = by_number(script.programs, found.refused)
-        notes += [f"program {i} is chosen nowhere: {why}" for i, why in refused.items()]
+        notes += [f"program {i} is not chosen: {why}" for i, why in refused.items()]
         chooser = Chooser(script, entries, programs_there(script), refused)
         return _Active(here, script, chooser, judged, tuple(notes))
 
@@ -246,7 +246,7 @@ class Kernel:
         missing = [name for name in active.script.chosen_by if name not in sizes]
         if missing:
             what = f'{active.script.name}: argument "{missing[0]}"'
-            raise TypeError(f"{what}: a program is chosen by it: it must be a whole number")
+            raise TypeError(f"{what}: it must be a whole number, since it chooses the program")
         choice = self._choose(active, sizes)
         launch = library.launcher(active.script, choice.program, active.device)
         if not self._known:

@@ -246,9 +246,9 @@ def distrust(path: str) -> str | None:
             if _is_safe(directory):
                 return None
             return (
-                f"{each} belongs to another user, {owner}, and what it says would be run\n"
-                f"  {SAFE_DIRECTORIES}={directory} believes it: directories with `:` between,"
-                " those below with /*, all with *"
+                f"{each} belongs to another user, {owner}, and can run programs\n"
+                f"  {SAFE_DIRECTORIES}={directory} trusts it: directories, separated by `:`;"
+                " /* after one means all below it, * all"
             )
     return None
 

@@ -195,7 +195,7 @@ def _programs_of_text(path: str, digest: str) -> dict[int, str]:
     except OSError as error:
         raise CorruptCacheError(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != digest:
-        raise CorruptCacheError(f"{path}/{TEXT} is not the one that the directory is named by")
+        raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
     _, _, listed = data.partition(b"\n[programs]\n")
     rows = (line.decode("ascii", "replace").partition(" ") for line in listed.splitlines())
     return {int(number[:100]) if number.isdigit() else -1: program for number, _, program in rows}
@@ -209,7 +209,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
     listed = _texts(value["programs"])
     programs = dict(zip(value.get("numbers", range(len(listed))), listed, strict=True))
     if not all(type(number) is int for number in programs) or len(programs) != len(listed):
-        raise TypeError("a program's number is not its own")
+        raise TypeError("programs and their numbers do not match")
     keys = tuple(_texts(dispatch["keys"]))
     schedules = {n: _column(value["schedules"][n], programs) for n in _texts(value["parameters"])}
     scalars = {_text(each["name"]) for each in value["arguments"] if each["dims"] is None}

@@ -32,7 +32,7 @@ def seal(value: Mapping[str, Any]) -> bytes:
     """Return the file's bytes for a value, which is not empty and has no key `digest`."""
     text = canonical(value)
     if "digest" in value or not text.endswith(_END):
-        raise ValueError("what is sealed has something to say, and no key `digest`")
+        raise ValueError("only an object that is not empty and has no key `digest` can be sealed")
     digest = _digest(text)
     return text.removesuffix(_END) + _SEAL + digest + _SEAL_END
 

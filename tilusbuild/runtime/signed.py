@@ -56,9 +56,9 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
         subjects = list(statement["subject"])
         files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise LoadError(f"{where} says nothing of a package: {error!r:.200}") from None
+        raise LoadError(f"{where} is not about a package: {error!r:.200}") from None
     if not release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
-        raise LoadError(f"{root}: the signature is of another list: {LIST} has sha256 {digest}")
+        raise LoadError(f"{root}: the signature is for another list: {LIST} has sha256 {digest}")
     return files
 
 

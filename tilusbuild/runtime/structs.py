@@ -157,7 +157,7 @@ def _of_mapping(kind: Struct, value: Mapping[Any, Any]) -> bytes:
             raise ValueError(f"got {len(elements)} elements for {member.text()}")
         letter = "Q" if member.dtype == POINTER else DTYPES[member.dtype].struct
         if not letter:
-            raise TypeError(f"got a mapping; no number of Python is a {member.dtype}: give bytes")
+            raise TypeError(f"got a mapping; Python has no {member.dtype} number: give bytes")
         numbers = (0 if each is None and letter == "Q" else _plain(each) for each in elements)
         try:
             struct.pack_into(f"<{len(elements)}{letter}", data, member.offset, *numbers)

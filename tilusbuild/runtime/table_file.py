@@ -36,7 +36,7 @@ def measured_keys(path: str) -> tuple[str, ...] | None:
 
 
 class Refusal(NamedTuple):
-    """Why a program is chosen nowhere until it is rebuilt."""
+    """Why a program is not chosen until it is rebuilt."""
 
     program: str
     """Its hash."""

@@ -89,7 +89,7 @@ def read_dispatch(script: Script) -> TableFile:
         raise CorruptCacheError(f"{path} is not a dispatch table: {why}\n  {_MEND}") from None
 
 
-_MEND = "mend or delete it; `tilusbuild tune` makes it again"
+_MEND = "fix or delete it; `tilusbuild tune` makes a new one"
 
 
 def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
@@ -144,7 +144,7 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
         if at is not None and (len(at) != len(key) or not all(map(_is_size, at))):
             raise ValueError(f"{at!r:.80} are not sizes of {list(script.keys)}")
         if tuple(key) in found:
-            raise ValueError(f"{key!r:.80} is there twice")
+            raise ValueError(f"{key!r:.80} appears twice")
         if type(program) is not int or source not in SOURCES:
             raise ValueError(f"no entry: {row!r:.80}")
         if seconds is not None and not _is_time(seconds):

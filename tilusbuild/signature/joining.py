@@ -67,7 +67,7 @@ def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument])
     tensor = by_name.get(tile.tensor)
     if tensor is None or tensor.dims is None or tensor.optional or tensor.constant:
         raise SignatureError(
-            f'"{tile.tensor}" is not a tensor that is always there: there can be no map of it',
+            f'"{tile.tensor}" may be left out, so it cannot have a tensor map',
             argument=argument.name,
             hint=did_you_mean(tile.tensor, [n for n, a in by_name.items() if a.dims]),
         )
@@ -113,7 +113,7 @@ def _strides(
         for dim in argument.dims or ():
             if argument.optional and isinstance(dim, str) and dim in by_name and dim not in always:
                 raise SignatureError(
-                    f'dimension "{dim}" is read off no tensor that is always there',
+                    f'dimension "{dim}" is not read off any tensor that is always passed',
                     argument=argument.name,
                 )
     return frozenset(found)

@@ -100,7 +100,7 @@ def parse_argument(
 
 def _struct(name: str, text: str, *, plain: bool) -> Argument:
     if not plain:
-        raise SignatureError("a struct is passed by value, and has a type alone", argument=name)
+        raise SignatureError("a struct is passed by value, and takes only a type", argument=name)
     try:
         return Argument(name, struct_of(text).text(), None)
     except ValueError as error:
@@ -169,7 +169,7 @@ def check_argument(argument: Argument) -> None:
             raise SignatureError("a scalar has no alignment", argument=name)
         if argument.optional or argument.strides is not None:
             what = "optional" if argument.optional else "strides"
-            hint = f"{POINTER} may be None always" if argument.dtype == POINTER else None
+            hint = f"{POINTER} may always be None" if argument.dtype == POINTER else None
             raise SignatureError(f'"{what}" is for tensors', argument=name, hint=hint)
         if known is not None and known.c == "void":
             raise SignatureError(

@@ -301,7 +301,7 @@ class Space:
         return SpaceError(
             f"the default is outside the space: no valid point has {', '.join(texts)}",
             rule=", ".join(self._model.domains[position].names),
-            hint=f"rules to look at: {rules}" if rules else None,
+            hint=f"rules to check: {rules}" if rules else None,
         )
 
     def _rank(self, digits: Mapping[int, int]) -> int:

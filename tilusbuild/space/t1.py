@@ -52,7 +52,7 @@ def read_t1(text: str) -> T1Space:
         raise SpaceError(f"not a T1 file: not JSON: {error}") from None
     space = _member(document, "ConfigurationSpace", dict, "the file")
     entries = _member(space, "TuningParameters", list, "ConfigurationSpace")
-    # A name that is there twice has the last one's values, at the first one's place: files in use
+    # A name that appears twice has the last one's values, at the first one's place: files in use
     # have such, and Kernel Tuner reads them so.
     found = (_parameter(number, entry) for number, entry in enumerate(entries, 1))
     parameters = tuple({parameter.names: parameter for parameter in found}.values())

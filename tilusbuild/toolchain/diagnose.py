@@ -114,7 +114,7 @@ def _driver() -> Finding:
     try:
         version = driver.version()  # without cuInit, which would initialise the devices
     except (DriverError, AttributeError) as error:
-        detail = f"libcuda.so.1 is there, but does not answer: {error}"
+        detail = f"libcuda.so.1 was found, but does not answer: {error}"
         return Finding("GPU driver", "warning", detail, gives)
     major, minor = version // 1000, version % 1000 // 10
     devices = len(glob.glob("/dev/nvidia[0-9]*"))
@@ -166,10 +166,10 @@ def _disassembler(cuda: Cuda | None) -> Finding:
 
 
 def _sandbox(environment: Mapping[str, str]) -> Finding:
-    gives = "a compile cannot open what its hash does not cover; without, what it read is checked"
+    gives = "a compile cannot open files that its hash does not cover; else they are checked"
     if not sandbox_wanted(environment):
         return Finding("sandbox", "warning", f"switched off by {SANDBOX}", gives)
     if not (offered := landlock.version()):
-        detail = "this kernel, or what this process runs in, offers no Landlock"
+        detail = "the kernel, or the container, offers no Landlock"
         return Finding("sandbox", "warning", detail, gives, "Linux 5.13 has Landlock")
     return Finding("sandbox", "ok", f"Landlock {offered}", gives)

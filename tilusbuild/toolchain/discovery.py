@@ -289,7 +289,7 @@ def _search(
             searched.append(SearchResult(where, False, "none"))
             continue
         if taken is not None:
-            searched.append(SearchResult(where, True, "not needed: an earlier one is taken"))
+            searched.append(SearchResult(where, True, "not needed: an earlier one was used"))
             continue
         try:
             found, identity = examined(path)
@@ -368,7 +368,7 @@ def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
 def _no_cuda(request: ToolchainRequest, searched: Sequence[SearchResult]) -> InputError:
     lines = ["looked in:", *(f"  {entry.where}: {entry.note}" for entry in searched)]
     remedies = dict.fromkeys(entry.remedy for entry in searched if entry.remedy)
-    lines += [f"to mend it: {remedy}" for remedy in remedies]
+    lines += [f"to fix it: {remedy}" for remedy in remedies]
     if not remedies:
         lines += _to_install(request)
     wanted = request.nvcc

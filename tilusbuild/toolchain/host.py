@@ -110,7 +110,7 @@ def _drivers(probe: Probe, wanted: str | None) -> tuple[str, str]:
     cc = os.path.join(directory, "gcc".join(name.rsplit("g++", 1)))
     for path in (cxx, cc):
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
-            raise ProbeError(f"{path} is not there, or not executable")
+            raise ProbeError(f"{path} does not exist, or is not executable")
     return cxx, cc
 
 

@@ -146,7 +146,7 @@ class Probe(Struct, frozen=True):
                 if os.strerror(number) in text:
                     raise OSError(number, os.strerror(number), program)
             lines = text.strip().splitlines()
-            how = "ran past a minute" if finished.timed_out else f"exit status {finished.status}"
+            how = "took over a minute" if finished.timed_out else f"exit status {finished.status}"
             raise ProbeError(f"does not run ({how})" + (f": {lines[-1]}" if lines else ""))
         return text
 
@@ -191,7 +191,7 @@ class Evidence:
     def names(self, path: str, digest: str) -> None:
         """Take note of the digest of the tool at `path`. Raises `ToolsChangedError` for another."""
         if self.digest(os.path.realpath(path)) != digest:
-            raise ToolsChangedError(f"{path} changed while it was looked at; build again")
+            raise ToolsChangedError(f"{path} changed while tilusbuild read it; build again")
         self._directories[path] = stamp_of(path)
 
     def changed(self, *, whole: bool) -> str | None:

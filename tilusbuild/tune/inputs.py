@@ -142,7 +142,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
             _check_members(argument, sizes)
         elif argument.dtype == POINTER and sizes.get(argument.name) != 0:
             raise input_error(
-                f'"{argument.name}" is an address, and nothing says which: null, 0, is all that '
+                f'"{argument.name}" is an address that no file can hold: null, 0, is all that '
                 "run and tune can pass",
                 hint=f"give {argument.name} = 0 in [script.….tune] sizes, or as --size "
                 f"{argument.name}=0; or {_FROM_PYTHON}",
@@ -257,7 +257,7 @@ def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
             _given(name, member.dtype, sizes[name])
         elif member.dtype == POINTER:
             raise input_error(
-                f'"{name}" is an address, and nothing says which',
+                f'"{name}" is an address that no file can hold',
                 hint=f"run and tune can pass null: give {name} = 0 in [script.….tune] sizes, or "
                 f"as --size {name}=0; or call it from Python, as tilusbuild.load gives it",
             )
@@ -312,5 +312,5 @@ def _given(name: str, dtype: str, value: object) -> Number:
         return rounded(value, dtype)
     if not isinstance(value, int) or not limits[0] <= value <= limits[1]:
         what = "null alone, 0" if dtype == POINTER else f"{limits[0]}..{limits[1]}"
-        raise input_error(f"{name}={value} is none of {dtype}: run and tune can pass {what}")
+        raise input_error(f"{name}={value} is not a value of {dtype}: run and tune can pass {what}")
     return bool(value) if dtype == "bool" else int(value)

@@ -57,7 +57,7 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck
         return OutputCheck(None, None, None)
     if tune is None or tune.ref is None:
         raise input_error(
-            f"[script.{script}.tune] has no `ref`: nothing says which results are right",
+            f"[script.{script}.tune] has no `ref`, so results cannot be checked",
             place=manifest.place("script", script),
             hint='give `ref = "ref.py:function"`, or --unchecked to choose among whatever runs',
         )

@@ -256,9 +256,7 @@ class KernelNvrtc(KernelPipeline):
 
     def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         if notes:
-            return (
-                "what it includes cannot be determined, and NVRTC is held to its headers here only"
-            )
+            return "its includes are not known, and only this machine limits NVRTC's headers"
         # They are taken out of the code, but not how many bytes a time took there.
         return TIMES_OF_HEADERS if has_line_info(recipe) else self.unsafe(recipe)
 

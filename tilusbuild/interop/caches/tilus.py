@@ -103,7 +103,7 @@ def _scripts(directory: CacheDirectory) -> tuple[list[ForeignProblem], list[Stal
         for path, program in links:
             if not directory.is_directory("programs", program):
                 problems.append(
-                    ForeignProblem(path, f"leads to program {program}, which is not there")
+                    ForeignProblem(path, f"leads to program {program}, which is missing")
                 )
         files = directory.below(home)
         shared += files

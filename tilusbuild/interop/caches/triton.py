@@ -94,5 +94,5 @@ def _temporary(directory: CacheDirectory, key: str) -> list[StaleFile]:
     found = []
     for name in matching(directory.directories(key), _TEMPORARY):
         size, modified = directory.measured(directory.below(key, name))
-        found.append(StaleFile(f"{key}/{name}", "what a killed process left", size, modified))
+        found.append(StaleFile(f"{key}/{name}", "a leftover of a killed process", size, modified))
     return found

@@ -419,7 +419,7 @@ class ArchiveReader:
             if found and item.path not in names.BESIDE:
                 raise unlisted(f"{item.path!r:.200} is not listed in {names.LIST}")
             if item.path in found:
-                raise unlisted(f"{item.path} is there twice")
+                raise unlisted(f"{item.path} appears twice")
             found[item.path] = item.content(MAX_ATTESTATION_SIZE if found else MAX_LIST_SIZE)
         if not found:
             raise no_package(f"it does not begin with {names.LIST}")

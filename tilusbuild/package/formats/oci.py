@@ -182,7 +182,7 @@ class OciReader:
     def __init__(self, path: str) -> None:
         self._path = path
         data = read_plain(os.path.join(path, INDEX), INDEX, _MAX_JSON_SIZE)
-        # A manifest with two tags is there twice.
+        # A manifest with two tags appears twice.
         found = {
             blob.digest: _decoded(blob.digest, self._content(blob, _MAX_JSON_SIZE), _Manifest)
             for blob in _decoded(INDEX, data, _Index).manifests
@@ -230,7 +230,7 @@ class OciReader:
         handle = open_plain(_blob_path(self._path, blob.digest), blob.digest)
         with os.fdopen(handle, "rb", buffering=0) as file:
             if os.fstat(handle).st_size != blob.size:
-                raise truncated(f"blob {blob.digest} has not the {blob.size} bytes that name it")
+                raise truncated(f"blob {blob.digest} is not {blob.size} bytes long")
             if not (found := frames(handle, blob.size, 1)):
                 raise truncated(f"blob {blob.digest} is empty")
             hashed = hasher()
@@ -268,7 +268,7 @@ class OciReader:
 
 def _check_digest(blob: Blob, found: str) -> None:
     if blob.digest != f"sha256:{found}":
-        raise changed(f"blob {blob.digest} is not what it is named by")
+        raise changed(f"blob {blob.digest} does not match its digest")
 
 
 def _decoded(name: str, data: bytes, kind: type[_Json]) -> _Json:

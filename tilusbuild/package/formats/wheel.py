@@ -199,7 +199,7 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
             what = "a link" if kind == stat.S_IFLNK else "not a plain file"
             raise unsafe_entry(f"{name!r:.200} is {what}")
         if info.external_attr >> 16 & _SPECIAL:
-            raise unsafe_entry(f"{name!r:.200} would have its owner's rights when it is run")
+            raise unsafe_entry(f"{name!r:.200} has a setuid, setgid or sticky bit")
         # LZMA allocates the dictionary that the entry asks for; an encrypted entry asks a password.
         if info.compress_type not in _METHODS or info.flag_bits & 1:
             raise unsafe_entry(f"{name!r:.200} is packed or encrypted in a way that is not read")
@@ -208,7 +208,7 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if name != info.filename:
             raise unsafe_entry(f"{name!r:.200} has a second name")
         if name in found:
-            raise unlisted(f"{name!r:.200} is there twice")
+            raise unlisted(f"{name!r:.200} appears twice")
         found[name] = info
     return found
 
@@ -246,7 +246,7 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
     # The code is a copy of a version's own runtime, so no other version can make it again.
     if listing.tool != __version__:
         raise inconsistent(
-            f"the wheel's own code is of tilusbuild {listing.tool}; this is {__version__}",
+            f"tilusbuild {listing.tool} made the wheel's own code; this is {__version__}",
             hint="verify it with that version, or take another format",
         )
     found = reader.others()
@@ -295,7 +295,7 @@ def check_headers(file: IO[bytes], infos: Sequence[zipfile.ZipInfo], directory: 
     for info in infos:
         name = f"{info.orig_filename!r:.200}"
         if info.header_offset != end:
-            raise truncated(f"{name}: bytes that belong to no entry stand before it")
+            raise truncated(f"{name}: the bytes before it belong to no entry")
         file.seek(end)
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size:
@@ -306,7 +306,7 @@ def check_headers(file: IO[bytes], infos: Sequence[zipfile.ZipInfo], directory: 
             raise truncated(f"{name}: its header and the directory disagree")
         end += _HEADER.size + name_size + extra_size + info.compress_size
     if end != directory:
-        raise truncated("bytes that belong to no entry stand before the zip's directory")
+        raise truncated("bytes before the zip's directory belong to no entry")
 
 
 def _agrees(info: zipfile.ZipInfo, head: bytes, name: bytes, extra: bytes) -> bool:

@@ -380,7 +380,7 @@ class Conversation:
             if self._thread.is_alive():
                 self.close()
                 raise WorkerUnusableError(
-                    f"the process that measures cannot be asked: {error.strerror}"
+                    f"the process that measures does not answer: {error.strerror}"
                 ) from None
 
     def _ending(self) -> str:

@@ -335,7 +335,7 @@ def read_case_note(line: Mapping[str, Any]) -> CaseNote:
 
 def _of(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.60} is of another type")
+        raise TypeError(f"{value!r:.60} has another type")
     return value
 
 
