@@ -1,7 +1,5 @@
 """What is wrong with the input is told with its place, at once, and nothing is written."""
 
-from pathlib import Path
-
 import pytest
 
 from support.nvcc_journal import FakeCuda
@@ -77,23 +75,6 @@ def test_an_arch_that_the_toolkit_does_not_know(project: Project, refused, fake_
     said = refused()
     assert place(project, '"sm_70"') in said
     assert "sm_75" in said, "which it does know"
-
-
-def test_a_cache_directory_with_something_else_in_it(project: Project, refused):
-    project.write("data/mine.txt", "precious")
-    said = refused("build", "--cache-dir", "data")
-    assert "not a cache" in said
-    assert "mine.txt" in said
-
-
-def test_no_nvcc(project: Project, refused, tmp_path: Path):
-    """The message says where it was looked for."""
-    project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["gpu"]')
-    project.edit("tilus.toml", "[build]", '[toolchain]\nnvcc = "./no/nvcc"\n[build]')
-    said = refused()
-    assert place(project, '"./no/nvcc"') in said
-    assert "no nvcc found" in said
-    assert str(project.directory / "no/nvcc") in said
 
 
 @pytest.mark.parametrize(

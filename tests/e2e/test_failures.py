@@ -123,7 +123,6 @@ def in_journal(fake_cuda, behaviour):
     [
         (signal.SIGINT, 130, "group"),  # Ctrl-C
         (signal.SIGTERM, 143, "parent"),
-        (signal.SIGHUP, 129, "group"),  # the terminal is closed
     ],
 )
 def test_interrupted(endless, fake_cuda: FakeCuda, watched: Watched, number, status, whom):

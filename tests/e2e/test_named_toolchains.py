@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -229,18 +228,13 @@ def test_each_program_is_made_again_by_an_nvcc_of_its_own_version(
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (4, 4)
 
 
-def other_toolkit(tmp_path: Path) -> Path:
-    """A copy of a real toolkit of another release than the one on PATH, to be changed."""
+def other_toolkit() -> Path:
+    """A real toolkit of another release than the one on PATH."""
     mine = release_of(Path(shutil.which("nvcc") or "").resolve())
     roots = [Path(_NAMED)] if _NAMED else sorted(Path("/usr/local").glob("cuda-*"))
     for root in (*roots, *map(Path, compiler_roots())):
         if (root / "bin/nvcc").is_file() and release_of(root / "bin/nvcc") != mine:
-            # Links, where they can be made: of 400 MB one file is replaced.
-            made = subprocess.run(["cp", "-al", root, tmp_path / "other"], check=False)
-            if made.returncode:
-                shutil.rmtree(tmp_path / "other", ignore_errors=True)
-                shutil.copytree(root, tmp_path / "other", symlinks=True)
-            return tmp_path / "other"
+            return root
     pytest.skip("needs a toolkit of another release: TILUSBUILD_TEST_OTHER_CUDA names one")
 
 
@@ -256,9 +250,9 @@ def said_by(project: Project, script: str) -> bytes:
 
 
 @pytest.mark.nvcc
-def test_two_real_toolkits_in_one_build(new_project: NewProject, tmp_path: Path) -> None:
-    """Each cubin says which compiler made it; a header of one toolkit is its programs' alone."""
-    other = other_toolkit(tmp_path)
+def test_two_real_toolkits_in_one_build(new_project: NewProject) -> None:
+    """Each cubin says which compiler made it."""
+    other = other_toolkit()
     text = scale.manifest(
         scale.script("plain", target="gpu", schedules=1),
         scale.script("special", target="gpu", schedules=1, more='toolchain = "other"'),
@@ -278,8 +272,6 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject, tmp_path: Path)
     lacks = f"that was made by nvcc {theirs}."
     assert (ran.out + ran.err).count(lacks) == 1
     assert "which was not found: set NVCC" in ran.out + ran.err
-    again = project.run("verify", project.cache, "--rebuild", CUDA_PATH=str(other)).out
-    assert "2 programs compiled again, 0 not reproduced" in again
 
     if list(other.glob("**/libnvrtc.so.*")):
         nvrtc = 'device-compiler = "nvrtc"\n'
@@ -288,10 +280,3 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject, tmp_path: Path)
         assert f"\nnvrtc {theirs}." in "".join(options_of(project, "special"))
         project.edit("tilus.toml", nvrtc, "")
         assert project.compiled() == 0
-
-    header = next(path for path in other.glob("**/cuda_fp16.h") if path.is_file())
-    new = header.with_name("new")
-    new.write_bytes(header.read_bytes() + b"// another\n")
-    new.rename(header)
-    assert project.compiled() == 1
-    assert project.compiled("plain") == 0

@@ -32,7 +32,6 @@ def gone(path: Path) -> None:
     ("name", "how", "verdict"),
     [
         ("bin/ptxas", gone, "// fake: fail\n"),
-        ("bin/nvcc.profile", overwritten, ""),
         ("include/cuda_fp16.h", replaced, ""),
         ("nvvm/libdevice/libdevice.10.bc", overwritten, "// fake: fail\n"),
     ],
