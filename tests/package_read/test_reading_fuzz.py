@@ -163,6 +163,19 @@ def test_bytes_of_the_tar_inside(small, carrier, part, alone, mutations) -> None
     survives(path)
 
 
+@pytest.mark.parametrize("carrier", ["directory", "oci"])
+@FUZZ
+@given(mutations=MUTATIONS, which=st.floats(0, 1, exclude_max=True))
+def test_bytes_of_a_file_in_a_directory(small, carrier, alone, mutations, which) -> None:
+    if (alone / "package").exists():
+        shutil.rmtree(alone / "package")
+    path = small.write(carrier, alone)
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    chosen = files[int(which * len(files))]
+    chosen.write_bytes(mutated(chosen.read_bytes(), mutations))
+    survives(path)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 60), 1 << 60) | st.text(max_size=8),
     lambda inner: (

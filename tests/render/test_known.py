@@ -108,7 +108,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("CLOSURE_SEEDS", "2"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("CLOSURE_SEEDS", "4"))))
 def test_what_is_remembered_is_what_a_search_finds(world, seed):
     draw = random.Random(seed)
     asked = 0
