@@ -128,8 +128,8 @@ def test_a_million_empty_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"[" + b"[]," * (20 * MB) + b"[]]", b'{"a":' * (8 * MB), b'["' + b"a" * (60 * MB) + b'"]'],
-    ids=["empty arrays", "deep", "a long string"],
+    [b'{"a":' * (8 * MB), b'["' + b"a" * (60 * MB) + b'"]'],
+    ids=["deep", "a long string"],
 )
 def test_a_list_of_sixty_megabytes(hand: Hand, data: bytes, tmp_path: Path) -> None:
     hand.list_bytes = data

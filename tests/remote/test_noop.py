@@ -33,10 +33,9 @@ def calls(project: Project, address: str | None = None) -> Counter[str]:
     return Counter(name for name in names if name not in _OF_THE_ALLOCATOR)
 
 
-@pytest.mark.parametrize("files", [{}, LIBRARY], ids=["kernels", "library"])
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_an_unreachable_remote_costs_no_call(new_user, tmp_path, files) -> None:
-    user = new_user(f"file://{tmp_path}/none").write_all(files)
+def test_an_unreachable_remote_costs_no_call(new_user, tmp_path) -> None:
+    user = new_user(f"file://{tmp_path}/none").write_all(LIBRARY)
     without = calls(user, "off")
     assert "socket" not in without
     # Of the network that is for examples: what is sent there comes nowhere.

@@ -153,12 +153,13 @@ def test_a_record_comes_last(server: HttpCache, new_user: NewUser) -> None:
         assert max(puts.index(f"/cas/{blob.digest}") for blob in blobs) < puts.index(path)
 
 
-def test_no_extra_is_needed(address: str, new_user: NewUser, tmp_path: Path) -> None:
+def test_no_extra_is_needed(server: HttpCache, new_user: NewUser, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     for name in ("google", "grpc"):
         (hidden / name).mkdir(parents=True)
         (hidden / name / "__init__.py").write_text("raise ModuleNotFoundError(name=__name__)")
-    users = [new_user(address, WRITE="1"), new_user(address), new_user("grpc://127.0.0.1:1")]
+    there = server.address
+    users = [new_user(there, WRITE="1"), new_user(there), new_user("grpc://127.0.0.1:1")]
     for user in users:
         user.environment["PYTHONPATH"] = str(hidden)
     assert users[0].build()["remote"]["sent"] == 2
