@@ -15,8 +15,10 @@ from tilusbuild.runtime.option import VARIABLES
 
 COMMANDS = (
     ("plan",),
+    ("plan", "--space"),
     ("build", "-t", "cpu"),
     ("compdb", "-o", "c.json"),
+    ("render", "-o", "rendered"),
     ("tune", "scale", "-t", "cpu", "--size", "n=9", "--unchecked", "--budget", "3"),
     ("doctor",),
     ("schema",),
