@@ -79,6 +79,11 @@ class WatchedProject(Project):
     def manifest(self, *names: str, **more: int) -> None:
         self.save("tilus.toml", manifest(self.nvcc, *names, **more))
 
+    def declare(self, name: str) -> None:
+        """One script more than the manifest has."""
+        before = (self.directory / "tilus.toml").read_text()
+        self.save("tilus.toml", before + _SCRIPT.format(name=name, schedules=4, default=2))
+
     def events(self, *words: str) -> list[dict[str, Any]]:
         """The lines of the JSON of a command that ends."""
         return self.run(*words, "--json", status=None).events
