@@ -138,7 +138,7 @@ class _Maker:
     def operand(self, name: str) -> str:
         """Return what stands after an `#include`."""
         rng = self.rng
-        way = rng.randrange(3 if "./" in name else 12)
+        way = rng.randrange(12)
         plain = rng.choice((f'"{name}"', f"<{name}>"))
         if way == 0:
             return plain
@@ -216,7 +216,8 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
     number = 0
     for place in (*PLACES, SYSTEM):
         for name in chosen:
-            if rng.random() < 0.5:
+            # A system's header above its directory would lie beside the source.
+            if rng.random() < 0.5 and not (place == SYSTEM and name.startswith("../")):
                 made.files[f"{place}/{name}"] = f"int in_{number};\n"
                 number += 1
 
@@ -228,7 +229,15 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
 
     if made.files and rng.random() < 0.6:
         linked = [name for name in made.files if "/link/" in name]
-        inside = rng.choice(linked or [*made.files])
+        own = [name for name in made.files if not name.startswith(SYSTEM)]
+        # docs/headers.md: headers of the system are followed where the project shadows one.
+        searched = [place for place in PLACES if place != "project/inc/sub"]
+        shadows = any(
+            {f"{SYSTEM}/{name}", f"{place}/{name}"} <= made.files.keys()
+            for name in NAMES
+            for place in searched
+        )
+        inside = rng.choice(linked or (own if own and not shadows else [*made.files]))
         made.files[inside] = f"#ifndef G{number}\n#define G{number}\n{include()}\n#endif\n"
         made.files[inside] += f"int in_{number};\n"
     body = [include() for _ in range(rng.randrange(1, 3))]

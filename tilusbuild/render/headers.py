@@ -150,13 +150,11 @@ class Headers:
 
     def spelled(self, asked: Asked, includer: File | None) -> tuple[set[str], set[str]]:
         """Return the names below the directories of the search, and above them in their trees, that
-        consist of the pieces; and the directories that were read."""
+        consist of the pieces, `x/` for directories; and the directories that were read."""
         starts = {root.path: root.depth for root in self._roots}
         if includer is not None and includer.tree:
-            directory = os.path.dirname(includer.path)
-            starts[directory] = posixpath.dirname(includer.name).count("/") - (
-                includer.tree.count("/")
-            )
+            depth = posixpath.dirname(includer.name).count("/") - includer.tree.count("/")
+            starts[os.path.dirname(includer.path)] = depth
         if self.overlap.shadows:
             starts |= dict.fromkeys(self._outside.directories, 0)
         names: set[str] = set()
@@ -184,6 +182,7 @@ class Headers:
         for name in spelled(self._listed[directory], asked.pieces):
             path = os.path.join(directory, name)
             if os.path.isdir(path):
+                yield f"{prefix}{name}/"
                 yield from self._spelled(path, f"{prefix}{name}/", asked, read, (*around, real))
             else:
                 yield prefix + name
@@ -284,7 +283,12 @@ class _Search(Struct):
                 file = self.queue.pop()
                 self._follow(file.scan, file)
         for operand, includer in [*self.undetermined.items()][:_MAX_NOTES]:
-            self._undetermined(operand, includer)
+            self._note(
+                Include(operand, quoted=False), includer,
+                f"which header {operand} names {UNDETERMINED}",
+                "name a header of include-dirs in plain words, or declare those that it can name: "
+                'headers = ["…/*.h"] in [build] or in the script',
+            )  # fmt: skip
         found = self._kept()
         shared = self.headers.overlap
         return Closure(
@@ -335,12 +339,13 @@ class _Search(Struct):
                 return True
             path = f"{on_disk}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
-            file = self.headers.file(tree, name, path)
             if ".." in include.name and links_matter(path):
                 self._note(
                     include, includer, '".." after a symbolic link leads elsewhere in a copy',
                     "include the header by a path without the link",
                 )  # fmt: skip
+                path = os.path.realpath(path)
+            file = self.headers.file(tree, name, path)
             if file is None:
                 self.probed.add(self.headers.ancestor(os.path.dirname(path)))
                 continue
@@ -418,7 +423,14 @@ class _Search(Struct):
         if asked.pieces:
             possible, read = self.headers.spelled(asked, includer)
             self.probed |= read
-            names.update(Include(name, quoted) for name in possible for quoted in (True, False))
+            through = {name for name in possible if name.endswith("/")}
+            for name in possible - through:
+                names.update((Include(name, True), Include(name, False)))
+            # `..` passes through directories: those that it can must be in the copy.
+            for name in through if {".", "/"} <= {*asked.pieces} else ():
+                for tree, at, on_disk in self.headers.candidates(Include(name, True), includer):
+                    if os.path.isdir(f"{on_disk}/{name}") and climbs_within(tree, at, name):
+                        self.directories.add(posixpath.normpath(f"{at}/{name}"))
             # What a toolkit asks for, it has.
             self.unknown = self.unknown or includer is None or bool(includer.tree)
         for each in names:
@@ -426,14 +438,6 @@ class _Search(Struct):
             if (include, includer) not in self.resolved:
                 self.resolved.add((include, includer))
                 self._find(include, includer, sure=each in asked.names)
-
-    def _undetermined(self, operand: str, includer: File | None) -> None:
-        self._note(
-            Include(operand, quoted=False), includer,
-            f"which header {operand} names {UNDETERMINED}",
-            "name a header of include-dirs in plain words, or declare those that it can name: "
-            'headers = ["…/*.h"] in [build] or in the script',
-        )  # fmt: skip
 
     def _leads_out(self, include: Include, includer: File | None, tree: str) -> None:
         self._note(
