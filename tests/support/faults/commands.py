@@ -147,12 +147,15 @@ class Server:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._answers.put(json.loads(line))
+        self._answers.put({"gone": self._process.poll()})
 
     def _expect(self, key: str, seconds: float) -> Any:
         while True:
             answer = self._answers.get(timeout=seconds)
             if key in answer:
                 return answer[key]
+            if "gone" in answer:
+                raise RuntimeError(f"the fork server ended; see {self._said}")
             self._ended[answer["ended"]] = answer["status"]
 
     def _status(self, pid: int, seconds: float) -> int:

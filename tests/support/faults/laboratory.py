@@ -132,6 +132,13 @@ def _in_worlds(
     turn, answers = context.Value("L", 0), context.SimpleQueue()
 
     def work(number: int) -> None:
+        try:
+            try_all(number)
+            answers.put("done")
+        except BaseException:
+            answers.put(traceback.format_exc())
+
+    def try_all(number: int) -> None:
         own_mounts()
         world = World(directory / f"world{number}", equipment)
         while deadline is None or time.monotonic() < deadline:
@@ -143,9 +150,8 @@ def _in_worlds(
             name, fault = todo[at]
             answers.put(try_one(world, GROUPS[name], fault, seed))
         world.close()
-        answers.put("done")
 
-    workers = [context.Process(target=work, args=(number,)) for number in range(jobs)]
+    workers = [context.Process(target=work, args=(number,), daemon=True) for number in range(jobs)]
     for worker in workers:
         worker.start()
     results: list[Tried] = []
@@ -154,6 +160,8 @@ def _in_worlds(
         answer = answers.get()
         if answer == "done":
             left -= 1
+        elif isinstance(answer, str):
+            raise RuntimeError(f"a world ended early:\n{answer}")
         elif answer is not None:
             results.append(answer)
             report(answer)
