@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import glob
 import itertools
-import json
 import random
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _bench import ROOT, TILUSBUILD, arguments, workshop
+from _bench import ROOT, TILUSBUILD, arguments, finish, workshop
 
 SQUARES = (512, 1024, 2048, 4096, 8192)
 GEMM = [*((m, 4096, 4096) for m in (16, 64, 128, 256)), *((n, n, n) for n in SQUARES)]
@@ -248,11 +246,11 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
         print("  " + "  ".join(cells))
 
 
-def main() -> int:
+def main() -> None:
     options = arguments(__doc__, budget=60)
     if not glob.glob("/dev/nvidia[0-9]*"):
         print("device: no GPU on this machine: nothing is measured")
-        return 0
+        return
     import torch
 
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
@@ -272,10 +270,8 @@ def main() -> int:
             show(name, rows)
         else:
             print(f"{name}: {rows}")
-    if options.json:
-        print(json.dumps(found))
-    return 0
+    finish(options, [found])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
