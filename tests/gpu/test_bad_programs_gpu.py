@@ -1,4 +1,4 @@
-"""What programs do to a real GPU is said of them, and of nobody else."""
+"""A program that harms a real GPU gets the blame, and the tuning goes on with the others."""
 
 from pathlib import Path
 from typing import Any

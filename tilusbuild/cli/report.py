@@ -143,7 +143,7 @@ def _texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
             source = read_text(os.path.join(directory, layout.SOURCE), "replace")
             sass = dumped(directory, "sass")
         except OSError:
-            continue  # it was removed during the merge
+            continue  # the program was removed after the lines were read
         left -= len(source) + len(sass)
         if left < 0:
             return

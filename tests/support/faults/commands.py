@@ -151,16 +151,20 @@ class Server:
 
     def _expect(self, key: str, seconds: float) -> Any:
         while True:
-            answer = self._answers.get(timeout=seconds)
+            answer = self._next(seconds)
             if key in answer:
                 return answer[key]
-            if "gone" in answer:
-                raise RuntimeError(f"the fork server ended; see {self._said}")
             self._ended[answer["ended"]] = answer["status"]
+
+    def _next(self, seconds: float) -> dict[str, Any]:
+        answer = self._answers.get(timeout=seconds)
+        if "gone" in answer:
+            raise RuntimeError(f"the fork server ended; see {self._said}")
+        return answer
 
     def _status(self, pid: int, seconds: float) -> int:
         while pid not in self._ended:
-            answer = self._answers.get(timeout=seconds)
+            answer = self._next(seconds)
             self._ended[answer["ended"]] = answer["status"]
         return self._ended.pop(pid)
 
