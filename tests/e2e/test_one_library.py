@@ -81,6 +81,38 @@ def test_an_edit_compiles_what_it_is_in_and_links_once(backend: Project):
     assert run(backend) == 2 + 30 + 200 + 4000
 
 
+def test_a_part_has_macros_and_a_standard_of_its_own(project: Project):
+    """As the C++ and the CUDA sources of an extension have."""
+    needs_cxx()
+    source = "long NAME() { return __cplusplus + WIDE; }\n"
+    project.write("one.cpp", 'extern "C" ' + source.replace("NAME", "one"))
+    project.write("two.cpp", 'extern "C" ' + source.replace("NAME", "two"))
+    project.write(
+        "tilus.toml",
+        """\
+edition = 1
+[toolchain.named.newer]
+std = "c++20"
+[target.cpu]
+arch = "cpu"
+[library.both]
+sources = ["one.cpp"]
+defines = { WIDE = 1 }
+output = "libboth.so"
+[library.both_newer]
+library = "both"
+sources = ["two.cpp"]
+defines = { WIDE = 2 }
+toolchain = "newer"
+""",
+    )
+    assert project.compiled() == 3
+    library = ctypes.CDLL(str(project.directory / "libboth.so"))
+    assert (library.one(), library.two()) == (201703 + 1, 202002 + 2)
+    project.edit("two.cpp", "WIDE", "2 * WIDE")
+    assert project.compiled("both") == 2, "the source of the part, and the link"
+
+
 def test_the_same_bytes_elsewhere_and_from_every_compile_sh(backend: Project, tmp_path: Path):
     elsewhere = backend.copy(tmp_path / "a" / "b c", cache=False)
     elsewhere.build()

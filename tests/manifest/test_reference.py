@@ -26,7 +26,7 @@ def example(load_example: Callable[[str], Manifest]) -> Manifest:
 
 def test_the_example_loads(example: Manifest) -> None:
     names = ["matmul", "transpose", "scale", "norm.forward", "axpy"]
-    names += ["backend.sources", "backend"]
+    names += ["backend.sources", "backend_c.sources", "backend"]
     assert list(example.scripts) == names
 
 

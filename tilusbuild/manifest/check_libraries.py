@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
 """What a script of objects has no use for."""
 _OF_A_LINK = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
+_OF_A_WHOLE = ("kind", "objects", "targets", "output", "cudart", "torch", "rdc", *_OF_A_LINK)
+"""What the library of a part says."""
 _SONAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)
 _IN_BRACES = re.compile(r"\{[^{}]*\}")
 
@@ -84,7 +86,12 @@ def _files(
 
 def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> None:
     """Report a library of nothing, and what the archiver cannot do."""
-    named = [each for each, script in checks.manifest.scripts.items() if script.library == name]
+    if library.library is not None:
+        _named(checks, path, library.library)
+        _no_use(checks, path, _OF_A_WHOLE, "the library itself", "and this is a part of one")
+    manifest = checks.manifest
+    named = any(each.library == name for each in manifest.scripts.values())
+    named = named or any(each.library == name for each in manifest.libraries.values())
     if not (library.sources or library.objects or named):
         checks.error(
             f'library "{name}" has no object',
@@ -132,14 +139,21 @@ def _output(checks: Checks, place: Place, output: str) -> None:
         checks.error("the output is a directory", place, 'as in: output = "build/libname.so"')
 
 
-def _object(checks: Checks, path: Path, script: ScriptSection) -> None:
-    known = checks.keys_in("library")
-    if script.library not in known:
+def _named(checks: Checks, path: Path, library: str) -> None:
+    """Report a library that is not there, or is a part itself."""
+    wholes = [name for name, each in checks.manifest.libraries.items() if each.library is None]
+    if library not in wholes:
+        part = library in checks.manifest.libraries
         checks.error(
-            f'unknown library "{script.library}"',
+            f'"{library}" is a part itself' if part else f'unknown library "{library}"',
             checks.document.value(*path, "library"),
-            did_you_mean(script.library or "", known) or "a library is declared as [library.NAME]",
+            (not part and did_you_mean(library, wholes))
+            or "a library is declared as [library.NAME]",
         )
+
+
+def _object(checks: Checks, path: Path, script: ScriptSection) -> None:
+    _named(checks, path, script.library or "")
     for key in _OF_A_CALL:
         if checks.wrote(*path, key) is not None:
             checks.error(

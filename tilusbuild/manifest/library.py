@@ -46,6 +46,9 @@ class LibrarySection(LinkKeys, frozen=True, kw_only=True):
     """Patterns of objects and archives to link unchanged; their contents are in the hash."""
     kind: Literal["shared", "static"] = "shared"
     """The result: `lib.so`, or the archive `lib.a`."""
+    library: Annotated[Text | None, Key(examples=["backend"])] = None
+    """The `[library.NAME]` that the sources become a part of, in place of a library of their own:
+    so one library has sources of several flags, macros and toolchains."""
     targets: Annotated[tuple[Text, ...] | None, Key(min_length=1, examples=[["h100"]])] = None
     """Names of `[target.NAME]` to build for; all without it."""
     output: Annotated[Text | None, Key(examples=["build/{target}/libbackend.so"])] = None
@@ -78,7 +81,6 @@ class SourcesScript(ScriptSection, frozen=True, kw_only=True):
     """The script of a library's sources; its template is the first of them."""
 
     files: tuple[str, ...]
-    rdc: bool
 
     @property
     def form(self) -> Form:
@@ -106,26 +108,29 @@ def scripts_of(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, 
     found: dict[str, ScriptSection] = {}
     for name, library in libraries.items():
         files = files_of(root, library.sources)
+        whole = name if library.library is None else library.library
         if files:
             found[name + SOURCES] = SourcesScript(
-                targets=library.targets,
+                targets=libraries.get(whole, library).targets,
                 template=files[0],
-                library=name,
+                library=whole,
+                toolchain=library.toolchain,
                 include_dirs=library.include_dirs,
                 headers=library.headers,
                 flags=library.flags,
                 unsafe_flags=library.unsafe_flags,
                 defines=library.defines,
                 files=files,
-                rdc=library.rdc,
             )
-        found[name] = LinkScript(
-            targets=library.targets,
-            template="",
-            description=library.description,
-            owner=library,
-            libs=files_of(root, library.objects),
-        )
+    for name, library in libraries.items():
+        if library.library is None:
+            found[name] = LinkScript(
+                targets=library.targets,
+                template="",
+                description=library.description,
+                owner=library,
+                libs=files_of(root, library.objects),
+            )
     return found
 
 
