@@ -16,7 +16,7 @@ LAYERS = [
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",
     "watch", "jit", "cli",
-    "interop", "intake", "reapi", "page",
+    "interop", "intake", "reapi", "page", "embed",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

@@ -36,9 +36,9 @@ def load(
     """Return the kernel of a script: call it with arrays.
 
     `script` may have constants with it, `gemm[dtype=f16]`, and a target.
-    `where` is a cache tree, a project's directory, a package, or a module that stands
-    for one; without it TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are
-    searched.
+    `where` is a cache tree, a project's directory, a package, the name of a Python package that has
+    kernels, or a module that stands for one; without it TILUSBUILD_CACHE_DIR, the installed
+    packages and the project's cache are searched.
     `target` is a target's name, an architecture or "cpu"; without it the device decides, of the
     arrays or of the machine. `params` choose the instance. With `strict` a dispatch table of
     another device is an error; without, it is reported once and not used. `signed_by` is the PEM

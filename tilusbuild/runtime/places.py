@@ -5,6 +5,11 @@ A place is a cache tree or a package: a directory with `scripts/` and `programs/
 tree, `index.json` says which script directories the last build of each project made; the others are
 older and are not examined.
 
+A Python package can hold its kernels in a directory of its own, `_kernels`. Where there is none, it
+is installed in place, and its project's cache has them: `pyproject.toml` says where the manifest
+is. The name of such a package comes before a directory of that name, because the working directory
+is not the caller's choice where a package names itself.
+
 A build runs what the `tilus.toml` that it finds says, and `load` runs the code in the cache that it
 finds. Both look upwards from the working directory, so anybody who may write in a directory above,
 as all may in `/tmp`, could answer. As with git's `safe.directory`, what is found so must belong to
@@ -27,6 +32,14 @@ from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
 ENTRY_POINTS = "tilusbuild.packages"
 VARIABLE = "TILUSBUILD_CACHE_DIR"
+KERNELS = "_kernels"
+"""The directory of a Python package that holds its kernels."""
+TABLES = (
+    ("tool", "tilusbuild"),
+    ("tool", "hatch", "build", "hooks", "tilusbuild"),
+    ("tool", "hatch", "build", "targets", "wheel", "hooks", "tilusbuild"),
+)
+"""The tables of a `pyproject.toml` that declare such kernels."""
 JIT_ROOT_PREFIX = "kernel-cache:"
 LOST_ROOT = "lost index"
 """Who keeps the scripts that were there when an index was begun again."""
@@ -35,20 +48,22 @@ its script is not the one that a project has."""
 
 
 class SearchPlace(NamedTuple):
-    """A tree to look in, and where it came from."""
+    """A tree to look in, where it came from, and the directory of its project, if that is known."""
 
     path: str
     origin: str
+    project: str | None = None
 
     def directories(self) -> list[str]:
         """Return the scripts' directories that there are."""
         return _names(os.path.join(self.path, "scripts"))
 
     def instances(self, directory: str, start: str) -> list[str]:
-        """Return the paths of a script's current directories. Raises `LoadError`."""
+        """Return the paths of a script's current directories, of the project around `start` where
+        several have it. Raises `LoadError`."""
         script_root = os.path.join(self.path, "scripts", directory)
         instances = [name for name in _names(script_root) if len(name) == 64]
-        current = _current(self.path, directory, start) if instances else None
+        current = _current(self.path, directory, self.project or start) if instances else None
         kept = instances if current is None else [name for name in instances if name in current]
         return [f"{script_root}/{name}" for name in sorted(kept)]
 
@@ -130,14 +145,18 @@ def here() -> str:
 
 
 def _given(where: Any) -> SearchPlace:
+    if isinstance(where, str) and (place := _of_package(where)) is not None:
+        return place
     path = directory_of(where)
+    if getattr(where, "__path__", None) and (place := _kernels_of(path)) is not None:
+        return place
     if not os.path.isdir(path):
         raise LoadError(f"{path} is not a directory")
     above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     if not os.path.isdir(os.path.join(path, "scripts")):
         # A project's directory stands for its cache, a script's own for the tree around it.
         if os.path.isfile(os.path.join(path, "tilus.toml")):
-            return SearchPlace(*project_cache(path, named=True))
+            return SearchPlace(*project_cache(path, named=True), path)
         if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
             return SearchPlace(above, "where")
     return SearchPlace(path, "where")
@@ -157,6 +176,51 @@ def directory_of(where: Any) -> str:
     if callable(where):
         return directory_of(where())
     raise TypeError(f"where= is a path, a module or a package, not {type(where).__name__}")
+
+
+def _of_package(name: str) -> SearchPlace | None:
+    """Return the place of the kernels of a Python package by its name, or of one around it; None
+    for a name of no package with kernels."""
+    while name and all(part.isidentifier() for part in name.split(".")):
+        from importlib.util import find_spec
+
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        # One without `__init__.py` may be any directory of this name, in the working directory too.
+        found = spec.submodule_search_locations if spec is not None and spec.origin else None
+        for directory in found or ():
+            if (place := _kernels_of(os.path.abspath(directory))) is not None:
+                return place
+        name = name.rpartition(".")[0]
+    return None
+
+
+def _kernels_of(directory: str) -> SearchPlace | None:
+    """Return the place of the kernels of the Python package in a directory; None without any."""
+    inside = os.path.join(directory, KERNELS)
+    if os.path.isdir(os.path.join(inside, "scripts")):
+        return SearchPlace(inside, f"package {os.path.basename(directory)}")
+    for above in upwards(directory):
+        path = os.path.join(above, "pyproject.toml")
+        if os.path.isfile(path):
+            break
+    else:
+        return None
+    read = _toml(path)
+    for keys in TABLES:
+        table: Any = read
+        for key in keys:
+            table = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            said = table.get("manifest", "tilus.toml")
+            project = os.path.dirname(os.path.join(above, said if isinstance(said, str) else ""))
+            chosen = option.chosen().get("cache-dir") or os.environ.get(VARIABLE)
+            if isinstance(chosen, str):
+                return SearchPlace(os.path.abspath(chosen), path, project)
+            return SearchPlace(project_cache(project, named=True)[0], path, project)
+    return None
 
 
 def _packages() -> Iterator[SearchPlace]:
@@ -197,18 +261,21 @@ def _believed(cache: str, decide: Iterable[str], *, named: bool) -> str:
 
 
 def _named_in(manifest: str) -> str | None:
-    """`build.cache-dir`; None when it is not set, or when this Python reads no TOML: 3.10 does so
-    where the builder, and with it tomli, is installed."""
+    """`build.cache-dir`; None when it is not set."""
+    table = _toml(manifest).get("build")
+    found = table.get("cache-dir") if isinstance(table, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _toml(path: str) -> dict[str, Any]:
+    """Return a file's tables; none of one that is not TOML, or when this Python reads no TOML: 3.10
+    does so where the builder, and with it tomli, is installed."""
     try:
         toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    except ImportError:
-        return None
-    try:
-        found = toml.loads(read_text(manifest, limit=_MAX_MANIFEST_SIZE))
-        found = found.get("build", {}).get("cache-dir")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, str) else None
+        found: dict[str, Any] = toml.loads(read_text(path, limit=_MAX_MANIFEST_SIZE))
+    except (ImportError, OSError, ValueError):
+        return {}
+    return found
 
 
 def upwards(start: str) -> Iterator[str]:

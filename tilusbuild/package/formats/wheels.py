@@ -36,7 +36,7 @@ from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_bytes
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_MIN_TIME = 315532800
+MIN_TIME = 315532800
 """1980-01-01, the least time that a zip can say."""
 _MIN_GLIBC = (2, 17)
 _ALLOWED = frozenset(
@@ -144,7 +144,7 @@ def write_wheel(contents: Contents, path: str, *, time: int) -> None:
     """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
     `OSError`."""
     heads, lines = {names.LIST: contents.encoded, **contents.beside}, []
-    date = clock.gmtime(max(time, _MIN_TIME))[:6]
+    date = clock.gmtime(max(time, MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members(contents.listed, heads):
             data = contents.read(content) if isinstance(content, str) else content

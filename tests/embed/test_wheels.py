@@ -1,0 +1,119 @@
+"""A Python package with kernels: its wheel, its sdist, its editable install."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.python_package import BACKENDS, CALL, PythonProject
+
+Make = Callable[[str], PythonProject]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wheel_brings_its_kernels_and_needs_no_compiler(
+    python_project: Make, backend: str, tmp_path: Path
+) -> None:
+    project = python_project(backend)
+    wheel, _ = project.call("build_wheel")
+    assert wheel.name.startswith("mypackage-0.1.0-py3-none-manylinux_2_")
+    site = project.unpacked(wheel)
+    assert (site / "mypackage/_kernels/tilus-package.json").exists()
+    assert "Root-Is-Purelib: false" in next(site.glob("*.dist-info/WHEEL")).read_text()
+    nowhere = {"PATH": "/nonexistent", "CXX": "", "HOME": "/nonexistent"}
+    assert project.python(CALL, site, cwd=tmp_path, **nowhere) == ["[0.0, 2.0, 4.0]"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_copies_of_the_sources_compile_nothing_again(python_project: Make, backend: str) -> None:
+    """Given an editable install, when an sdist and its wheel are built, as `python -m build` and
+    `uv build` do, and a second wheel in place."""
+    project = python_project(backend)
+    assert "2 compiled" in project.call("build_editable")[1]
+    sdist, _ = project.call("build_sdist")
+    wheel, said = project.call("build_wheel", at=project.unpacked(sdist))
+    assert "2 programs, nothing to do" in said
+    again, said = project.call("build_wheel")
+    assert "2 programs, nothing to do" in said
+    assert wheel == again
+    assert (project.directory / ".cache").exists()
+    assert not (project.around / "home/.cache/tilus").exists()
+
+
+def test_a_copy_that_nothing_is_known_of_uses_the_cache_of_the_user(python_project: Make) -> None:
+    project = python_project("hatchling.build")
+    copy = project.directory.rename(project.around / "tmp/copy")
+    assert "2 compiled" in project.call("build_wheel", at=copy)[1]
+    _, said = project.call("build_wheel", at=copy.rename(project.around / "tmp/other"))
+    assert "2 programs, nothing to do" in said
+    index = (project.around / "home/.cache/tilus/index.json").read_text()
+    assert "kernel-cache:wheel:mypackage" in index
+    assert "/tmp/" not in index.replace(str(project.around.parent), "")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_editable_install_calls_what_the_last_build_made(
+    python_project: Make, backend: str, tmp_path: Path
+) -> None:
+    project = python_project(backend)
+    wheel, _ = project.call("build_editable")
+    assert not list(project.unpacked(wheel).rglob("_kernels"))
+    assert project.python(CALL, project.directory, cwd=tmp_path) == ["[0.0, 2.0, 4.0]"]
+    project.edit("kernels/scale.cc.j2", "a * x", "10 * a * x")
+    project.build()
+    assert project.python(CALL, project.directory, cwd=tmp_path) == ["[0.0, 20.0, 40.0]"]
+
+
+def test_a_package_comes_before_a_directory_of_its_name(
+    python_project: Make, tmp_path: Path
+) -> None:
+    """Given a directory in the working directory that is called as the package and has kernels,
+    when the package names itself, then it gets its own."""
+    project = python_project("hatchling.build")
+    site = project.unpacked(project.call("build_wheel")[0])
+    (tmp_path / "mypackage/scripts").mkdir(parents=True)
+    code = "import sys; sys.path.remove(''); " + CALL
+    assert project.python(code, site, cwd=tmp_path) == ["[0.0, 2.0, 4.0]"]
+    (path,) = project.python(
+        "import sys, tilusbuild; sys.path.remove('')\n"
+        "try: tilusbuild.load('scale', where='./mypackage')\n"
+        "except tilusbuild.LoadError as error: print(str(error).splitlines()[-1].strip())",
+        site,
+        cwd=tmp_path,
+    )
+    assert path == f"{tmp_path}/mypackage (where)"
+
+
+PACKAGES = "\n[package.one]\n[package.two]\n"
+
+
+@pytest.mark.parametrize(
+    ("declared", "manifest", "said"),
+    [
+        ("manifst = 'tilus.toml'\n", "", ("unknown key", 'did you mean "manifest"?')),
+        ("manifest = 'k'\n", "", ("no tilus.toml at k", "kernels/tilus.toml")),
+        ("into = 'other'\n", "", ("no Python package other", 'into = "mypackage"')),
+        ("", PACKAGES, ("several packages: one, two", 'package = "one"')),
+        ("package = 'on'\n", PACKAGES, ('no package "on"', 'did you mean "one"?')),
+    ],
+)
+def test_a_mistake_is_shown_where_it_is(
+    python_project: Make, declared: str, manifest: str, said: tuple[str, ...]
+) -> None:
+    project = python_project("hatchling.build" if manifest else "setuptools.build_meta")
+    project.declare(declared)
+    with (project.directory / "tilus.toml").open("a") as file:
+        file.write(manifest)
+    _, text = project.call("build_wheel", status=2)
+    assert "Traceback" not in text
+    assert all(each in text for each in said), text
+    assert "pyproject.toml:" in text or declared == "package = 'on'\n"
+
+
+def test_what_does_not_compile_ends_the_build(python_project: Make) -> None:
+    project = python_project("hatchling.build")
+    project.edit("kernels/scale.cc.j2", "a * x", "a * (x")
+    _, text = project.call("build_wheel", status=1)
+    assert "kernels/" in text
+    assert "were not built" in text
+    assert "Traceback" not in text

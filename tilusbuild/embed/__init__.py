@@ -1,0 +1,1 @@
+"""Kernels inside another system's build: of a Python package, or of a CMake project."""

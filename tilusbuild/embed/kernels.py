@@ -1,0 +1,222 @@
+"""Build the kernels that another build asks for, and pack them as a directory.
+
+Another build may run in a copy of the sources that is gone afterwards: an unpacked sdist, or a
+checkout that pip made. A cache inside of it would be lost, so the kernels are built into the cache
+that the same `tilus.toml` was last built into where it stays, which a note remembers by the file's
+content; without a note, into the user's own cache.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+
+from tilusbuild.builder.build import build
+from tilusbuild.builder.project import Project
+from tilusbuild.cache.index import forget_projects, read_index, record_build
+from tilusbuild.engine.running import BuildConfig
+from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
+from tilusbuild.manifest.document import read_document
+from tilusbuild.manifest.settings import MANIFEST_NAME, variable
+from tilusbuild.noop import record
+from tilusbuild.package import pack
+from tilusbuild.package.collect import PackageOrder
+from tilusbuild.package.formats.wheels import MIN_TIME, platform
+from tilusbuild.plan.model import PlanSelection
+from tilusbuild.plan.planner import Plan
+from tilusbuild.process.stopping import stoppable
+from tilusbuild.report.choose import choose, with_files
+from tilusbuild.runtime.places import JIT_ROOT_PREFIX, TABLES, is_within
+from tilusbuild.runtime.regular import read_text
+from tilusbuild.state.files import sha256_file, write_atomic
+
+_KEYS = ("manifest", "into", "package")
+
+
+class Packed(Struct, frozen=True):
+    """Kernels as a directory package."""
+
+    path: str
+    platform: str
+    """The platform of a wheel that may have them."""
+    plan: Plan
+
+
+class Wanted(Struct, frozen=True):
+    """What a Python project's `pyproject.toml` asks for."""
+
+    manifest: str
+    """The path of the `tilus.toml`."""
+    into: str
+    """The Python package, dotted."""
+    package: str | None
+    """Which `[package.NAME]`."""
+    place: Place
+
+
+def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Wanted | None:
+    """Return what the project in a directory asks for; `name` is the project's. Without a `table`,
+    None where its `pyproject.toml` has none for tilusbuild. Raises `InputError`."""
+    document = read_document(os.path.join(root, "pyproject.toml"))
+    keys = next((each for each in TABLES if _at(document.data, each) is not None), TABLES[0])
+    table = _at(document.data, keys) if table is None else table
+    if table is None:
+        return None
+    given: dict[str, str] = {}
+    for key, value in table.items():
+        if key not in _KEYS or not isinstance(value, str) or not value:
+            right = did_you_mean(key, _KEYS) if key not in _KEYS else "it is a string"
+            known = f'unknown key "{key}"' if key not in _KEYS else f'"{key}" is not a name'
+            raise input_error(known, place=document.key(*keys, key), hint=right)
+        given[key] = value
+    path = os.path.normpath(os.path.join(root, given.get("manifest", MANIFEST_NAME)))
+    if os.path.basename(path) != MANIFEST_NAME or not os.path.isfile(path):
+        raise input_error(
+            f"there is no {MANIFEST_NAME} at {given.get('manifest', MANIFEST_NAME)}",
+            place=document.value(*keys, "manifest"),
+            hint=f'`manifest = "kernels/{MANIFEST_NAME}"` names it; an sdist must contain it, too',
+        )
+    into = given.get("into", name.replace("-", "_").replace(".", "_").lower())
+    below = into.replace(".", "/")
+    if not any(os.path.isdir(os.path.join(root, each, below)) for each in ("", "src")):
+        raise input_error(
+            f"there is no Python package {into}, here or in src/",
+            place=document.value(*keys, "into"),
+            hint='`into = "mypackage"` names the package that gets the kernels',
+        )
+    return Wanted(path, into, given.get("package"), document.value(*keys, "package"))
+
+
+def _at(table: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+def ordered(project: Project, name: str | None, place: Place | None) -> PackageOrder:
+    """Return the package to make: the one of this name, the only one, or the one named as the
+    project. Raises `InputError`."""
+    manifest = project.manifest
+    found = pack.orders(manifest, name)
+    own = [each for each in found if len(found) == 1 or each.name == manifest.project.name]
+    if not own:
+        names = ", ".join(each.name for each in found)
+        hint = f'`package = "{found[0].name}"` chooses one'
+        raise input_error(f"{manifest.path} has several packages: {names}", place=place, hint=hint)
+    return own[0]
+
+
+def embed(
+    manifest: str,
+    directory: str | None,
+    choice: Callable[[Project], PackageOrder],
+    *,
+    stays: bool = False,
+    built: Callable[[Project, Plan], None] = lambda project, plan: None,
+) -> Packed | None:
+    """Build the package that `choice` orders and write it below `directory`; with None it is only
+    built. `stays`: the sources stay here. `built` is called when everything is built.
+
+    Raises `InputError`, `PackageError`, and `TilusbuildError` when something does not build.
+    """
+    copied = not stays and is_copy(manifest)
+    chosen = _cache(manifest, copied)
+    with stoppable(), Project.open(os.path.dirname(manifest), chosen, os.environ) as project:
+        order = choice(project)
+        level, jobs = project.settings.level.value, project.settings.jobs.value
+        selection = PlanSelection(order.package.scripts or (), order.package.targets or (), level)
+        env, stderr = os.environ, sys.stderr
+        shown = choose(stdout=sys.stdout, stderr=stderr, env=env)
+        reporter = with_files(shown, stderr=stderr, env=env, root=project.manifest.root)
+        result = build(project, selection, BuildConfig(jobs=jobs), reporter)
+        if result.summary.exit_status:
+            raise TilusbuildError(f"the kernels of {manifest} were not built")
+        plan = project.plan(selection)
+        built(project, plan)
+        if copied:
+            _move_to_its_name(project)
+        note(project)
+        if directory is None:
+            return None
+        with project.cache.in_use():
+            contents = pack.gather(project, order, level=level)
+            time = max(pack.source_date(), MIN_TIME)
+            ((_, path, _),) = pack.write(order, contents, ["dir"], directory, time=time)
+        return Packed(path, platform(contents.listed.needs), plan)
+
+
+def inputs_of(project: Project, plan: Plan) -> set[str]:
+    """Return the paths of all files of the project that a plan was made from."""
+    manifest = project.manifest
+    found = {manifest.path, *plan.inputs}
+    for script in manifest.scripts.values():
+        ref = script.tune.ref if script.tune is not None else None
+        for name in (script.template, script.space_file, ref and ref.rpartition(":")[0]):
+            if name is not None:
+                found.add(os.path.join(manifest.root, name))
+    return {path for path in found if os.path.isfile(path)}
+
+
+def sources_of(root: str, name: str) -> list[str]:
+    """Return what an sdist of the project in a directory must contain for its kernels, relative to
+    it. Raises `InputError`."""
+    asked = wanted(root, name)
+    if asked is None:
+        return []
+    with Project.open(os.path.dirname(asked.manifest), {}, os.environ) as project:
+        note(project)
+        found = inputs_of(project, project.plan(PlanSelection((), (), 0)))
+    return sorted(os.path.relpath(path, root) for path in found if is_within(path, root))
+
+
+def is_copy(manifest: str) -> bool:
+    """Return whether a manifest is in sources that are likely gone after a build: an sdist that was
+    unpacked, or what is in a directory for temporary files or for caches."""
+    root, home = os.path.dirname(os.path.realpath(manifest)), os.path.expanduser("~")
+    temporary = (tempfile.gettempdir(), os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
+    return os.path.isfile(os.path.join(root, "PKG-INFO")) or any(
+        is_within(root, os.path.realpath(each)) for each in temporary
+    )
+
+
+def _cache(manifest: str, copied: bool) -> dict[str, str | float | None]:
+    """Return the settings that choose the cache: none, where any build there takes the same."""
+    if not copied or os.environ.get(variable("cache-dir")):
+        return {}
+    chosen = None
+    with suppress(OSError, ValueError):
+        chosen = read_text(_note_of(manifest) or "")
+    return {"cache-dir": chosen or os.path.join(os.path.expanduser("~"), ".cache", "tilus")}
+
+
+def note(project: Project) -> None:
+    """Note into which cache a manifest is built, unless it is in a copy. A note that cannot be
+    written is left out."""
+    path = _note_of(project.manifest.path)
+    if path is not None and not is_copy(project.manifest.path):
+        with suppress(OSError):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, os.fsencode(project.settings.cache_dir.value))
+
+
+def _note_of(manifest: str) -> str | None:
+    records = record.directory(os.environ)
+    with suppress(OSError):
+        return records and os.path.join(os.path.dirname(records), "caches", sha256_file(manifest))
+    return None
+
+
+def _move_to_its_name(project: Project) -> None:
+    """Have the cache keep what a copy built under the project's name, in place of the last such: a
+    path that is gone would keep it forever. No call finds it there."""
+    path, name = project.manifest.path, project.manifest.project.name
+    made = read_index(project.cache).get(path)
+    if made is not None:
+        record_build(project.cache, f"{JIT_ROOT_PREFIX}wheel:{name}", name, made.scripts)
+        forget_projects(project.cache, [path])
