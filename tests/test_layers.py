@@ -14,7 +14,7 @@ LAYERS = [
     "errors", "shortage", "state", "noop", "table",
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",
+    "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune", "check",
     "watch", "jit", "cli",
     "interop", "intake", "reapi", "page", "embed",
 ]  # fmt: skip

@@ -15,6 +15,8 @@ TEXTS = (PROGRAM_TXT, OPTIONS_TXT)
 """What a program is named by."""
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
+TESTS = "tests"
+"""In a package: the cases of each script, below its hash."""
 SOURCE = "module/source.cu"
 COMPILE_SH = "module/compile.sh"
 DUMPS = ("ir/", "module/ir/")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -45,6 +45,10 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "--as-built",
         help="package what the last build made, without checking that it is up to date",
     )
+    with_tests: bool = flag(
+        "--with-tests",
+        help="add a case for each of the manifest's `sizes`, for `tilusbuild check`",
+    )
     sign: str | None = sign_option()
 
 
@@ -80,8 +84,10 @@ def run(arguments: PackageArgs) -> int:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
-            with _kept(project):
-                contents = pack.gather(project, order, level=level, unchecked=arguments.as_built)
+            with _kept(project), _tests(arguments, project, order, level) as tests:
+                contents = pack.gather(
+                    project, order, level=level, unchecked=arguments.as_built, tests=tests
+                )
                 wanted = chosen or order.package.formats
                 made = pack.write(order, contents, wanted, arguments.output, attest=attest)
             _show_made(arguments, order, contents, made)
@@ -91,6 +97,32 @@ def run(arguments: PackageArgs) -> int:
 def _kept(project: Project) -> AbstractContextManager[None]:
     """Keep what is packed from being collected. A cache that does not exist is not created."""
     return project.cache.in_use() if project.cache.exists() else nullcontext()
+
+
+@contextmanager
+def _tests(
+    arguments: PackageArgs, project: Project, order: PackageOrder, level: int
+) -> Iterator[Mapping[str, str]]:
+    """Make the files of the tests, which are removed after the block. Raises `InputError`."""
+    if not arguments.with_tests:
+        yield {}
+        return
+    from tilusbuild.errors import input_error
+    from tilusbuild.package.pack import selection_of
+    from tilusbuild.state.temporary import TemporaryDirectory
+    from tilusbuild.tune.cases import make_tests
+
+    if arguments.as_built:
+        raise input_error(
+            "--with-tests makes inputs from the manifest, and --as-built does not read it",
+            hint="leave one out",
+        )
+    with TemporaryDirectory("tests") as directory:
+        planned = project.plan(selection_of(order, level)).instances
+        made = make_tests(project, planned, directory.path)
+        for what in made.left_out:
+            say(f"no test of {what}\n")
+        yield made.files
 
 
 def _attest(key: str | None) -> Attest:

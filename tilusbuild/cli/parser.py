@@ -58,6 +58,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
                "package and install", "verify dist/kernels-1.0.tar.zst --key release.pem"),
     "preflight": ("check whether a package would run on a given machine",
                   "package and install", "preflight dist/kernels-1.0.tar.zst --device sm_90"),
+    "check": ("run the tests of a package on this machine",
+              "package and install", "check dist/kernels-1.0.tar.zst --chosen"),
     "install": ("install a package into the cache, or uninstall one",
                 "package and install", "install dist/kernels-1.0.tar.zst"),
     "diff": ("show what changed between two packages or caches",

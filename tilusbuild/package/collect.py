@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct, field
@@ -84,9 +85,14 @@ class PackageOrder(Struct, frozen=True):
         return frozenset({"runtime", *more} - set(self.package.exclude))
 
 
-def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str]]) -> Contents:
+def collect(
+    cache: Tree,
+    order: PackageOrder,
+    instances: Iterable[tuple[str, str]],
+    tests: Mapping[str, str] = MappingProxyType({}),
+) -> Contents:
     """Read all that the package is to have. `instances` are (directory, hash) of the scripts, which
-    are whole in the cache. Raises `PackageError`."""
+    are whole in the cache; `tests` has the file of each path of a test. Raises `PackageError`."""
     found = _Collector(cache, order.purposes, order.package.programs == "dispatched")
     entries: list[ScriptEntry] = []
     targets: dict[str, PackageTarget] = {}
@@ -102,6 +108,8 @@ def collect(cache: Tree, order: PackageOrder, instances: Iterable[tuple[str, str
         targets[script.target] = PackageTarget(kind, script.archs, script.ptx, toolkit)
     if not entries:
         raise cannot_pack("there is no script to pack")
+    for path, origin in tests.items():
+        found.add(path, read_file(origin), origin)
     package = FileList(
         name=order.name,
         version=order.version,
@@ -155,7 +163,7 @@ class _Collector(Struct):
             if purpose_of_script(name) in self.purposes:
                 path = os.path.join(script.path, name)
                 data = read_file(path)
-                self._add(f"{entry.root}/{name}", data, path)
+                self.add(f"{entry.root}/{name}", data, path)
                 if name.endswith(".so"):
                     self.needs.append((path, read_needs(data), ""))
         for program in programs:
@@ -187,12 +195,12 @@ class _Collector(Struct):
             if purpose_of_program(name) in self.purposes:
                 path = os.path.join(entry.path, name)
                 texts[name] = read_file(path)
-                self._add(f"{root}/{name}", texts[name], path)
+                self.add(f"{root}/{name}", texts[name], path)
                 if self.files[f"{root}/{name}"] != FileEntry(size, digest):
                     raise cannot_pack(f"{path} is not what was built", hint=_AGAIN)
         kept = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
         meta = seal({**entry.meta, "files": kept})
-        self._add(f"{root}/{layout.META}", meta, meta)
+        self.add(f"{root}/{layout.META}", meta, meta)
         for digest in layout.mentioned_headers(texts.get(layout.COMPILE_SH, b"")):
             self._add_headers(digest)
         try:
@@ -215,11 +223,12 @@ class _Collector(Struct):
                 name, what = problems[0]
                 raise cannot_pack(f"{root}/{name} {what}", hint=_AGAIN)
             for name in layout.files_below(path):
-                self._add(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
+                self.add(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
         except OSError as error:
             raise cannot_pack(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
 
-    def _add(self, path: str, data: bytes, origin: bytes | str) -> None:
+    def add(self, path: str, data: bytes, origin: bytes | str) -> None:
+        """Add a file of the package; `origin` is what its bytes are, or where they are read."""
         self.files[path] = FileEntry(len(data), sha256_bytes(data))
         self.origins[path] = origin
 

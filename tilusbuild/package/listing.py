@@ -294,11 +294,14 @@ def _check_listed(found: FileList, prefix: str, wanted: Iterable[str]) -> None:
 def _check_owners(found: FileList) -> None:
     """Refuse a file that belongs to nothing: it would be installed without being checked."""
     places = {script.place for script in found.scripts}
+    hashes = {digest for _, digest in places}
     for path in found.files:
         kind, directory, digest = names.root_of(path)
         if kind == layout.PROGRAMS and digest not in found.programs:
             _refuse(f"{path} belongs to no listed program")
         if kind == layout.SCRIPTS and (directory, digest) not in places:
+            _refuse(f"{path} belongs to no listed script")
+        if kind == layout.TESTS and digest not in hashes:
             _refuse(f"{path} belongs to no listed script")
         if found.key is None and names.list_at(kind):
             _refuse(f"{path} is below {kind}, which the list does not mention")
@@ -320,7 +323,7 @@ def named_layers(found: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
     parts: dict[tuple[str, str], list[str]] = {}
     for path in sorted(found.files):
         kind, _, digest = names.root_of(path)
-        if kind == layout.SCRIPTS:
+        if kind in (layout.SCRIPTS, layout.TESTS):
             owner = owners[digest]
         elif kind == layout.PROGRAMS:
             owner = (found.programs[digest].script, found.programs[digest].target)

@@ -37,7 +37,8 @@ MAX_PART = 255
 
 def check_path(path: str) -> None:
     """Raise `PackageError` unless this can be a listed file: relative, in its one spelling,
-    below `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST` or the root of another kind."""
+    below `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST`, `tests/HASH` or the root of
+    another kind."""
     problem = _problem(path)
     if problem:
         raise unsafe_name(f"{path!r:.200} cannot name a file of a package: {problem}")
@@ -111,8 +112,8 @@ def _root_problem(parts: list[str]) -> str | None:
         if len(rest) < 3 or not layout.is_script_directory(rest[0]):
             return "below scripts come a script's name, its hash and a file"
         rest = rest[1:]
-    elif root not in (layout.PROGRAMS, layout.INCLUDE):
-        return f"it is not below {layout.SCRIPTS}, {layout.PROGRAMS} or {layout.INCLUDE}"
+    elif root not in (others := (layout.PROGRAMS, layout.INCLUDE, layout.TESTS)):
+        return f"it is not below {layout.SCRIPTS}, {', '.join(others[:-1])} or {others[-1]}"
     if len(rest) < 2 or not layout.is_hash(rest[0]):
         return "a file is below a directory that is named by 64 hex digits"
     return None

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -54,17 +55,27 @@ def orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
     ]
 
 
+def selection_of(order: PackageOrder, level: int) -> PlanSelection:
+    """Return what of the project a package holds."""
+    return PlanSelection(order.package.scripts or (), order.package.targets or (), level)
+
+
 def gather(
-    project: Project, order: PackageOrder, *, level: int, unchecked: bool = False
+    project: Project,
+    order: PackageOrder,
+    *,
+    level: int,
+    unchecked: bool = False,
+    tests: Mapping[str, str] = MappingProxyType({}),
 ) -> Contents:
     """Collect a package's contents; `unchecked`: what the last build made, whatever has changed
-    since. Raises `InputError`, `PackageError`."""
-    selection = PlanSelection(order.package.scripts or (), order.package.targets or (), level)
+    since; `tests` as for `collect`. Raises `InputError`, `PackageError`."""
+    selection = selection_of(order, level)
     if unchecked:
         scripts = as_built(project.cache, project.manifest, selection)
     else:
         scripts = current(project, selection)
-    return collect(project.cache, order, scripts)
+    return collect(project.cache, order, scripts, tests)
 
 
 def write(

@@ -13,6 +13,7 @@ for, which is what a reference sees.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -77,6 +78,13 @@ def generate(
         if is_struct(argument.dtype):
             made[argument.name] = _struct(argument, sizes, known, random)
     return made
+
+
+def tensor_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
+    """Return how many bytes the tensors of a call take. Raises `InputError`."""
+    dims = check_sizes(signature, sizes)
+    tensors = [each for each in signature.callable_arguments if each.is_tensor]
+    return sum(DTYPES[t.dtype].bytes * math.prod(_shape(t, dims)) for t in tensors)
 
 
 def read_off(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:

@@ -1,0 +1,98 @@
+"""A package that tests itself: `package --with-tests`, and `check` where it arrived."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+import tilusbuild
+
+New = Callable[..., Any]
+MODES = ("wrong", "crash", "fast", "hang", "beside")
+
+
+@pytest.fixture
+def packed(tune_project: New) -> Callable[..., tuple[Any, str]]:
+    """packed(*modes, sizes=…) is a project and the path of its package with tests."""
+
+    def make(*modes: str, form: str = "dir", sizes: tuple[int, ...] = (1000,)) -> tuple[Any, str]:
+        project = tune_project(*modes, sizes=sizes)
+        project.run("build")
+        path = project.run("package", "--with-tests", "--format", form).out.strip()
+        return project, path
+
+    return make
+
+
+def bare(path: str, *words: str) -> list[dict[str, Any]]:
+    """The lines of `python -m tilusbuild.check` where Python has its standard library alone."""
+    root = os.path.dirname(os.path.dirname(tilusbuild.__file__))
+    start = f"import sys; sys.path.insert(0, {root!r}); from tilusbuild.check import main; "
+    start += "sys.exit(main(sys.argv[1:]))"
+    argv = [sys.executable, "-I", "-S", "-c", start, path, *words, "--json"]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_bad_programs_are_named_and_the_rest_is_checked(packed: New) -> None:
+    project, path = packed(*MODES)
+    served, *checked, summary = project.events("check", path, "--time-limit", "2", status=1)
+    assert (served["target"], served["programs"], served["cases"]) == ("cpu", 5, 1)
+    assert summary == {"event": "summary", "right": 1, "wrong": 4}
+    found = {MODES[row["program"]]: (row["status"], row["why"]) for row in checked}
+    assert found.pop("wrong")[0] == "incorrect"
+    assert found == {
+        "crash": ("crash", "killed by SIGSEGV"),
+        "fast": ("ok", ""),
+        "hang": ("timeout", "no answer in 2 s"),
+        "beside": ("incorrect", "it wrote after the tensor y"),
+    }
+    beside = checked[MODES.index("beside")]
+    _, *again = shlex.split(beside["again"])
+    shown = project.run(*again, status=1).out
+    assert "it wrote after the tensor y" in shown
+    assert "crash" not in shown
+    alone = bare(str(project.directory / path), "--time-limit", "2")
+    assert [row["status"] for row in alone[1:]] == [row["status"] for row in checked]
+    assert [row.keys() for row in alone] == [row.keys() for row in (served, *checked)]
+
+
+def test_only_what_a_call_chooses_is_checked(packed: New) -> None:
+    project, path = packed("fast", "wrong", form="tar.zst", sizes=(100, 5000))
+    out = project.run("check", path, "--chosen", "--junit", "result.xml").out
+    assert out.count("1 ok") == 2
+    (suite,) = Xml.parse(project.directory / "result.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "0")
+    _, one, _ = project.events("check", path, "scale/0", "--size", "n=5000")
+    assert (one["sizes"], one["status"], one["chosen"]) == ({"n": 5000}, "ok", True)
+
+
+def test_a_library_that_changed_is_not_called(packed: New) -> None:
+    project, path = packed("fast")
+    (library,) = Path(project.directory, path).glob("programs/*/module/lib.so")
+    library.write_bytes(library.read_bytes() + b"x")
+    assert "1 corrupt" in project.run("check", path, status=1).out
+
+
+def test_a_size_too_large_to_carry_is_named(tune_project: New) -> None:
+    project = tune_project("fast", sizes=(1000, 3_000_000))
+    project.run("build")
+    ended = project.run("package", "--with-tests", "--format", "dir")
+    assert "no test of scale cpu: n=3000000: 22 MiB of tensors" in ended.err
+    assert project.run("check", ended.out.strip()).out.count("1 ok") == 1
+
+
+def test_a_mistake_in_the_call_is_status_2(packed: New) -> None:
+    project, path = packed("fast")
+    assert "has no script nothing" in project.run("check", path, "nothing", status=2).err
+    assert "cpu" in project.run("check", path, "--device", "gpu", status=2).err
+    project.run("package", "--format", "dir")
+    assert "package --with-tests" in project.run("check", path, status=2).err
