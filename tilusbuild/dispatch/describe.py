@@ -103,6 +103,7 @@ def _argument(argument: Argument) -> dict[str, Any]:
         "out": argument.out,
         "dimension": not argument.is_passed,
         "type": argument.type_text(),
+        **({"inout": True} if argument.inout else {}),
         **({"optional": True} if argument.optional else {}),
         **({"constant": True} if argument.constant else {}),
     }

@@ -250,6 +250,8 @@ class Arg(Table, frozen=True):
     None. A struct that is passed by value has its C++ name and its members."""
     out: bool = False
     """The kernel writes this tensor."""
+    inout: bool = False
+    """The kernel reads this tensor and writes it: an output that no call can leave out."""
     bounds: Annotated[tuple[int, int] | None, Key(examples=[[1, 8192]])] = field(
         name="range", default=None
     )
@@ -321,7 +323,7 @@ _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 
 
 def _tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
-    others = (arg.out, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
+    others = (arg.out or arg.inout, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
     if any(others) or arg.type != TENSOR_MAP or arg.box is None:
         what = "has a box" if arg.box is None else "has no type and no key of a tensor"
         raise SignatureError(f"a tensor map {what}", argument=name, hint=_MAP_HINT)
@@ -341,7 +343,8 @@ def _plain_argument(name: str, arg: Arg) -> Argument:
     return parse_argument(
         name,
         arg.type,
-        out=arg.out,
+        out=arg.out or arg.inout,
+        inout=arg.inout,
         range=arg.bounds,
         align=arg.align,
         optional=arg.optional,

@@ -43,6 +43,7 @@ class ScriptArgument(NamedTuple):
     dtype: str
     dims: tuple[Dim, ...] | None
     out: bool
+    """Whether the kernel writes it and a call may leave it out: one that it reads, too, is not."""
     dimension: bool
     """Read off the tensors' shapes: the caller does not pass it."""
     type: str
@@ -52,6 +53,8 @@ class ScriptArgument(NamedTuple):
     constant: bool = False
     """Whether it is copied to a variable of the code: then it may be on the host, and says nothing
     of the device."""
+    inout: bool = False
+    """Whether the kernel reads it and writes it."""
 
 
 class DispatchRule(NamedTuple):
@@ -248,15 +251,17 @@ def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgum
         raise ValueError("an argument has no type")
     if is_struct(dtype):
         struct_of(dtype)  # what it says is used in every call
+    inout = value.get("inout") is True
     return ScriptArgument(
         name=_text(value["name"]),
         dtype=dtype,
         dims=None if dims is None else tuple(_dim(dim, scalars) for dim in dims),
-        out=value["out"] is True,
+        out=value["out"] is True and not inout,
         dimension=value["dimension"] is True,
         type=_text(value["type"]),
         optional=value.get("optional") is True,
         constant=value.get("constant") is True,
+        inout=inout,
     )
 
 

@@ -82,6 +82,9 @@ class Argument(Struct, frozen=True):
     dtype: str
     dims: tuple[Dim, ...] | None
     out: bool = False
+    """Whether the kernel writes the tensor."""
+    inout: bool = False
+    """Whether it reads it, too."""
     low: int | None = None
     high: int | None = None
     is_dimension: bool = False
@@ -118,7 +121,7 @@ class Argument(Struct, frozen=True):
 
     def text(self) -> str:
         """Return one line that states the whole argument, for `program.txt`."""
-        words = [f"{self.name}: {'out ' if self.out else ''}{self.type_text()}"]
+        words = [f"{self.name}: {'in' * self.inout}{'out ' * self.out}{self.type_text()}"]
         if self.is_dimension:
             words.append("dimension")
         if self.low is not None or self.high is not None:

@@ -31,6 +31,7 @@ def parse_argument(
     text: str,
     *,
     out: bool = False,
+    inout: bool = False,
     range: tuple[int | None, int | None] | None = None,  # noqa: A002 - the manifest's word
     align: int | None = None,
     optional: bool = False,
@@ -86,6 +87,7 @@ def parse_argument(
         dtype,
         dims,
         out=out,
+        inout=inout,
         align=align,
         optional=optional,
         strides=strides,

@@ -1,0 +1,29 @@
+"""An argument that is read and written: an input that no call leaves out, and an output."""
+
+import numpy as np
+import pytest
+
+import tilusbuild
+from support.project import Project
+from tilusbuild.runtime.script import read_script
+from tilusbuild.signature import parse_argument
+
+
+def test_it_is_passed_and_written(small: Project) -> None:
+    add = tilusbuild.load("add", where=small.directory)
+    y = np.ones(3, "float32")
+    add(2.0, np.arange(3, dtype="float32"), y)
+    assert y.tolist() == [1, 3, 5]
+    with pytest.raises(TypeError, match=r"add\(\) misses y"):
+        add(2.0, y)
+
+
+def test_the_runtime_reads_what_a_manifest_declares(small: Project) -> None:
+    (path,) = (small.cache / "scripts" / "add").iterdir()
+    y = read_script(str(path)).arguments[2]
+    assert (y.name, y.out, y.inout) == ("y", False, True)
+
+
+def test_a_program_is_named_by_it() -> None:
+    declared = parse_argument("y", "f32*[n]", out=True, inout=True)
+    assert declared.text() == "y: inout f32*[n]"
