@@ -115,6 +115,13 @@ def test_load() -> None:
 
 
 @pytest.mark.slow
+def test_torch_ops() -> None:
+    needs_cxx()
+    pytest.importorskip("torch", reason="torch is not installed")
+    assert [next(iter(each["arms"])) for each in small("torch_ops.py")] == ["register"] * 4
+
+
+@pytest.mark.slow
 def test_remote() -> None:
     needs_cxx()
     needs_casd()

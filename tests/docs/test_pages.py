@@ -209,3 +209,19 @@ def test_the_page_on_templates_lists_every_name_that_is_taken() -> None:
     page = (ROOT / "docs" / "templates.md").read_text(encoding="utf-8")
     listed = page.split("### Names that are taken")[1].split("\n## ")[0].split(":\n\n", 1)[1]
     assert set(re.findall(r"`(\w+)`", listed)) == RESERVED
+
+
+def test_the_example_of_ops_of_torch_says_what_it_prints(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    page = ROOT / "docs" / "torch-ops.md"
+    (tmp_path / "tilus.toml").write_text(blocks(page, "toml")[0])
+    (tmp_path / "scale.cu.j2").write_text(blocks(page, "cpp")[0])
+    home = {"HOME": str(tmp_path)}
+    command_line.run(tmp_path, "build", environment=home)
+    done = run_python(blocks(page, "python")[0], cwd=tmp_path, environment=home)
+    assert done.stdout.splitlines() == [
+        "4 6.0 [2.0, 2.0]",
+        "5 6.0 [2.0, 2.0]",
+        "1000 6.0 [2.0, 2.0]",
+        "mypackage.scale.default",
+    ]
