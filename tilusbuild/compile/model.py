@@ -132,6 +132,10 @@ class PartOptions(Struct, frozen=True):
     """Whether device code is relocatable, and is linked again with the library."""
     seeded: bool = False
     """Whether nvcc has `-frandom-seed`."""
+    written: bool = False
+    """Whether the flags are the whole command of another build, with the directories of headers
+    where it has them: standard, macros and architectures are among them, and no more is added than
+    what keeps names and directories of this machine out of the object."""
 
 
 class Recipe(Struct, frozen=True):
@@ -212,6 +216,10 @@ class Step(Struct, frozen=True):
     def by_itself(self) -> Step:
         """The step of a unit for its own program."""
         return replace(self, argv=(self.argv[0], *self.alone, *self.argv[1:]), alone=())
+
+
+TOOLKIT = "{toolkit}"
+"""Stands for the directory of the toolkit's headers, in a command of another build."""
 
 
 class UserWord(str):

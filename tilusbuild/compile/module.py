@@ -25,6 +25,7 @@ from tilusbuild.compile.model import (
     HERE,
     OBJECT,
     PRODUCT,
+    TOOLKIT,
     Link,
     PartOptions,
     Recipe,
@@ -219,6 +220,7 @@ _VARIABLES = {
     "{ld}": '"$LD"',
     "{ar}": '"$AR"',
     "{sed}": "sed",
+    TOOLKIT: '"$nvcc_folder/../include"',
 }
 
 
@@ -235,6 +237,7 @@ def compile_script(
     ready_made = (LAUNCHER_STEP,) if pipeline.script.ships_launcher else ()
     commands = [step for step in steps(recipe) if step not in ready_made]
     used = {word for step in commands for word in step.argv if is_placeholder(word)}
+    used |= {"{nvcc}"} if TOOLKIT in used else set()
     text = "".join(
         [
             _HEAD.replace("@TOOLS@", pipeline.script.tools),

@@ -18,6 +18,7 @@ from tilusbuild.compile.model import (
     EXPORTS_MAP,
     HERE,
     STAND_IN,
+    TOOLKIT,
     Link,
     Recipe,
     Step,
@@ -154,8 +155,11 @@ DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")
 
 
 def user_flags(recipe: Recipe) -> tuple[str, ...]:
-    """Return the user's flags, of which none is a placeholder."""
-    return tuple(UserWord(flag) if is_placeholder(flag) else flag for flag in recipe.flags)
+    """Return the user's flags, of which none is a placeholder, but for another build's toolkit."""
+    ours = TOOLKIT if recipe.part.written else None
+    return tuple(
+        UserWord(flag) if is_placeholder(flag) and flag != ours else flag for flag in recipe.flags
+    )
 
 
 def defines(recipe: Recipe) -> list[str]:
@@ -210,6 +214,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
     cuda = toolchain.cuda
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
+        paths[TOOLKIT] = cuda.include_dirs[:1]
         paths["{link_flags}"] = tuple(cuda.link_flags)
         own = f"{HERE}/{NVCC_HERE}"
         beside = (f"-L{own}/../lib",) if cuda.link_flags else ()

@@ -67,8 +67,13 @@ class KnownClosures:
     """The closures over one search path, in a file that is read when it is asked for and written by
     `save` only. The files that they have in common are kept once."""
 
-    def __init__(self, path: str, memory: DigestMemory) -> None:
+    def __init__(
+        self, path: str, memory: DigestMemory, places: Mapping[str, str] | None = None
+    ) -> None:
+        """`places` are directories by what stands for them in the file: where the same files lie
+        elsewhere, their names and contents are compared, and nothing is searched for."""
         self._path = path
+        self._places = sorted((places or {}).items(), key=lambda each: -len(each[1]))
         self._memory = memory
         self._loaded: _Known | None = None
         self._valid: dict[int, bool] = {}
@@ -166,6 +171,7 @@ class KnownClosures:
             for key, each in kept.items()
         }
         body = _Known([known.rows[index] for index in wanted], written)
+        body = _moved(body, [(place, name) for name, place in self._places])
         with suppress(UnicodeEncodeError):  # a path that is not UTF-8
             _ENVELOPE.write(self._path, msgpack.encode(body))
         self._changed = False
@@ -174,6 +180,7 @@ class KnownClosures:
         if self._loaded is None:
             body = _ENVELOPE.read(self._path)
             self._loaded = _Known() if body is None else msgpack.decode(body, type=_Known)
+            self._loaded = _moved(self._loaded, self._places)
         return self._loaded
 
     def _holds(self, rows: Sequence[Row], entry: Entry) -> bool:
@@ -205,6 +212,30 @@ class KnownClosures:
         names = tuple(self._read().rows[i].name for i in entry.headers)
         sought = names_sought(entry.external, names, entry.shadowing)
         return all(_names(path, sought) == names for path, names in changed)
+
+
+def _moved(known: _Known, places: Sequence[tuple[str, str]]) -> _Known:
+    """Return what is known with other names for directories."""
+    if not places:
+        return known
+
+    def moved(path: str) -> str:
+        for old, new in places:
+            if path.startswith(old) and path[len(old) : len(old) + 1] in ("", "/"):
+                return new + path[len(old) :]
+        return path
+
+    return _Known(
+        [replace(row, path=moved(row.path)) for row in known.rows],
+        {
+            key: replace(
+                each,
+                probed=[(moved(path), *rest) for path, *rest in each.probed],
+                places=[(moved(path), *rest) for path, *rest in each.places],
+            )
+            for key, each in known.closures.items()
+        },
+    )
 
 
 def _changed(

@@ -1,11 +1,14 @@
-"""tilusbuild for projects of PyTorch: `register` makes ops of a package's scripts.
+"""tilusbuild for projects of PyTorch: `register` makes ops of a package's scripts, and the rest is
+`torch.utils.cpp_extension` with a cache: a project changes that import, and nothing else.
 
+`BuildExtension`, `load` and `load_inline` compile through tilusbuild; every other name is torch's.
 The only room that needs torch, which is imported when a name of it is first used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilusbuild.torch.ops import register
@@ -13,9 +16,27 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tilusbuild.torch import ops
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in __all__:
+        return getattr(importlib.import_module("tilusbuild.torch.ops"), name)
+    from tilusbuild.torch import extension
 
-    return getattr(ops, name)
+    try:
+        if name == "BuildExtension":
+            return extension.build_extension()
+        if name in ("load", "load_inline"):
+            return extension.loading(name)
+        theirs = extension.theirs()
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        text = f"tilusbuild.torch.{name} needs torch, which is not installed: pip install torch"
+        raise ModuleNotFoundError(text, name="torch") from None
+    try:
+        return getattr(theirs, name)
+    except AttributeError:
+        version = importlib.import_module("torch").__version__
+        text = f"neither tilusbuild.torch nor torch.utils.cpp_extension of torch {version} has it"
+        raise AttributeError(f"{name}: {text}") from None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilusbuild.compile.model import DumpInProgress
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
+MAPPED = f"-ffile-prefix-map={HERE}/="
 _COMPILE = (
     "{cxx}",
     "-c",
@@ -32,7 +33,7 @@ _COMPILE = (
     "-frandom-seed=0",
     # The same numbers whether or not the CPU can fuse a product with a sum.
     "-ffp-contract=off",
-    f"-ffile-prefix-map={HERE}/=",
+    MAPPED,
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.arch import gencode
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
 from tilusbuild.compile.model import HERE, OBJECT, SOURCE, Findings, Link, Pipeline, Recipe, Step
-from tilusbuild.compile.pipelines.cpu import Cpu
+from tilusbuild.compile.pipelines.cpu import MAPPED, Cpu
 from tilusbuild.compile.pipelines.nvcc import (
     DRIVER,
     DRIVER_STEPS,
@@ -30,6 +30,7 @@ from tilusbuild.compile.steps import (
     linker_options,
     object_name,
     stand_ins,
+    user_flags,
 )
 from tilusbuild.state.files import sha256_text
 
@@ -61,6 +62,9 @@ class ObjectNvcc(NvccPipeline):
         return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGITS]}/source.cu"
 
     def commands(self, recipe: Recipe) -> list[Step]:
+        if recipe.part.written:
+            words = ("-ccbin", "{cxx}", *self.names(recipe), "-Xcompiler", "-frandom-seed=0")
+            return [_as_written("{nvcc}", recipe, (*words, *_KEEP, *_seed(recipe)))]
         host = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
         device: tuple[str, ...] = ()
         code: tuple[str, ...] = ("-x", recipe.part.language)
@@ -80,6 +84,11 @@ class ObjectNvcc(NvccPipeline):
         from tilusbuild.binary import parse_ptxas
 
         found.ptxas = parse_ptxas(log)
+
+
+def _as_written(tool: str, recipe: Recipe, words: Sequence[str]) -> Step:
+    argv = (tool, "-c", *words, *user_flags(recipe), SOURCE, "-o", OBJECT)
+    return Step("source", argv, OBJECT)
 
 
 def _seed(recipe: Recipe) -> tuple[str, ...]:
@@ -105,12 +114,27 @@ class ObjectCpu(Cpu):
         return False
 
     def commands(self, recipe: Recipe) -> list[Step]:
+        if recipe.part.written:
+            fixed = ("-x", recipe.part.language, "-frandom-seed=0", MAPPED)
+            return [_as_written("{cxx}", recipe, fixed)]
         source = super().commands(recipe)[0].argv
         words = [OBJECT if word == "source.o" else word for word in source]
         if recipe.part.language == "c":
             words[words.index("c++")] = "c"
             words.remove(f"-std={recipe.std}")
         return [Step("source", tuple(words), OBJECT)]
+
+
+class ObjectBeside(ObjectCpu):
+    """An object of host code that includes the toolkit's headers, by another build's command."""
+
+    name = "host object"
+
+    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        return toolchain.fingerprint_cuda
+
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
+        return toolchain.headers(cuda=True)
 
 
 class LinkPipeline(Pipeline):
@@ -226,9 +250,10 @@ def _inputs(recipe: Recipe) -> tuple[str, ...]:
 LIBRARY_PIPELINES: dict[tuple[str, str], Pipeline] = {
     ("cuda", "object"): ObjectNvcc(),
     ("cpu", "object"): ObjectCpu(),
+    ("beside", "object"): ObjectBeside(),
     ("cuda", "shared"): LinkNvcc(),
     ("cpu", "shared"): LinkCpu(),
     ("cuda", "static"): Archive(),
     ("cpu", "static"): Archive(),
 }
-"""By the target's kind and the script's form."""
+"""By the target's kind, or "beside" for host code beside its kernels; and the script's form."""

@@ -106,6 +106,13 @@ class NvccPipeline(Pipeline):
         """Return the path that stands for the source's in names of internal linkage."""
         return "/tilusbuild/source.cu"
 
+    def names(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return what keeps directories out of the names in the output."""
+        # The names of entities with internal linkage hold a hash of the source's directory, and
+        # this is where cudafe++ and cicc take it from. The last one given wins.
+        source = ("-Xcudafe", "--orig_src_path_name", "-Xcudafe", self.name_of_source(recipe))
+        return ("-Xcompiler", f"-ffile-prefix-map={HERE}/=", *source)
+
     def nvcc(self, recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
         """Return nvcc's command without inputs and output; `mode` is "-cubin", "-ptx", "-c", …"""
         return [
@@ -117,14 +124,7 @@ class NvccPipeline(Pipeline):
             f"-std={recipe.std}",
             *map(for_nvcc, defines(recipe)),
             *includes(recipe, ("-Xcompiler", "-iquote")),
-            "-Xcompiler",
-            f"-ffile-prefix-map={HERE}/=",
-            # The names of entities with internal linkage hold a hash of the source's directory,
-            # and this is where cudafe++ and cicc take it from. The last one given wins.
-            "-Xcudafe",
-            "--orig_src_path_name",
-            "-Xcudafe",
-            self.name_of_source(recipe),
+            *self.names(recipe),
             "-Xptxas",
             "-v",
             *_defined_for_nvcc(user_flags(recipe)),

@@ -1,0 +1,214 @@
+"""The compiles of a `build.ninja` of torch: the objects are those of its own commands."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.binary.cubin import read_cubin
+from tilusbuild.binary.elf import Elf
+from tilusbuild.binary.fatbin import extract_cubins
+from tilusbuild.torch.build import REST, BuildFailedError, Request, build
+
+RULES = """\
+ninja_required_version = 1.3
+cxx = c++
+nvcc = nvcc
+
+rule compile
+  command = $cxx -MMD -MF $out.d {cflags} -c $in -o $out $post
+  depfile = $out.d
+  deps = gcc
+
+rule cuda_compile
+  command = $nvcc -MD -MF $out.d {cuda} -c $in -o $out --compiler-options "'-fPIC'" $post
+  depfile = $out.d
+  deps = gcc
+
+rule link
+  command = $cxx $in -shared -o $out
+
+"""
+"""As torch writes them, shortened."""
+
+
+class Extension:
+    """A project with a build directory, as `setup.py` or `load` leave it to ninja."""
+
+    def __init__(self, tmp_path: Path, name: str) -> None:
+        self.root = tmp_path / name
+        self.made = self.root / "build/temp"
+        self.made.mkdir(parents=True)
+        self.write("setup.py", "")
+        self.write("csrc/include/seven.h", "inline int seven() { return 7; }\n")
+        self.write("csrc/a.cpp", '#include "seven.h"\nint a() { return seven(); }\n')
+        self.write("csrc/b.cpp", "int b() { return 8; }\n")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def ninja(self, *sources: str, link: bool = False, cflags: str = "", cuda: str = "") -> None:
+        include = f"-I{self.root}/csrc/include"
+        text = RULES.format(cflags=f"{include} {cflags}", cuda=f"{include} {cuda}")
+        outs = []
+        for each in sources:
+            source, _, post = each.partition(" ")
+            rule = "cuda_compile" if source.endswith(".cu") else "compile"
+            outs.append(f"{self.made}/{Path(source).stem}.o")
+            text += f"build {outs[-1]}: {rule} {self.root}/{source}\n  post = {post}\n"
+        if link:
+            text += f"build ext.so: link {' '.join(outs)}\ndefault ext.so\n"
+        (self.made / "build.ninja").write_text(text)
+
+    def build(self, *, shown: bool = True) -> str:
+        out = io.StringIO()
+        build(Request(str(self.made), "sample", str(self.root), 2, out if shown else None))
+        return out.getvalue()
+
+    def object(self, name: str) -> bytes:
+        return (self.made / f"{name}.o").read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILUSBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    if shutil.which("ninja") is None:
+        pytest.skip("no ninja on PATH (pip install ninja)")
+    return tmp_path / "cache"
+
+
+def test_another_copy_compiles_nothing_and_an_edit_its_includers(tmp_path: Path) -> None:
+    # given: an extension that was built
+    first = Extension(tmp_path, "first")
+    first.ninja("csrc/a.cpp -DX=1", "csrc/b.cpp")
+    assert "2 sources: 2 compiled, 0 from the cache" in first.build()
+    assert not (first.made / REST).exists(), "nothing is left for ninja"
+
+    # when: the same is built elsewhere, then: nothing is compiled, and the objects are the same
+    other = Extension(tmp_path / "elsewhere", "other")
+    other.ninja("csrc/a.cpp -DX=1", "csrc/b.cpp")
+    assert "2 sources: 0 compiled, 2 from the cache" in other.build()
+    assert other.object("a") == first.object("a")
+
+    # when: a header is edited, then: its includer is compiled
+    other.write("csrc/include/seven.h", "inline int seven() { return 9; }\n")
+    assert "2 sources: 1 compiled, 1 from the cache" in other.build()
+    assert other.object("a") != first.object("a")
+    assert other.object("b") == first.object("b")
+
+
+def test_what_torch_links_is_linked_once(tmp_path: Path) -> None:
+    project = Extension(tmp_path, "p")
+    project.ninja("csrc/a.cpp", "csrc/b.cpp", link=True)
+    project.build(shown=False)
+    linked = project.made / "ext.so"
+    before = linked.stat().st_mtime_ns
+
+    project.build(shown=False)
+    assert linked.stat().st_mtime_ns == before
+
+    project.write("csrc/b.cpp", "int b() { return 9; }\n")
+    project.build(shown=False)
+    assert linked.stat().st_mtime_ns != before
+
+
+@pytest.mark.parametrize(
+    "flags", ["-O2 -std=c++17 -DN=3 -fno-exceptions", "-Os -std=gnu++20 -DN=4 -mavx2 -mfma"]
+)
+def test_host_code_is_that_of_the_command(tmp_path: Path, flags: str) -> None:
+    project = Extension(tmp_path, "p")
+    project.write(
+        "csrc/a.cpp",
+        '#include "seven.h"\nlong v = __cplusplus;\n'
+        "void f(double *x, double *y) { for (int i = 0; i < N; i++) x[i] = x[i] * y[i] + y[0]; }\n",
+    )
+    project.ninja(f"csrc/a.cpp {flags}")
+    project.build()
+    ours = project.object("a")
+    subprocess.run(["ninja"], cwd=project.made, check=True, stdout=subprocess.DEVNULL)
+    theirs = project.object("a")
+    assert sections(ours) == sections(theirs)
+
+
+def sections(data: bytes) -> dict[str, bytes]:
+    elf = Elf(data)
+    return {name: elf.content(found) for name in (".text", ".data") if (found := elf.named(name))}
+
+
+@pytest.mark.nvcc
+def test_device_code_is_that_of_each_command(tmp_path: Path) -> None:
+    # given: sources that differ in standard, macros and architectures
+    project = Extension(tmp_path, "p")
+    for name in ("k", "l"):
+        project.write(
+            f"csrc/{name}.cu",
+            "namespace { __global__ void inner(float *x) { x[threadIdx.x] *= N; } }\n"
+            "__global__ void outer(float *x) { x[0] = __cplusplus / 100 % 100; }\n"
+            "void go(float *x) { inner<<<1, 32>>>(x); outer<<<1, 1>>>(x); }\n",
+        )
+    project.ninja(
+        "csrc/k.cu -DN=2 -std=c++17 -gencode=arch=compute_80,code=sm_80 --threads 2",
+        "csrc/l.cu -DN=3 -std=c++20 -gencode arch=compute_80,code=[sm_80,compute_80]"
+        " -gencode arch=compute_90,code=sm_90 -U__CUDA_NO_HALF_OPERATORS__ --use_fast_math",
+    )
+    # when: it is built by us, and by torch's own commands
+    assert "2 sources: 2 compiled" in project.build()
+    ours = {name: code(project.object(name)) for name in ("k", "l")}
+    subprocess.run(["ninja"], cwd=project.made, check=True, stdout=subprocess.DEVNULL)
+    # then: every kernel is the same, for every architecture
+    assert ours == {name: code(project.object(name)) for name in ("k", "l")}
+    assert len(ours["l"]) == 4
+
+
+def code(data: bytes) -> dict[tuple[str, str], bytes]:
+    """Return the code of each kernel, by its architecture and the end of its name."""
+    found = {}
+    for cubin in extract_cubins(data):
+        elf = Elf(cubin.data)
+        for kernel in read_cubin(cubin.data):
+            section = elf.named(f".text.{kernel.name}")
+            assert section is not None
+            found[cubin.image.arch, kernel.name[-12:]] = elf.content(section)
+    return found
+
+
+def test_a_source_that_does_not_compile(tmp_path: Path) -> None:
+    project = Extension(tmp_path, "p")
+    project.write("csrc/include/seven.h", "int seven() { return not_there; }\n")
+    project.ninja("csrc/a.cpp")
+    for _ in range(2):
+        with pytest.raises(BuildFailedError) as failed:
+            project.build()
+        assert f"{project.root}/csrc/include/seven.h:1:22: error: 'not_there'" in str(failed.value)
+    assert not (project.made / "a.o").exists()
+
+
+def test_what_cannot_be_shared_is_compiled_as_torch_wrote_it(tmp_path: Path) -> None:
+    # given: one source with a file of flags, one with a header by an absolute path
+    project = Extension(tmp_path, "p")
+    project.write("flags", "-DB=5")
+    outside = tmp_path / "outside.h"
+    outside.write_text("int outside() { return 1; }\n")
+    project.write("csrc/b.cpp", "int b() { return B; }\n")
+    project.write("csrc/c.cpp", f'#include "{outside}"\n')
+    project.ninja("csrc/a.cpp", f"csrc/b.cpp @{project.root}/flags", "csrc/c.cpp")
+    # when: it is built, then: each is there, and it is said why two are not cached
+    said = project.build()
+    assert "1 compiled, 0 from the cache" in said
+    assert f"b.cpp: @{project.root}/flags is not its source" in said
+    assert f"{outside} is outside" in said
+    assert all(project.object(name) for name in "abc")
+
+
+def test_a_failing_command_of_torch_is_shown(tmp_path: Path) -> None:
+    project = Extension(tmp_path, "p")
+    project.write("csrc/b.cpp", "int a() { return 8; }\n")
+    project.ninja("csrc/a.cpp", "csrc/b.cpp", link=True)
+    with pytest.raises(BuildFailedError, match="multiple definition of"):
+        project.build(shown=False)
