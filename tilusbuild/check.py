@@ -1,31 +1,404 @@
-"""`python -m tilusbuild.check PACKAGE`: a package's tests where only the runtime is installed.
+"""Check a package with tests on this machine: every program at every case, compared and timed.
 
-It does what `tilusbuild check` does, for a package that is a directory, with the standard library
-alone: `pip install --no-deps tilusbuild` is enough, and so is this package's source on the path.
+It needs the package's directory, Python's standard library and, on a GPU, the driver. Which
+instance serves the device, and which program a call would choose, is answered by the runtime's own
+rules. Programs run in a worker (`tune/bench`), so one that crashes or hangs is named and the rest
+is checked. `python -m tilusbuild.check` does for a package that is a directory what `tilusbuild
+check` does for any: `pip install --no-deps tilusbuild` is enough, and so are its sources.
+
+Price: a case starts a worker, 0.1 s on the cpu and the driver's start on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from xml.etree import ElementTree as Xml
 
-from tilusbuild.errors import TilusbuildError
+from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.runtime import choose
+from tilusbuild.runtime.choose import Chooser
+from tilusbuild.runtime.device import Device, cpu, may_have_cuda
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.tune.bench.check import (
-    CheckRequest,
-    Row,
-    check,
-    json_line,
-    parse_sizes,
-    report,
-)
+from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.library import LIBRARY, check_images, check_library, read_meta
+from tilusbuild.runtime.naming import Name, parse_name
+from tilusbuild.runtime.script import CALLED, Script, read_script
+from tilusbuild.runtime.table_file import by_number
+from tilusbuild.runtime.tables import read_dispatch, table_for
+from tilusbuild.table import table, times
+from tilusbuild.tune.bench.bench import OK, DeviceBench
+from tilusbuild.tune.bench.session import integers
+from tilusbuild.tune.bench.work import Candidate, Case, Scalar, read_case
+
+TESTS = "tests"
+CORRUPT = "corrupt"
+"""The status of a program whose library is not what was built, or not for the device."""
+_SAMPLES = 5
+_MAX_SHOWN = 20
+"""Failures that the report shows in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """What is checked. `root` is the package's directory, `shown` what people call it."""
+
+    root: str
+    shown: str
+    names: tuple[str, ...] = ()
+    """Scripts, as `gemm`, `gemm[dtype=f16]` or `gemm/3`; all without one."""
+    sizes: Mapping[str, str] | None = None
+    """Only cases with these."""
+    chosen: bool = False
+    """Only the programs that a call would choose."""
+    device: str | None = None
+    """ "cpu", or the number of a GPU; None: the first GPU, else the cpu."""
+    limit: float = 30.0
+    """Seconds for a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedScript:
+    """Which instance of a script serves the device. `target` is None where none does."""
+
+    script: str
+    """With its constants."""
+    target: str | None
+    arch: str
+    device: str
+    programs: int
+    cases: int
+    why: tuple[str, ...]
+    """The verdict on each instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedProgram:
+    """What came of a program at one case."""
+
+    script: str
+    target: str
+    program: int
+    hash: str
+    sizes: Mapping[str, Scalar]
+    status: str
+    """`ok`, `incorrect`, `crash`, `timeout`, `launch error` or `corrupt`."""
+    why: str
+    compared: bool
+    """Whether the case has expected outputs."""
+    error: float
+    """The largest absolute error."""
+    seconds: float | None
+    """The median of the samples; None where there are none."""
+    chosen: bool
+    """Whether a call at these sizes would choose it."""
+    again: str
+    """The command that shows it again; "" for one that is right."""
+
+
+Row = ServedScript | CheckedProgram
+
+
+def check(wanted: CheckRequest, take: Callable[[Row], None]) -> tuple[int, int]:
+    """Check a package, and give each result to `take` at once. Return how many calls were right,
+    and how many were not; a script that nothing serves counts as one. Raises `InputError` for a
+    place without tests, a name or a device that is not there, and `WorkerUnusableError`."""
+    if not os.path.isdir(os.path.join(wanted.root, TESTS)):
+        raise input_error(
+            f"{wanted.shown} has no tests",
+            hint="`tilusbuild package --with-tests` makes a package that has them",
+        )
+    good = bad = 0
+    with LocalRunner() as runner:
+        here = _device(runner, wanted.device)
+        for name, scripts in _selected(wanted):
+            served, script = _served(wanted, scripts, here)
+            take(served)
+            bad += script is None
+            if script is None:
+                continue
+            for row in _checked(runner, wanted, script, name.program, here):
+                take(row)
+                good, bad = good + (row.status == OK), bad + (row.status != OK)
+    return good, bad
+
+
+def _device(runner: LocalRunner, wanted: str | None) -> Device:
+    """Return the device; a GPU is asked in a process of its own. Raises `InputError` and
+    `WorkerUnusableError`."""
+    if wanted == "cpu" or (wanted is None and not may_have_cuda()):
+        return cpu()
+    if wanted is not None and not wanted.isdigit():
+        raise input_error(f'--device {wanted}: write "cpu", or the number of a GPU')
+    index = int(wanted or 0)
+    bench = DeviceBench(runner, "cuda", index, {}, limit=60.0)
+    try:
+        facts = bench.describe()
+    finally:
+        bench.close()
+    return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
+
+
+def _selected(wanted: CheckRequest) -> Iterator[tuple[Name, list[Script]]]:
+    """Yield the scripts that are to be checked, each with its instances of equal constants. Raises
+    `InputError` for a name that no script has."""
+    groups: dict[str, list[Script]] = {}
+    top = os.path.join(wanted.root, "scripts")
+    for directory in sorted(os.listdir(top)):
+        for digest in sorted(os.listdir(os.path.join(top, directory))):
+            script = read_script(os.path.join(top, directory, digest))
+            if script.form == CALLED:
+                groups.setdefault(_name_of(script), []).append(script)
+    for text in wanted.names or [""]:
+        try:
+            name = parse_name(text) if text else Name("")
+        except ValueError as error:
+            raise input_error(f"{text!r}: {error}") from None
+        found = [
+            (name, [each for each in group if name.target in (None, each.target, each.arch)])
+            for group in groups.values()
+            if not text or name.fits(group[0].name, group[0].params)
+        ]
+        if not found:
+            raise input_error(f"{wanted.shown} has no script {text}", hint=", ".join(groups))
+        yield from found
+
+
+def _name_of(script: Script) -> str:
+    return script.label.rpartition(" ")[0]
+
+
+def _served(
+    wanted: CheckRequest, scripts: Sequence[Script], here: Device
+) -> tuple[ServedScript, Script | None]:
+    script: Script | None
+    try:
+        script, judged = choose.best(scripts, here)
+        why = tuple(str(each) for each in judged)
+    except LoadError as error:
+        script, why = None, tuple(str(error).splitlines())
+    row = ServedScript(
+        script=_name_of(scripts[0]) if scripts else ", ".join(wanted.names),
+        target=script.target if script else None,
+        arch=script.arch if script else "",
+        device=str(here),
+        programs=len(programs_there(script)) if script else 0,
+        cases=len(_cases(wanted, script)) if script else 0,
+        why=why,
+    )
+    return row, script
+
+
+def _cases(wanted: CheckRequest, script: Script) -> list[tuple[str, Case]]:
+    """Return the cases of a script, in the manifest's order, with their directories."""
+    top = os.path.abspath(os.path.join(wanted.root, TESTS, script.hash))
+    try:
+        names = sorted(os.listdir(top), key=int)
+    except FileNotFoundError:
+        return []
+    found = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
+    sizes = wanted.sizes or {}
+    return [
+        (path, case)
+        for path, case in found
+        if all(str(case.sizes.get(name)) == value for name, value in sizes.items())
+    ]
+
+
+def _checked(
+    runner: LocalRunner, wanted: CheckRequest, script: Script, only: int | None, here: Device
+) -> Iterator[CheckedProgram]:
+    cases = _cases(wanted, script)
+    chooser, refused = _chooser(script, here)
+    directories = {case.digest: path for path, case in cases}
+    bench = DeviceBench(runner, script.kind, here.ordinal, directories, limit=wanted.limit)
+    try:
+        for _, case in cases:
+            sizes = {name: int(value) for name, value in integers(case).items()}
+            chosen = chooser.choose(sizes).program
+            programs = sorted(chooser.available - refused) if only is None else [only]
+            for program in [chosen] if wanted.chosen and only is None else programs:
+                yield _tried(bench, wanted, script, case, program, here, program == chosen)
+    finally:
+        bench.close()
+
+
+def _chooser(script: Script, here: Device) -> tuple[Chooser, frozenset[int]]:
+    """Return what chooses as a call does, and the programs that no call uses."""
+    found = read_dispatch(script)
+    refused = by_number(script.programs, found.refused)
+    try:
+        held = table_for(script, found.tables, here)
+    except LoadError:
+        held = None  # measured on another device
+    entries = held.entries if held else ()
+    return Chooser(script, entries, programs_there(script), refused), frozenset(refused)
+
+
+def _tried(
+    bench: DeviceBench,
+    wanted: CheckRequest,
+    script: Script,
+    case: Case,
+    program: int,
+    here: Device,
+    chosen: bool,
+) -> CheckedProgram:
+    library = script.library(program)
+    candidate = Candidate(program, script.programs[program], library, script.schedule(program))
+    seconds, error = None, 0.0
+    try:
+        meta = read_meta(script, program)
+        if here.kind == "cuda":
+            check_images(script, program, meta, here)
+        check_library(library, meta["files"][LIBRARY]["sha256"])
+    except LoadError as problem:
+        status, why = CORRUPT, str(problem)
+    else:
+        answer = bench.check(case, candidate, 0)
+        status, why, error = answer.status, answer.why, answer.error
+        if status == OK:
+            samples = [bench.sample(case, candidate, number, 0.0) for number in range(_SAMPLES)]
+            seconds = median([each.seconds for each in samples if each.seconds is not None] or [0])
+            wrong = next((each for each in samples if each.status != OK), None)
+            if wrong is not None:
+                status, why, seconds = wrong.status, wrong.why, None
+    name = f"{_name_of(script)}/{program}"
+    return CheckedProgram(
+        script=_name_of(script),
+        target=script.target,
+        program=program,
+        hash=candidate.hash,
+        sizes=case.sizes,
+        status=status,
+        why=why,
+        compared=any(argument.want is not None for argument in case.arguments),
+        error=error,
+        seconds=seconds,
+        chosen=chosen,
+        again="" if status == OK else _again(wanted, name, case, here),
+    )
+
+
+def _again(wanted: CheckRequest, name: str, case: Case, here: Device) -> str:
+    sizes = ",".join(f"{key}={value}" for key, value in case.sizes.items())
+    device = "cpu" if here.kind == "cpu" else str(here.ordinal)
+    words = ["tilusbuild", "check", wanted.shown, name, "--device", device]
+    return shlex.join([*words, *(["--size", sizes] if sizes else [])])
+
+
+# For people, and for CI systems.
+
+
+def parse_sizes(text: str | None) -> dict[str, str] | None:
+    """Return the sizes in `m=16,n=4096`. Raises `InputError`."""
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and value for name, _, value in pairs):
+        raise input_error(f"--size {text}: write it as in m=16,n=4096")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Return the table of a check, and each failure with what shows it again."""
+    served = [row for row in rows if isinstance(row, ServedScript)]
+    calls = [row for row in rows if isinstance(row, CheckedProgram)]
+    lines = []
+    for row in served:
+        which = f"{row.target} ({row.arch})" if row.target else "nothing serves it"
+        lines.append(f"{row.script}: {which} on {row.device}")
+        if row.target is None:
+            lines += [f"  {each}" for each in row.why]
+        elif not row.cases:
+            lines.append("  no case: not checked")
+    groups: dict[tuple[str, str], list[CheckedProgram]] = {}
+    for call in calls:
+        groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
+    best = [_least(each) for each in groups.values()]
+    chosen = [_least([call for call in each if call.chosen]) for each in groups.values()]
+    unit, shown = times([*best, *chosen])
+    cells = [
+        (
+            each[0].script,
+            ", ".join(f"{name}={value}" for name, value in each[0].sizes.items()),
+            len(each),
+            _outcomes(each),
+            shown[number],
+            shown[number + len(groups)],
+        )
+        for number, each in enumerate(groups.values())
+    ]
+    if cells:
+        headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")
+        lines += ["", table(headers, cells).rstrip("\n")]
+    wrong = [call for call in calls if call.status != OK]
+    for call in wrong[:_MAX_SHOWN]:
+        sizes = ", ".join(f"{name}={value}" for name, value in call.sizes.items())
+        lines += ["", f"{call.script}/{call.program} {call.target} at {sizes}: {call.status}"]
+        lines += [f"  {line}" for line in [*call.why.splitlines()[:8], f"again: {call.again}"]]
+    if len(wrong) > _MAX_SHOWN:
+        lines += ["", f"and {len(wrong) - _MAX_SHOWN} more"]
+    return "\n".join(lines) + "\n"
+
+
+def _least(calls: Sequence[CheckedProgram]) -> float | None:
+    return min((call.seconds for call in calls if call.seconds is not None), default=None)
+
+
+def _outcomes(calls: Sequence[CheckedProgram]) -> str:
+    counts = Counter(
+        call.status if call.status != OK or call.compared else "ran, not compared" for call in calls
+    )
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def junit(rows: Sequence[Row]) -> bytes:
+    """Return the results as JUnit's XML: a suite for each script, a case for each call."""
+    top = Xml.Element("testsuites")
+    suites: dict[str, Xml.Element] = {}
+    for row in rows:
+        if row.script not in suites:
+            suites[row.script] = Xml.SubElement(top, "testsuite", name=row.script)
+        if isinstance(row, ServedScript):
+            if row.target is None:
+                case = Xml.SubElement(suites[row.script], "testcase", name="serves the device")
+                Xml.SubElement(case, "failure", message="; ".join(row.why))
+            continue
+        sizes = ", ".join(f"{name}={value}" for name, value in row.sizes.items())
+        name = f"program {row.program} {row.target}, {sizes}"
+        case = Xml.SubElement(suites[row.script], "testcase", name=name, classname=row.script)
+        if row.status != OK:
+            text = f"{row.why}\nagain: {row.again}"
+            failure = Xml.SubElement(case, "failure", message=row.status)
+            failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    for suite in suites.values():
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    made: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
+    return made + b"\n"
+
+
+def json_line(row: Row) -> str:
+    """Return a result as a line of JSON."""
+    event = "served" if isinstance(row, ServedScript) else "checked"
+    return json.dumps({"event": event, **asdict(row)})
 
 
 def main(words: Sequence[str]) -> int:
     """Return the exit status: 1 when a program is wrong or nothing serves a script, 2 for a mistake
     on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tilusbuild.check", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tilusbuild.check", description="Check a package on this machine."
+    )
     parser.add_argument("package", metavar="PACKAGE")
     parser.add_argument("names", metavar="SCRIPT", nargs="*")
     parser.add_argument("--chosen", action="store_true")

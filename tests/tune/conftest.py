@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.project import Project, head
+from tilusbuild.tune.bench.noise import noise
 from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
 
 MANIFEST = (
@@ -177,13 +178,12 @@ def scale_case(tmp_path: Path) -> tuple[Case, str]:
     """The case of y = 2 * x for five elements, and its directory."""
     directory = tmp_path / "case"
     directory.mkdir()
-    (directory / "x.in").write_bytes(struct.pack("<5f", 1, 2, 3, 4, 5))
-    (directory / "y.in").write_bytes(struct.pack("<5f", 9, 9, 9, 9, 9))
-    (directory / "y.want").write_bytes(struct.pack("<5f", 2, 4, 6, 8, 10))
+    x = struct.unpack("<5f", noise("f32", 5, "x"))
+    (directory / "y.want").write_bytes(struct.pack("<5f", *(2 * each for each in x)))
     arguments = (
         CaseArgument("a", "f32", None, value=2.0),
-        CaseArgument("x", "f32", (5,)),
-        CaseArgument("y", "f32", (5,), out=True, want="f32", rtol=1e-6),
+        CaseArgument("x", "f32", (5,), "x"),
+        CaseArgument("y", "f32", (5,), "y", out=True, want="f32", rtol=1e-6),
         CaseArgument("n", "i32", None, value=5),
     )
     return write_case(str(directory), {"n": 5}, arguments, cold=False), str(directory)

@@ -42,8 +42,16 @@ def test_right_results_are_timed(bench, scale_case, libraries) -> None:
 @pytest.mark.parametrize(
     ("doing", "status", "why"),
     [
-        ({"after": "y[1]+=1"}, "incorrect", "y[1] is 5, expected 4; 1 of 5 elements are wrong"),
-        ({"before": "n=3"}, "incorrect", "y[3] is 9, expected 8; 2 of 5 elements are wrong"),
+        (
+            {"after": "y[1]+=1"},
+            "incorrect",
+            "y[1] is 2.02391, expected 1.02391; 1 of 5 elements are wrong",
+        ),
+        (
+            {"before": "n=3"},
+            "incorrect",
+            "y[3] is -0.880532, expected 1.70184; 2 of 5 elements are wrong",
+        ),
         ({"after": "y[5]=0"}, "incorrect", "it wrote after the tensor y"),
         ({"after": "y[-1]=0"}, "incorrect", "it wrote before the tensor y"),
         ({"after": "((float*)x)[0]=0"}, "incorrect", "it changed its input x"),
@@ -114,9 +122,9 @@ def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libra
 
 def test_a_missing_file_is_no_program_s_fault(runner, scale_case, libraries) -> None:
     case, directory = scale_case
-    os.unlink(os.path.join(directory, "x.in"))
+    os.unlink(os.path.join(directory, "y.want"))
     bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=2.0)
-    with pytest.raises(WorkerUnusableError, match=r"x\.in"):
+    with pytest.raises(WorkerUnusableError, match=r"y\.want"):
         bench.check(case, program(libraries()), 0)
     bench.close()
 
@@ -128,7 +136,7 @@ def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case, directory = scale_case
-    os.truncate(os.path.join(directory, "x.in"), 1 << 29)  # longer to read than there is time
+    os.truncate(os.path.join(directory, "y.want"), 1 << 29)  # longer to read than there is time
     monkeypatch.setattr("tilusbuild.tune.bench.bench._SETUP", 0.001)
     with pytest.raises(WorkerUnusableError, match="not ready"):
         bench.check(case, program(libraries()), 0)

@@ -86,7 +86,7 @@ def test_a_size_too_large_to_carry_is_named(tune_project: New) -> None:
     project = tune_project("fast", sizes=(1000, 3_000_000))
     project.run("build")
     ended = project.run("package", "--with-tests", "--format", "dir")
-    assert "no test of scale cpu: n=3000000: 22 MiB of tensors" in ended.err
+    assert "no test of scale cpu: n=3000000: 11 MiB of outputs" in ended.err
     assert project.run("check", ended.out.strip()).out.count("1 ok") == 1
 
 

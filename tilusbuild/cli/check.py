@@ -70,9 +70,9 @@ class CheckedLine(JsonLine, frozen=True):
 
 def run(arguments: CheckArgs) -> int:
     """Check, and print a table; 1 when a program is wrong or nothing serves a script."""
+    from tilusbuild import check
     from tilusbuild.package import names
     from tilusbuild.package.read import unpacked
-    from tilusbuild.tune.bench import check
 
     rows: list[check.Row] = []
 

@@ -2,7 +2,8 @@
 
 A case is what `tune` and `run` make of the manifest's `sizes`, `ref` and tolerances, and what
 `tune/bench` reads: the machine that checks the package needs no reference, no NumPy and no
-compiler. Price: tensors are stored, so a case of more than `MAX_CASE` bytes is left out, and named.
+compiler. Price: expected outputs are stored, so a case with more than `MAX_CASE` bytes of outputs
+is left out, and named.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.tune import inputs, prepare
 
-MAX_CASE = 16 << 20
-"""Bytes of the tensors of a case."""
+MAX_CASE = 4 << 20
+"""Bytes of the outputs of a case."""
 
 
 class PackageTests(Struct, frozen=True):
@@ -75,9 +76,9 @@ def _sizes(
         made.left_out.append(f"{instance.label}: {error}")
         return
     for size in sizes:
-        count = inputs.tensor_bytes(signature, size)
+        count = inputs.output_bytes(signature, size)
         if count <= MAX_CASE:
             yield size
         else:
             at = ", ".join(f"{name}={value}" for name, value in size.items())
-            made.left_out.append(f"{instance.label}: {at}: {count >> 20} MiB of tensors")
+            made.left_out.append(f"{instance.label}: {at}: {count >> 20} MiB of outputs")

@@ -24,6 +24,7 @@ from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
 from tilusbuild.runtime.structs import Member, is_struct, struct_of
 from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
+from tilusbuild.tune.bench.noise import noise
 
 Number = bool | int | float
 StructInput = dict[str, Any]
@@ -66,7 +67,7 @@ def generate(
     made: dict[str, Input] = {}
     for argument in signature.callable_arguments:
         if argument.is_tensor:
-            made[argument.name] = _tensor(argument, _shape(argument, dims), random)
+            made[argument.name] = _tensor(argument, _shape(argument, dims), seed)
         elif argument.dtype == POINTER or is_struct(argument.dtype):
             made[argument.name] = None  # null; a struct waits for the numbers of the others
         elif argument.name in sizes:
@@ -80,11 +81,11 @@ def generate(
     return made
 
 
-def tensor_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
-    """Return how many bytes the tensors of a call take. Raises `InputError`."""
+def output_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
+    """Return how many bytes the outputs of a call take. Raises `InputError`."""
     dims = check_sizes(signature, sizes)
-    tensors = [each for each in signature.callable_arguments if each.is_tensor]
-    return sum(DTYPES[t.dtype].bytes * math.prod(_shape(t, dims)) for t in tensors)
+    outputs = [each for each in signature.callable_arguments if each.out]
+    return sum(DTYPES[each.dtype].bytes * math.prod(_shape(each, dims)) for each in outputs)
 
 
 def read_off(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:
@@ -200,15 +201,15 @@ def _shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(_extent(argument, dim, dims) for dim in argument.dims or ())
 
 
-def _tensor(argument: Argument, shape: tuple[int, ...], random: np.random.Generator) -> Input:
-    kind = argument.dtype
-    if kind == "bool":
-        return random.integers(0, 2, shape).astype(np.bool_)
-    if limits := integer_limits(kind):
-        return random.integers(max(-8, limits[0]), 9, shape).astype(numpy_type(kind))
-    if kind == "f8e8m0":  # powers of two alone: the scales of other numbers
-        return narrow(np.exp2(random.integers(-2, 3, shape)).astype(np.float32), kind)
-    return narrow(random.uniform(-1.0, 1.0, shape).astype(np.float32), kind)
+def tensor_seed(argument: Argument, seed: int) -> str:
+    """Return what the noise of a tensor is made from."""
+    return f"{seed} {argument.name}"
+
+
+def _tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input:
+    kind = numpy_type(argument.dtype)
+    made = noise(argument.dtype, math.prod(shape), tensor_seed(argument, seed))
+    return np.frombuffer(bytearray(made), kind).reshape(shape)
 
 
 def _scalar(argument: Argument, random: np.random.Generator) -> Input:

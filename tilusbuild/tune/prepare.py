@@ -153,8 +153,13 @@ def prepare_case(
             arguments.append(CaseArgument(declared.name, declared.dtype, None, value=given))
             continue
         array = np.asarray(value)
-        _write(directory, f"{declared.name}.in", array)
-        argument = CaseArgument(declared.name, declared.dtype, array.shape, out=declared.out)
+        argument = CaseArgument(
+            declared.name,
+            declared.dtype,
+            array.shape,
+            inputs.tensor_seed(declared, seed),
+            out=declared.out,
+        )
         if declared.name in want:
             rtol, atol = tolerances(declared.dtype, check.rtol, check.atol)
             right = expected(declared, array.shape, want[declared.name], check)

@@ -1,9 +1,9 @@
 """What is to be measured, as values and as the JSON that a worker and a bundle read.
 
-A case is one combination of sizes: its directory holds `case.json`, each tensor before the call
-(`NAME.in`, raw bytes in C order) and what each output should hold after it (`NAME.want`). A case is
-known by its digest, which covers all of that and the way of timing: a sample belongs to a case and
-a program, and to no path, host or time.
+A case is one combination of sizes: its directory holds `case.json`, with the seed of each tensor
+(`noise.py`), and what each output should hold after the call (`NAME.want`, raw bytes in C order). A
+case is known by its digest, which covers all of that and the way of timing: a sample belongs to a
+case and a program, and to no path, host or time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class CaseArgument:
     shape: tuple[int, ...] | None
     """None for a scalar."""
     value: Scalar | None = None
-    """Of a scalar; of a struct its bytes, as hexadecimal digits; None for a null pointer."""
+    """Of a scalar; of a struct its bytes, as hexadecimal digits; None for a null pointer. Of a
+    tensor the seed of what it holds before the call."""
     out: bool = False
     want: str | None = None
     """The type of the elements in `NAME.want`; None when the output is not checked."""
@@ -105,7 +106,7 @@ def digest_of(value: Mapping[str, Any], directory: str) -> str:
     `OSError`."""
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
     for name in sorted(os.listdir(directory)):
-        if name.endswith((".in", ".want")):
+        if name.endswith(".want"):
             with open_file(os.path.join(directory, name)) as file:
                 hasher.update(name.encode() + b"\0")
                 for block in iter(lambda: file.read(1 << 20), b""):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import socket
 import time
@@ -31,6 +32,7 @@ from tilusbuild.tune.bench.devices import (
     LaunchRefusedError,
 )
 from tilusbuild.tune.bench.elements import compare
+from tilusbuild.tune.bench.noise import noise
 from tilusbuild.tune.bench.work import Case, CaseArgument, read_case
 
 SOCKET = "socket"
@@ -191,10 +193,8 @@ class Buffers:
         self.lay_out()
 
     def _made(self, argument: CaseArgument, directory: str) -> _Tensor:
-        data = read_bytes(os.path.join(directory, f"{argument.name}.in"))
-        if len(data) != argument.bytes:
-            raise OSError(f"{argument.name}.in has {len(data)} bytes, not {argument.bytes}")
-        tensor = _Tensor(argument, self._memory, data)
+        count = math.prod(argument.shape or ())
+        tensor = _Tensor(argument, self._memory, noise(argument.dtype, count, str(argument.value)))
         if argument.want is not None:
             tensor.want = read_bytes(os.path.join(directory, f"{argument.name}.want"))
         return tensor
