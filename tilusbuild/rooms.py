@@ -11,6 +11,7 @@ foreign cache   system → module, as `cli.options.ForeignCaches` declares it  c
 package kind    key of the list → (root directory, module)                   package/names.py
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
 lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
+module for kernels  name → module, put beside the runtime        package/formats/kernels.py
 remote backend  scheme of an address → class, a `remote.backend.Backend`     remote/backend.py
 remote address  scheme → function of the parts: what is wrong, a hint        manifest/sections.py
 remote executor scheme of an address → class, a `remote.lazy.Executors`      remote/lazy.py

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tilusbuild.package.contents import Contents
     from tilusbuild.package.pack import Attest
 
-_FORMATS = ("dir", "tar.zst", "wheel", "oci")
+_FORMATS = ("dir", "tar.zst", "wheel", "oci", "kernels")
 
 
 class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):

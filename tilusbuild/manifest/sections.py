@@ -318,9 +318,9 @@ class PackageSection(Table, frozen=True):
     """Which scripts; all without it."""
     targets: Annotated[tuple[Text, ...] | None, Key(examples=[["h100"]])] = None
     """Which targets; all without it."""
-    formats: Annotated[tuple[Literal["dir", "tar.zst", "wheel", "oci"], ...], Key(min_length=1)] = (
-        "tar.zst",
-    )
+    formats: Annotated[
+        tuple[Literal["dir", "tar.zst", "wheel", "oci", "kernels"], ...], Key(min_length=1)
+    ] = ("tar.zst",)
     """The formats to write."""
     include: Annotated[
         tuple[Literal["sources", "logs", "all"], ...], Key(examples=[["sources"]])

@@ -25,6 +25,7 @@ from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.formats.archive import write_archive
 from tilusbuild.package.formats.directory import write_directory
+from tilusbuild.package.formats.kernels import is_kernels, write_kernels
 from tilusbuild.package.formats.oci import write_oci
 from tilusbuild.package.formats.wheels import wheel_name, write_wheel
 from tilusbuild.package.read import opened
@@ -109,6 +110,7 @@ _WRITERS: Mapping[str, tuple[str, Callable[..., None]]] = {
     "tar.zst": (".tar.zst", write_archive),
     "oci": (".oci", write_oci),
     "wheel": (".whl", write_wheel),
+    "kernels": (".kernels", write_kernels),
 }
 
 
@@ -186,8 +188,8 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
 
 def is_package(path: str) -> bool:
     """Return whether this is a package, in whatever format. Links are not followed."""
-    if os.path.islink(path):
-        return False
+    if os.path.islink(path) or is_kernels(path):
+        return not os.path.islink(path)
     with suppress(OSError, TilusbuildError), opened(path) as reader:
         return bool(reader.list_bytes())
     return False

@@ -20,6 +20,8 @@ from tilusbuild.package.extract import Limits, check_limits, members, write_memb
 from tilusbuild.package.formats import archive, oci, wheel
 from tilusbuild.package.formats.archive import ArchiveReader
 from tilusbuild.package.formats.directory import DirectoryReader
+from tilusbuild.package.formats.kernels import is_kernels
+from tilusbuild.package.formats.wheels import INSIDE
 from tilusbuild.package.listing import FileList, layers, parse
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import open_file
@@ -79,6 +81,8 @@ def _of_directory(path: str) -> Reader:
         return DirectoryReader(path)
     if _has(path, oci.LAYOUT):
         return oci.OciReader(path)
+    if is_kernels(path):
+        raise no_package(f"it holds a package for each variant, in build/*/{INSIDE}")
     if is_cache(path):
         raise no_package("it is a cache tree, not a package", hint="`tilusbuild package` packs one")
     raise no_package(f"a directory without {names.LIST}", hint=_KNOWN)

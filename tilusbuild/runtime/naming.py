@@ -71,6 +71,21 @@ def _assembled(script: str, fixed: str, index: int | None, target: str) -> str:
     return f"{script}{f'[{fixed}]' if fixed else ''}{number} {target}".rstrip()
 
 
+def function_names(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, str]:
+    """Return instances by names that a function can have: the script's, followed by the constants
+    where there are several of it. Raises `ValueError` for a name that two would have."""
+    by_label = {instance_name(*each): each for each in instances}
+    of_script = [script for script, _ in by_label.values()]
+    found: dict[str, str] = {}
+    for label, (script, params) in by_label.items():
+        words = [script, *map(value_text, params.values() if of_script.count(script) > 1 else ())]
+        name = "".join(c if c.isalnum() else "_" for c in "_".join(words))
+        if name in found:
+            raise ValueError(f"{found[name]} and {label} would both be called {name!r}")
+        found[name] = label
+    return found
+
+
 class Name(NamedTuple):
     """A name as it was typed: it means all that fit."""
 

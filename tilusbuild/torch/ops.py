@@ -25,7 +25,7 @@ from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import LoadError, suggestion
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.loading import load
-from tilusbuild.runtime.naming import Name, instance_name, parse_name, snake_case, value_text
+from tilusbuild.runtime.naming import Name, function_names, instance_name, parse_name, snake_case
 from tilusbuild.runtime.places import SearchPlace, directory_of, here, places
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import CALLED, FILE, Script, ScriptArgument, glance
@@ -58,7 +58,8 @@ def register(
     have the names of that one's arguments and outputs, or `grad_OUTPUT`, and its outputs are
     `grad_INPUT`, one for each tensor of floats. `signed_by` is as for `load`.
 
-    Raises `LoadError`s: what `load` raises, what a schema cannot say, an op that is there already.
+    Raises `LoadError`s: what `load` raises, an op that is there already; `TypeError` for an
+    argument that no schema can say: an address, a struct.
     """
     if not namespace.isidentifier():
         raise LoadError(f"{namespace!r} cannot be a namespace of torch.ops: it is not a name")
@@ -105,14 +106,11 @@ def _chosen(
         chosen: dict[str, list[Script]] = {}
         for text in [None] if scripts is None else scripts:
             chosen |= _instances(where, text)
-        of_script = [each[0].name for each in chosen.values()]
-        found = {}
-        for label, instance in chosen.items():
-            constants = instance[0].params.values() if of_script.count(instance[0].name) > 1 else ()
-            op = re.sub(r"\W", "_", "_".join([instance[0].name, *map(value_text, constants)]))
-            if op in found:
-                raise LoadError(f"{label} and another would both be op {op!r}: {_MAPPING}")
-            found[op] = instance
+        try:
+            named = function_names((each[0].name, each[0].params) for each in chosen.values())
+        except ValueError as error:
+            raise LoadError(f"{error}: {_MAPPING}") from None
+        found = {op: chosen[label] for op, label in named.items()}
     for op in found:
         if not re.fullmatch(r"[A-Za-z_]\w*", op, re.ASCII):
             raise LoadError(f"{op!r} cannot be an op: {_MAPPING}")
@@ -186,7 +184,7 @@ class _Form(NamedTuple):
 
     @classmethod
     def of(cls, name: str, script: Script) -> _Form:
-        """Return the op of a script. Raises `LoadError` for what a schema cannot say."""
+        """Return the op of a script. Raises `TypeError` for what a schema cannot say."""
         listed = unseal(read_bytes(os.path.join(script.path, FILE)))["arguments"]
         shapes = {each["name"]: each["dims"] for each in listed if each["dims"] is not None}
         wanted = passed(script)
@@ -198,7 +196,7 @@ class _Form(NamedTuple):
         inputs = tuple(a for a in wanted if a not in made)
         for argument in inputs:
             if not _is_tensor(argument) and argument.dtype not in DTYPES:
-                raise LoadError(
+                raise TypeError(
                     f'{script.name}: argument "{argument.name}": an op of torch takes no'
                     f" {argument.type}: name the other scripts with scripts=[…]"
                 )

@@ -1,3 +1,3 @@
 """What this optional room brings; see `tilusbuild/rooms.py`."""
 
-BRINGS: dict[str, object] = {}
+BRINGS = {"module for kernels": {"_ops": "tilusbuild.torch.ops"}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -29,11 +29,21 @@ _MAX_ENTRIES = 2 * MAX_FILES
 def write_directory(contents: Contents, path: str, *, time: int) -> None:
     """Write the directory `path`, which must not exist. All modification times are `time`, in
     seconds since 1970. Raises `PackageError` and `OSError`."""
+    write_tree(path, files_of(contents), time=time)
+
+
+def files_of(contents: Contents) -> Iterator[tuple[str, bytes]]:
+    """Yield each file of the directory, with its name. Raises `PackageError`."""
+    yield from ((name, contents.read(name)) for name in contents.listed.files)
+    yield from {**contents.beside, names.LIST: contents.encoded}.items()
+
+
+def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> None:
+    """Write the directory `path`, which must not exist, with these files. Raises `OSError`, and
+    what `files` raises."""
     make_directory(path)
     made = {""}
-    for name in contents.listed.files:
-        _put(path, name, contents.read(name), time, made)
-    for name, data in {**contents.beside, names.LIST: contents.encoded}.items():
+    for name, data in files:
         _put(path, name, data, time, made)
     # Below before above, and after all files: whatever is put into a directory changes its time.
     for directory in sorted(made, reverse=True):

@@ -232,13 +232,22 @@ def __getattr__(name):
 
 
 def code_of(title: str, module: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the module's code: `load`, and tilusbuild's runtime as `MODULE._runtime`,
-    with its imports naming that."""
+    """Yield the files of the module's code: `load`, and tilusbuild's runtime as `_runtime`."""
     text = _CODE.format(title=title, module=module, runtime=RUNTIME, inside=INSIDE)
     yield f"{module}/__init__.py", text.encode()
+    for name, data in runtime_code():
+        yield f"{module}/{name}", data
+
+
+def runtime_code() -> Iterator[tuple[str, bytes]]:
+    """Yield the files of tilusbuild's runtime as the package `_runtime` of any module."""
     directory = os.path.dirname(os.path.abspath(runtime.__file__))
     for name in sorted(os.listdir(directory)):
         if name.endswith(".py"):
-            text = read_text(os.path.join(directory, name))
-            copied = text.replace(_LAYER, f"{module}.{RUNTIME}")
-            yield f"{module}/{RUNTIME}/{name}", copied.encode()
+            yield f"{RUNTIME}/{name}", beside_runtime(os.path.join(directory, name), "")
+
+
+def beside_runtime(path: str, place: str) -> bytes:
+    """Return a file of code, with the runtime's modules imported from `place` in its package."""
+    text = read_text(path).replace(f"from {_LAYER} import", f"from {place or '.'} import")
+    return text.replace(f"from {_LAYER}.", f"from {place}.").encode()

@@ -1,0 +1,178 @@
+"""A package as Hugging Face's `kernels` loads one: `build/<variant>`, from the Hub or a directory.
+
+Nothing here is compiled against torch: a library is called through tvm-ffi. So the variants are
+those of tvm-ffi, one for the CPU, and one for CUDA by the toolkit that made the code; `kernels`
+compares machine, tvm-ffi's series and torch's CUDA with their names. Each holds the whole package,
+tilusbuild's runtime, and a module in which every script is a function of tensors: where there is
+torch, an op of it. A module is imported under any name, so that its imports are relative.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+
+from tilusbuild import rooms
+from tilusbuild.package import names
+from tilusbuild.package.contents import TVM_FFI_ABI, Contents
+from tilusbuild.package.errors import cannot_pack
+from tilusbuild.package.formats.directory import files_of, write_tree
+from tilusbuild.package.formats.wheels import (
+    INSIDE,
+    RUNTIME,
+    beside_runtime,
+    normalized,
+    runtime_code,
+)
+from tilusbuild.package.listing import FileList
+from tilusbuild.package.model import numbers_of
+from tilusbuild.runtime.naming import function_names
+from tilusbuild.runtime.script import CALLED, FILE, script_of
+from tilusbuild.runtime.sealed import unseal
+
+_METADATA = "metadata.json"
+_CODE = '''\
+"""Kernels of {title}: each is a function of tensors. Where torch is installed, it is an op of
+`torch.ops.{id}`, which `torch.compile` sees through."""
+
+import os
+from importlib.util import find_spec
+
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{inside}")
+_KERNELS = {functions}
+
+
+def load(script, *, target=None, strict=False, **params):
+    """The kernel of a script, as `tilusbuild.load` gives it, from this package."""
+    from .{runtime}.loading import load
+
+    return load(script, where=path, target=target, strict=strict, **params)
+
+
+def __getattr__(name):
+    if name not in _KERNELS:
+        raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
+    globals()[name] = load(_KERNELS[name])
+    return globals()[name]
+
+
+def _register():
+    from . import _ops
+
+    made = getattr(_ops.torch.ops, "{id}")
+    for name, script in _KERNELS.items():
+        try:
+            if not hasattr(made, name):
+                _ops.register("{id}", path, {{name: script}})
+            globals()[name] = getattr(made, name)
+        except TypeError:  # no op takes an address or a struct: a function, then
+            pass
+
+
+if {with_ops} and find_spec("torch") is not None:
+    _register()
+__all__ = ["load", "path", *_KERNELS]
+'''
+
+
+def write_kernels(contents: Contents, path: str, *, time: int) -> None:
+    """Write the directory `path`, which must not exist. All modification times are `time`, in
+    seconds since 1970. Raises `PackageError` and `OSError`."""
+    write_tree(path, _files(contents), time=time)
+
+
+def is_kernels(path: str) -> bool:
+    """Return whether a directory is what `write_kernels` makes."""
+    try:
+        variants = os.listdir(os.path.join(path, "build"))
+    except OSError:
+        return False
+    lists = (os.path.join(path, "build", each, INSIDE, names.LIST) for each in variants)
+    return bool(variants) and all(map(os.path.isfile, lists))
+
+
+def _files(contents: Contents) -> Iterator[tuple[str, bytes]]:
+    name = normalized(contents.listed.title)
+    if not re.fullmatch(r"[a-z][-a-z0-9]*[a-z0-9]", name):
+        raise cannot_pack(
+            f'"{contents.listed.title}" cannot name a kernel of kernels',
+            hint="it begins with a letter, and has two characters or more",
+        )
+    for variant, backend in _variants(contents.listed).items():
+        identifier = f"_{name.replace('-', '_')}_{backend['type']}_{contents.digest[:12]}"
+        digests = {}
+        for file, data in _members(contents, identifier):
+            digests[file] = base64.b64encode(hashlib.sha256(data).digest()).decode()
+            yield f"build/{variant}/{file}", data
+        metadata = {
+            "name": name,
+            "id": identifier,
+            "version": numbers_of(re.match(r"\d+", contents.listed.version)[0])[0],  # type: ignore[index]
+            "license": "other",
+            "python-depends": [],  # the variant says that it needs tvm-ffi
+            "backend": backend,
+            "digest": {"algorithm": "sha256", "files": digests},
+        }
+        yield f"build/{variant}/{_METADATA}", (json.dumps(metadata, indent=2) + "\n").encode()
+
+
+def _variants(listed: FileList) -> dict[str, dict[str, object]]:
+    """Return the variants that a package serves, each with what its metadata says of the device."""
+    series, machine = TVM_FFI_ABI.replace(".", ""), f"{listed.needs.machine}-linux"
+    found: dict[str, dict[str, object]] = {}
+    if any(target.kind == "cpu" for target in listed.targets.values()):
+        found[f"tvm-ffi{series}-cpu-{machine}"] = {"type": "cpu"}
+    toolkits = [t.toolkit for t in listed.targets.values() if t.kind == "cuda" and t.toolkit]
+    if toolkits:
+        # The newest: torch of an older CUDA may be on a driver that does not run its code.
+        major, minor = max(map(numbers_of, toolkits))[:2]
+        images = {image for program in listed.programs.values() for image in program.images}
+        archs = {_capability(image.arch) + "+PTX" * (image.kind == "ptx") for image in images}
+        found[f"tvm-ffi{series}-cu{major}{minor}-{machine}"] = {
+            "type": "cuda",
+            "archs": sorted(archs),
+        }
+    return found
+
+
+def _capability(arch: str) -> str:
+    """Return an architecture as `kernels` writes it: `9.0a` for `sm_90a`."""
+    digits, suffix = re.fullmatch(r"\w+_(\d+)([af]?)", arch).groups()  # type: ignore[union-attr]
+    return f"{digits[:-1]}.{digits[-1]}{suffix}"
+
+
+def _members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a variant but its metadata."""
+    code = rooms.brought("module for kernels")
+    yield (
+        "__init__.py",
+        _CODE.format(
+            title=contents.listed.title,
+            id=identifier,
+            inside=INSIDE,
+            runtime=RUNTIME,
+            functions=_functions(contents),
+            with_ops="_ops" in code,
+        ).encode(),
+    )
+    for name, module in code.items():
+        origin = find_spec(module).origin  # type: ignore[union-attr]
+        yield f"{name}.py", beside_runtime(str(origin), f".{RUNTIME}")
+    yield from runtime_code()
+    yield from ((f"{INSIDE}/{name}", data) for name, data in files_of(contents))
+
+
+def _functions(contents: Contents) -> Mapping[str, str]:
+    """Return the scripts that can be called, by the names of their functions."""
+    described = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
+    scripts = [script_of("", unseal(contents.read(path))) for path in described]
+    called = [(each.name, each.params) for each in scripts if each.form == CALLED]
+    try:
+        return function_names(called)
+    except ValueError as error:
+        raise cannot_pack(str(error), hint="rename one of the scripts") from None
