@@ -21,8 +21,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     if name in __all__:
         return getattr(importlib.import_module("tilusbuild.torch.ops"), name)
-    from tilusbuild.torch import extension
-
+    # Not by `from`, which would ask this function for the module.
+    extension = importlib.import_module("tilusbuild.torch.extension")
     try:
         if name == "BuildExtension":
             return extension.build_extension()

@@ -1,0 +1,158 @@
+"""`tilusbuild.torch` with a real torch: setup.py, `load` and `load_inline`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilusbuild.torch
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None or importlib.util.find_spec("setuptools") is None,
+    reason="torch and setuptools are not installed (pip install torch setuptools)",
+)
+pytestmark = pytest.mark.skipif(shutil.which("ninja") is None, reason="no ninja on PATH")
+
+# No header of torch: with one a compile takes half a minute.
+MODULE = """\
+#include <Python.h>
+#include "value.h"
+static PyObject *get(PyObject *, PyObject *) { return PyLong_FromLong(VALUE + PLUS); }
+static PyMethodDef methods[] = {{"get", get, METH_NOARGS, nullptr}, {}};
+static PyModuleDef def = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, methods};
+PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&def); }
+"""
+SETUP = """\
+import os
+from setuptools import setup
+from tilusbuild.torch import BuildExtension, CppExtension
+
+class Build(BuildExtension):
+    def build_extensions(self):
+        with open("csrc/generated.cpp", "w") as file:
+            file.write("int generated() { return 1; }\\n")
+        super().build_extensions()
+
+setup(
+    name="sample",
+    packages=["sample"],
+    ext_modules=[
+        CppExtension(
+            "sample._C",
+            ["csrc/module.cpp", "csrc/generated.cpp"],
+            include_dirs=[os.path.abspath("csrc")],
+            extra_compile_args={"cxx": ["-O1", "-DPLUS=2"]},
+        )
+    ],
+    cmdclass={"build_ext": Build.with_options(use_ninja=False)},
+)
+"""
+
+
+def project(place: Path) -> Path:
+    for name, text in {
+        "setup.py": SETUP,
+        "csrc/module.cpp": MODULE,
+        "csrc/value.h": "#define VALUE 40\n",
+        "csrc/generated.cpp": "",
+        "sample/__init__.py": "",
+    }.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    return place
+
+
+def run(place: Path, cache: Path, *words: str) -> str:
+    environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(cache), "MAX_JOBS": "2"}
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+@needs_torch
+def test_a_setup_py(tmp_path: Path) -> None:
+    build, get = ("setup.py", "build_ext", "--inplace"), "from sample import _C; print(_C.get())"
+    # given: a project of torch's whose import was changed
+    first = project(tmp_path / "first")
+    assert "2 sources: 2 compiled" in run(first, tmp_path / "cache", *build)
+    assert run(first, tmp_path / "cache", "-c", get) == "42\n"
+    # when: it is built in another directory, then: nothing is compiled
+    other = project(tmp_path / "below/other")
+    assert "2 sources: 0 compiled, 2 from the cache" in run(other, tmp_path / "cache", *build)
+    # when: a header is edited, then: its includer is compiled
+    (other / "csrc/value.h").write_text("#define VALUE 50\n")
+    assert "2 sources: 1 compiled" in run(other, tmp_path / "cache", *build)
+    assert run(other, tmp_path / "cache", "-c", get) == "52\n"
+
+
+LOAD = """\
+import torch
+from tilusbuild.torch import load, load_inline
+
+def value(name, **how):
+    import ctypes
+    return ctypes.CDLL(load(name, is_python_module=False, **how)).value()
+
+one = dict(sources=["value.cpp"], verbose=True, build_directory="one")
+print("is", value("one", **one))
+text = 'extern "C" int value() { return 6; }'
+load_inline("two", text, is_python_module=False, no_implicit_headers=True, build_directory="two")
+try:
+    load("bad", ["bad.cpp"], build_directory="bad")
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@needs_torch
+def test_load_and_load_inline(tmp_path: Path) -> None:
+    (tmp_path / "value.cpp").write_text('extern "C" int value() { return 5; }\n')
+    (tmp_path / "bad.cpp").write_text("int bad() { return it; }\n")
+    for name in ("one", "two", "bad"):
+        (tmp_path / name).mkdir()
+    said = run(tmp_path, tmp_path / "cache", "-c", LOAD)
+    assert "1 sources: 1 compiled" in said
+    assert "is 5\n" in said
+    assert "Error building extension 'bad': " in said
+    assert f"{tmp_path}/bad.cpp:1:20: error: 'it' was not declared" in said
+
+    # when: the directories are gone, then: nothing is compiled
+    for name in ("one", "two"):
+        shutil.rmtree(tmp_path / name)
+        (tmp_path / name).mkdir()
+    assert "1 sources: 0 compiled, 1 from the cache" in run(
+        tmp_path, tmp_path / "cache", "-c", LOAD
+    )
+    assert (tmp_path / "two/two.so").exists()
+
+
+@needs_torch
+def test_names_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = importlib.import_module("torch.utils.cpp_extension")
+    assert tilusbuild.torch.CUDAExtension is theirs.CUDAExtension
+    with pytest.raises(AttributeError, match="no_such_name: neither"):
+        _ = tilusbuild.torch.no_such_name
+    # when: torch builds in another way, then: it is said of which torch that is
+    monkeypatch.delattr(theirs, "_run_ninja_build")
+    with pytest.raises(RuntimeError, match=r"does not know torch .*: its cpp_extension has no"):
+        tilusbuild.torch.load("x", [])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_without_torch() -> None:
+    with pytest.raises(ModuleNotFoundError, match="load needs torch, which is not"):
+        _ = tilusbuild.torch.load
