@@ -1,0 +1,279 @@
+"""Real extensions of PyTorch beside their own builds, with one line changed: `make ship`.
+
+Each project comes from PyPI or its repository, and is installed by pip in fresh environments: as it
+is; with its import of `torch.utils.cpp_extension` changed, into an empty cache; the same again from
+another copy; and after an edit of a header. Printed are kernels whose machine code is the same
+bytes, dynamic symbols, CPU time, and what was compiled. torch is in one environment (PYTHON names
+one that has it, with setuptools, wheel and ninja), and the fresh ones see it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _bench import ROOT, Ran, WorkNotDoneError, machine, process
+from _real.code import compare
+
+WORK = Path(os.environ.get("SHIP", ROOT / "build/ship")).resolve()
+_IMPORTS = {
+    "from torch.utils.cpp_extension import": "from tilusbuild.torch import",
+    "from torch.utils import cpp_extension": "from tilusbuild import torch as cpp_extension",
+}
+_SAID = re.compile(r"tilusbuild: (\d+) sources: (\d+) compiled, (\d+) from the cache")
+_LEFT = "compiled by torch's own command"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project: where it comes from, what of it is built, and the header that is edited."""
+
+    source: str
+    """A requirement on PyPI, or a repository and a commit."""
+    loads: str
+    """Python that loads what was built."""
+    header: str
+    built: Mapping[str, str] = field(default_factory=dict)
+    """Its own variables, which say what is built."""
+
+
+PROJECTS = {
+    "fused-ssim": Project(
+        "https://github.com/rahul-goel/fused-ssim 0ac916a",
+        "import fused_ssim_cuda",
+        "ssim3d.h",
+        {"CUDA_ARCHITECTURES": "80"},
+    ),
+    "simple-knn": Project(
+        "https://github.com/camenduru/simple-knn 60f461f",
+        "import simple_knn._C",
+        "simple_knn.h",
+    ),
+    "torchsort": Project(
+        "torchsort==0.1.10", "import torchsort.isotonic_cuda, torchsort.isotonic_cpu", ""
+    ),
+    "torch-spline-conv": Project(
+        "torch_spline_conv==1.2.2",
+        "import torch_spline_conv",
+        "csrc/cuda/atomics.cuh",
+        {"FORCE_ONLY_CUDA": "1"},
+    ),
+    "xformers": Project(
+        "xformers==0.0.35",
+        "import glob; [*map(torch.ops.load_library, glob.glob(SITE + '/xformers/*.so'))]",
+        "xformers/csrc/sparse24/sparse24_pack.h",
+        {"XFORMERS_SELECTIVE_BUILD": "utils"},
+    ),
+    "causal-conv1d": Project(
+        "causal_conv1d==1.7.0",
+        "import causal_conv1d_cuda",
+        "csrc/causal_conv1d.h",
+        {"CAUSAL_CONV1D_FORCE_BUILD": "TRUE"},
+    ),
+    "gsplat": Project("gsplat==1.5.3", "import gsplat.csrc", "gsplat/cuda/include/Relocation.h"),
+    "torch-cluster": Project(
+        "torch_cluster==1.6.3", "import torch_cluster", "csrc/cuda/utils.cuh", {"FORCE_CUDA": "1"}
+    ),
+    "mamba-ssm": Project(
+        "mamba_ssm==2.3.2.post1",
+        "import selective_scan_cuda",
+        "csrc/selective_scan/reverse_scan.cuh",
+        {"MAMBA_FORCE_BUILD": "TRUE"},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One installation: how it went, and where."""
+
+    ran: Ran
+    site: Path
+    tree: Path
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Sources that were compiled by us, and that came from the cache."""
+        found = _SAID.findall(self.ran.out)
+        return sum(int(each[1]) for each in found), sum(int(each[2]) for each in found)
+
+    @property
+    def libraries(self) -> list[Path]:
+        return sorted(path for path in self.site.rglob("*.so"))
+
+
+class Workshop:
+    """A place for the trees, environments and the cache of one project."""
+
+    def __init__(self, name: str, python: str, jobs: int) -> None:
+        self.name, self.python, self.jobs = name, python, jobs
+        self.project = PROJECTS[name]
+        self.place = WORK / name
+        for each in ("cache", "venvs", "trees"):
+            shutil.rmtree(self.place / each, ignore_errors=True)
+        self.source = _source(name, self.project.source, python)
+
+    def install(self, how: str, *, ours: bool, edited: bool = False) -> Installed:
+        """Install a copy of the project into a fresh environment."""
+        tree, venv = self.place / "trees" / how / self.name, self.place / "venvs" / how
+        shutil.copytree(self.source, tree, symlinks=True)
+        if ours:
+            _change_import(tree / "setup.py")
+        if edited:
+            header = tree / self.project.header
+            header.write_text(f"{header.read_text()}\n// edited\n")
+        subprocess.run([self.python, "-m", "venv", "--without-pip", venv], check=True)
+        (site,) = (venv / "lib").glob("python3*/site-packages")
+        asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        shared = subprocess.check_output([self.python, "-c", asked], text=True).strip()
+        # As a line of code: directories of editable installs are read as well.
+        (site / "torch.pth").write_text(f"import site; site.addsitedir({shared!r})\n")
+        words = [str(venv / "bin/python"), "-m", "pip", "install", "-v", "--no-build-isolation"]
+        words += ["--no-deps", "--no-cache-dir", "--disable-pip-version-check"]
+        # pip finds what is installed in the shared environment, and must not replace it.
+        words += ["--ignore-installed", "."]
+        ran = process(words, tree, self.environment(venv))
+        loads = f"import torch; SITE = {str(site)!r}; {self.project.loads}"
+        process([str(venv / "bin/python"), "-c", loads], self.place, self.environment(venv))
+        return Installed(ran, site, tree)
+
+    def environment(self, venv: Path) -> dict[str, str]:
+        beside = os.path.dirname(self.python)
+        return {
+            "PATH": os.pathsep.join([str(venv / "bin"), beside, os.environ["PATH"]]),
+            "TILUSBUILD_CACHE_DIR": str(self.place / "cache"),
+            "TORCH_CUDA_ARCH_LIST": "8.0",
+            "MAX_JOBS": str(self.jobs),
+            **self.project.built,
+        }
+
+
+def _change_import(setup: Path) -> None:
+    text = setup.read_text()
+    for theirs, ours in _IMPORTS.items():
+        text = text.replace(theirs, ours)
+    if text == setup.read_text():
+        raise WorkNotDoneError(f"{setup} imports nothing of torch.utils.cpp_extension")
+    setup.write_text(text)
+
+
+def _source(name: str, source: str, python: str) -> Path:
+    """Return the project's unpacked source, fetched once."""
+    place = WORK / "sources" / name
+    if place.exists():
+        return place
+    fresh = WORK / "fetched" / name
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    if source.startswith("https:"):
+        address, commit = source.split()
+        subprocess.run(["git", "clone", "-q", address, fresh / name], check=True)
+        subprocess.run(["git", "-C", fresh / name, "checkout", "-q", commit], check=True)
+        shutil.rmtree(fresh / name / ".git")
+    else:
+        words = ["-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps"]
+        words += ["--no-build-isolation", "-d", str(fresh), source]
+        subprocess.run([python, *words], check=True)
+        (archive,) = fresh.iterdir()
+        with tarfile.open(archive) as file:
+            file.extractall(fresh / "unpacked", filter="data")
+        (inside,) = (fresh / "unpacked").iterdir()
+        inside.rename(fresh / name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    (fresh / name).rename(place)
+    return place
+
+
+def _python() -> str:
+    """Return an interpreter that has torch, made unless there is one."""
+    venv = WORK / "venv"
+    python = str(venv / "bin/python")
+    if not (venv / ".ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
+        words = [python, "-m", "pip", "install", "-q", os.environ.get("TORCH", "torch")]
+        tools = ["setuptools", "wheel", "ninja", "numpy", "-e", str(ROOT)]
+        subprocess.run([*words, *tools], check=True)
+        (venv / ".ready").touch()
+    return python
+
+
+def _exports(libraries: list[Path]) -> set[tuple[str, str]]:
+    """Return the symbols that libraries define for others, with each one's file."""
+    found = set()
+    for path in libraries:
+        told = subprocess.check_output(["nm", "-D", "--defined-only", path], text=True)
+        found |= {(path.name, line.split()[-1]) for line in told.splitlines()}
+    return found
+
+
+def _includers(tree: Path, header: str) -> int:
+    """Return how many objects of a build by ninja were made of a header."""
+    found = 0
+    for record in tree.rglob("build.ninja"):
+        told = subprocess.run(
+            ["ninja", "-t", "deps"], cwd=record.parent, capture_output=True, text=True, check=True
+        ).stdout
+        blocks = re.split(r"\n(?=\S)", told)
+        found += sum(f"/{header}\n" in f"{block}\n" for block in blocks)
+    return found
+
+
+def measure(shop: Workshop) -> None:
+    """Install four times, and print what there is to see."""
+    theirs = shop.install("theirs", ours=False)
+    first = shop.install("first", ours=True)
+    second = shop.install("second", ours=True)
+    code = compare(first.libraries, theirs.libraries)
+    mine, other = _exports(first.libraries), _exports(theirs.libraries)
+    left = first.ran.out.count(_LEFT)
+    rows = [
+        ("sources compiled, left to torch", f"{first.counts[0]}, {left}"),
+        ("kernels with the same machine code", str(code)),
+        (
+            "dynamic symbols, and others in one of the two",
+            f"{len(mine & other)}, {len(mine ^ other)}",
+        ),
+        ("CPU, first install by theirs", _by(first, theirs)),
+        ("CPU, second install by first", _by(second, first)),
+        ("second install: compiled, from the cache", "{}, {}".format(*second.counts)),
+    ]
+    if shop.project.header:
+        edited = shop.install("edited", ours=True, edited=True)
+        expected = _includers(theirs.tree, shop.project.header)
+        rows.append(
+            ("a header edited: compiled, that include it", f"{edited.counts[0]}, {expected}")
+        )
+    print(f"\n{shop.name} ({shop.project.source})")
+    for what, value in rows:
+        print(f"  {what:48}{value}", flush=True)
+
+
+def _by(one: Installed, other: Installed) -> str:
+    return f"{one.ran.cpu / other.ran.cpu:.3f} ({one.ran.cpu:.1f} s, {other.ran.cpu:.1f} s)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("projects", nargs="*", metavar="PROJECT", help=", ".join(PROJECTS))
+    parser.add_argument("--python", help="an interpreter that has torch (default: made)")
+    parser.add_argument("-j", dest="jobs", type=int, default=2)
+    asked = parser.parse_args()
+    if unknown := sorted(set(asked.projects) - set(PROJECTS)):
+        parser.error(f"{unknown[0]} is not a project; there are {', '.join(PROJECTS)}")
+    python = asked.python or _python()
+    for name in asked.projects or PROJECTS:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        measure(Workshop(name, python, asked.jobs))
+    print(f"\n{machine()}")
+
+
+if __name__ == "__main__":
+    main()
