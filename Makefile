@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test faults lint bench real hostile walk docs site peers remote clean
+.PHONY: demo test faults lint bench real hostile walk docs site device-kit peers remote clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -56,6 +56,10 @@ docs: $(VENV)/.ready
 site: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[site]'
 	$(BIN)/python -m sphinx -q -W --keep-going -d build/site docs site
+
+# One archive for a machine with a GPU: it tests and measures itself there (docs/testing.md).
+device-kit: $(VENV)/.ready
+	$(BIN)/python scripts/device_kit/make.py $(KIT_ARGS)
 
 peers:
 	PYTHON=$(PYTHON) sh scripts/peers.sh

@@ -1,0 +1,135 @@
+"""Make the device kit: one archive to carry to a machine with a GPU. `make device-kit`.
+
+It needs nvcc, a C++ compiler and PyPI. `--examples quickstart --host` makes a small kit of what
+runs without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_BYTES = 60_000_000
+EXAMPLES = ("quickstart", "gemm", "attention", "hopper", "marlin")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+RUNTIME = ("apache-tvm-ffi", "typing-extensions")
+BUILDER_PYTHON = "3.12"
+"""Tests that build need all requirements, whose wheels for one Python are as large as the rest."""
+BUNDLES = {
+    "quickstart": (("rms_norm", "cpu"), ("rms_norm", "sm_90a")),
+    "gemm": (("gemm[dtype=f16]", "hopper"),),
+    "attention": (("decode[head_dim=128]", "ampere"),),
+    "marlin": (("gemm[dtype=f16]", "ampere"),),
+}
+RUN = '#!/bin/sh\ncd "$(dirname "$0")" && exec "${PYTHON:-python3}" kit.py "$@"\n'
+
+
+def tilusbuild(directory: Path, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", "tilusbuild", *words], cwd=directory, check=True)
+
+
+def pip(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "-q", *words], check=True)
+
+
+def wheels(into: Path, *, host: bool) -> None:
+    """The runtime's wheels for each Python, and the builder's for one."""
+    pip("wheel", "--no-deps", "-w", str(into), str(ROOT))
+    only = ["download", "--only-binary", ":all:", "-d", str(into)]
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for version in (here,) if host else PYTHONS:
+        pip(*only, "--no-deps", "--python-version", version, *RUNTIME)
+    if not host:
+        wanted = ["msgspec", "pydantic", "jinja2", "filelock", "rfc8785", "packaging", "pytest"]
+        wanted += ["ml_dtypes", "zstandard", "urllib3", "rich", "shtab", "watchdog", "hypothesis"]
+        pip(*only, "--python-version", BUILDER_PYTHON, *wanted)
+        for numpy in into.glob("numpy-*"):  # who has torch has it
+            numpy.unlink()
+
+
+def package(example: str, work: Path, kit: Path, *, level: int, host: bool) -> None:
+    """Build an example, and put its package with tests and its bundles into the kit."""
+    project = work / example
+    ignored = shutil.ignore_patterns(".cache", "dist", "build")
+    shutil.copytree(ROOT / "examples" / example, project, ignore=ignored)
+    manifest = project / "tilus.toml"
+    text = manifest.read_text()
+    if "ptx = true" not in text:
+        text = text.replace('arch = "sm_80"\n', 'arch = "sm_80"\nptx = true\n')
+    manifest.write_text(text)
+    chosen = ["-t", "cpu"] if host else []
+    tilusbuild(project, "build", "--level", str(level), *chosen)
+    if host:
+        manifest.write_text(f'{text}\n[package.{example}]\ntargets = ["cpu"]\n')
+    made = ["package", "--with-tests", "--level", str(level), "--format", "dir", "-o", "dist"]
+    tilusbuild(project, *made)
+    (directory,) = (project / "dist").iterdir()
+    shutil.copytree(directory, kit / "packages" / example)
+    for script, target in BUNDLES.get(example, ()):
+        if not host or target == "cpu":
+            bundle(project, kit, script, target, level)
+
+
+def bundle(project: Path, kit: Path, script: str, target: str, level: int) -> None:
+    words = ["tune", script, "--target", target, "--level", str(level)]
+    tilusbuild(project, *words, "--export", "bundle.tar")
+    name = script.partition("[")[0]
+    kind = "cpu" if target == "cpu" else "cuda"
+    with tarfile.open(project / "bundle.tar") as tar:
+        tar.extractall(project / "bundle", filter="data")
+    place = kit / "bundles" / f"{project.name}-{name}.{kind}"
+    shutil.move(project / "bundle" / "tilusbuild-bundle", place)
+
+
+def sources(kit: Path) -> None:
+    """The repository's tests of a device, with the examples that they build."""
+    ignored = shutil.ignore_patterns("__pycache__", ".cache", "dist", "build")
+    for name in ("examples", "templates", "tests/gpu", "tests/support"):
+        shutil.copytree(ROOT / name, kit / "source" / name, ignore=ignored)
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        shutil.copy(ROOT / name, kit / "source" / name)
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "build")
+    parser.add_argument("--examples", default=",".join(EXAMPLES))
+    parser.add_argument("--level", type=int, default=1, help="of the spaces (1)")
+    parser.add_argument("--host", action="store_true", help="only what runs without a GPU")
+    given = parser.parse_args(words)
+    work, kit = given.output / "device-kit-work", given.output / "device-kit"
+    for directory in (work, kit):
+        shutil.rmtree(directory, ignore_errors=True)
+    for name in ("wheels", "packages", "bundles", "measure"):
+        (kit / name).mkdir(parents=True)
+    wheels(kit / "wheels", host=given.host)
+    for example in given.examples.split(","):
+        package(example, work, kit, level=given.level, host=given.host)
+    here = ROOT / "scripts" / "device_kit"
+    shutil.copy(here / "kit.py", kit)
+    for path in (
+        here / "on_device.py",
+        here / "sample.py",
+        *(ROOT / "benchmarks").glob("_[dt]*.py"),
+    ):
+        shutil.copy(path, kit / "measure")
+    if not given.host:
+        sources(kit)
+    (kit / "run.sh").write_text(RUN)
+    archive = given.output / "device-kit.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(kit, "device-kit")
+    shutil.rmtree(work)
+    size = archive.stat().st_size
+    print(f"{archive}: {size:,} bytes")
+    return 0 if size <= MOST_BYTES else f"more than {MOST_BYTES:,} bytes"  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
