@@ -211,17 +211,30 @@ def test_the_page_on_templates_lists_every_name_that_is_taken() -> None:
     assert set(re.findall(r"`(\w+)`", listed)) == RESERVED
 
 
-def test_the_example_of_ops_of_torch_says_what_it_prints(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+@pytest.fixture
+def ops_page(tmp_path: Path) -> Path:
+    """The project of the page on ops of torch and JAX, built."""
     page = ROOT / "docs" / "torch-ops.md"
     (tmp_path / "tilus.toml").write_text(blocks(page, "toml")[0])
     (tmp_path / "scale.cu.j2").write_text(blocks(page, "cpp")[0])
-    home = {"HOME": str(tmp_path)}
-    command_line.run(tmp_path, "build", environment=home)
-    done = run_python(blocks(page, "python")[0], cwd=tmp_path, environment=home)
+    command_line.run(tmp_path, "build", environment={"HOME": str(tmp_path)})
+    return tmp_path
+
+
+def test_the_example_of_ops_of_torch_says_what_it_prints(ops_page: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    example = blocks(ROOT / "docs" / "torch-ops.md", "python")[0]
+    done = run_python(example, cwd=ops_page, environment={"HOME": str(ops_page)})
     assert done.stdout.splitlines() == [
         "4 6.0 [2.0, 2.0]",
         "5 6.0 [2.0, 2.0]",
         "1000 6.0 [2.0, 2.0]",
         "mypackage.scale.default",
     ]
+
+
+def test_the_example_of_jax_says_what_it_prints(ops_page: Path) -> None:
+    pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
+    example = blocks(ROOT / "docs" / "torch-ops.md", "python")[1]
+    done = run_python(example, cwd=ops_page, environment={"HOME": str(ops_page)})
+    assert done.stdout == "6.0\n"

@@ -38,6 +38,15 @@ extern "C" void sums(const real *x, int step, bool negate, real *y, int *count, 
   count[0] = n;
 }
 """,
+    # The first elements, as many as a power of two; and of any tensor the first.
+    "mixed.j2": """\
+extern "C" void mixed(const float *x, const float *bias, float *first, float *y, int n) {
+  int m = 1;
+  while (2 * m <= n) m *= 2;
+  for (int i = 0; i < m; i++) y[i] = x[i] + (bias ? bias[i] : 0);
+  first[0] = n;
+}
+""",
     "odd.j2": 'extern "C" void odd(void *state, const float *x, int n) {}\n',
 }
 MANIFEST = (
@@ -86,6 +95,16 @@ count = { type = "i32*[1]", out = true }
 n = "i32"
 [script.Sums.params]
 real = ["f32", "f64"]
+
+[script.mixed]
+template = "mixed.j2"
+kernel = "mixed"
+[script.mixed.args]
+x = "f32*[n]"
+bias = { type = "f32*[n]", optional = true }
+first = { type = "f32*[...]", out = true }
+y = { type = "f32*[pow2(log2(n))]", out = true }
+n = "i32"
 
 [script.odd]
 template = "odd.j2"

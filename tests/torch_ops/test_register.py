@@ -15,7 +15,7 @@ from tilusbuild.torch import register  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own
 NUMBERS = count()
-CALLED = ("scale", "scale_back", "add", "Sums")
+CALLED = ("scale", "scale_back", "add", "Sums", "mixed")
 
 
 @pytest.fixture
@@ -50,11 +50,12 @@ def test_schemas_follow_from_the_arguments(ops: Any, namespace: str) -> None:
         "add(float a, Tensor x, Tensor(a!) y) -> ()",
         "Sums_f32(Tensor x, SymInt step, bool negate) -> (Tensor, Tensor)",
         "Sums_f64(Tensor x, SymInt step, bool negate) -> (Tensor, Tensor)",
+        "mixed(Tensor x, Tensor? bias, Tensor(a!) first) -> Tensor",
     ]
     assert getattr(torch.ops, namespace).scale is ops.scale
 
 
-OPS = ("scale", "add", "Sums_f32", "Sums_f64")
+OPS = ("scale", "add", "Sums_f32", "Sums_f64", "mixed")
 
 
 def test_calls_return_outputs_and_mutate_the_others(ops: Any) -> None:
@@ -73,6 +74,7 @@ def test_opcheck_is_content(ops: Any) -> None:
     torch.library.opcheck(ops.scale.default, (x, w))
     torch.library.opcheck(ops.add.default, (2.0, torch.randn(5), torch.randn(5)))
     torch.library.opcheck(ops.Sums_f32.default, (torch.randn(5), 2, False))
+    torch.library.opcheck(ops.mixed.default, (torch.randn(5), None, torch.ones(2, 2)))
 
 
 @pytest.mark.slow
@@ -88,6 +90,27 @@ def test_one_compiled_graph_serves_all_sizes(ops: Any, recompiles: Callable[[], 
         x, w = torch.randn(m, n), torch.randn(n)
         torch.testing.assert_close(compiled(x, w, step), model(x, w, step))
         recompiles()
+
+
+def test_a_shape_that_symbols_cannot_compute_is_right_all_the_same(ops: Any) -> None:
+    compiled = torch.compile(ops.mixed, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n, length in ((5, 4), (8, 8), (17, 16)):
+        x, first = torch.randn(n), torch.zeros(3)
+        assert torch.equal(compiled(x, x, first), 2 * x[:length])
+        assert first.tolist() == [n, 0, 0]
+
+
+def test_an_exported_model_keeps_the_op(ops: Any, namespace: str) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, w: Any) -> Any:
+            return ops.scale(x, w).relu()
+
+    n = torch.export.Dim("n", min=2)
+    exported = torch.export.export(
+        Model(), (torch.ones(2, 3), torch.ones(3)), dynamic_shapes=({1: n}, {0: n})
+    )
+    assert f"torch.ops.{namespace}.scale.default" in exported.graph_module.code
+    assert exported.module()(torch.ones(2, 5), torch.ones(5)).tolist() == [[1] * 5] * 2
 
 
 def test_the_other_script_is_the_gradient(ops: Any) -> None:

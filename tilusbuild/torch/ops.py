@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import operator
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import LoadError, suggestion
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.loading import load
-from tilusbuild.runtime.naming import Name, function_names, instance_name, parse_name, snake_case
+from tilusbuild.runtime.naming import function_names, instance_name, parse_name, snake_case
 from tilusbuild.runtime.places import SearchPlace, directory_of, here, places
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import CALLED, FILE, Script, ScriptArgument, glance
@@ -68,7 +68,7 @@ def register(
     for name in forms:
         if hasattr(getattr(torch.ops, namespace), name):
             raise LoadError(f"there is an op torch.ops.{namespace}.{name} already")
-    gradients = [_Gradient.of(forms, *pair) for pair in (backward or {}).items()]
+    gradients = {pair: _gradient(forms, *pair) for pair in (backward or {}).items()}
     kernels = {name: _kernels(found, where, signed_by) for name, found in chosen.items()}
     library = torch.library.Library(namespace, "FRAGMENT")
     _libraries.append(library)
@@ -78,12 +78,10 @@ def register(
             library.impl(name, form.caller(kernel), kind.upper())
         torch.library.register_fake(f"{namespace}::{name}", form.fake, lib=library)
     made = getattr(torch.ops, namespace)
-    for gradient in gradients:
+    for (name, other), (hook, keep) in gradients.items():
+        called = partial(hook, getattr(made, other))
         torch.library.register_autograd(
-            f"{namespace}::{gradient.forward.name}",
-            gradient.backward(getattr(made, gradient.op.name)),
-            setup_context=gradient.keep,
-            lib=library,
+            f"{namespace}::{name}", called, setup_context=keep, lib=library
         )
     return made
 
@@ -95,24 +93,23 @@ def _chosen(
     where: object, scripts: Iterable[str] | Mapping[str, str] | None
 ) -> dict[str, list[Script]]:
     """Return the instances, each a script a target, by the names of their ops."""
+    found: dict[str, list[Script]] = {}
     if isinstance(scripts, Mapping):
-        found = {}
         for op, text in scripts.items():
             instances = _instances(where, text)
             if len(instances) > 1:
                 raise LoadError(f"{text!r} is several instances: {', '.join(instances)}")
-            found[op] = next(iter(instances.values()))
+            (found[op],) = instances.values()
     else:
-        chosen: dict[str, list[Script]] = {}
         for text in [None] if scripts is None else scripts:
-            chosen |= _instances(where, text)
+            found |= _instances(where, text)
         try:
-            named = function_names((each[0].name, each[0].params) for each in chosen.values())
+            named = function_names((each[0].name, each[0].params) for each in found.values())
         except ValueError as error:
             raise LoadError(f"{error}: {_MAPPING}") from None
-        found = {op: chosen[label] for op, label in named.items()}
+        found = {op: found[label] for op, label in named.items()}
     for op in found:
-        if not re.fullmatch(r"[A-Za-z_]\w*", op, re.ASCII):
+        if not (op.isidentifier() and op.isascii()):
             raise LoadError(f"{op!r} cannot be an op: {_MAPPING}")
     return found
 
@@ -123,18 +120,20 @@ _MAPPING = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
 def _instances(where: object, text: str | None) -> dict[str, list[Script]]:
     """Return the instances that a name fits, or all, by their names without a target."""
     (place,) = places(where)
-    name = Name("") if text is None else _parsed(text)
+    try:
+        name = None if text is None else parse_name(text)
+    except ValueError as error:
+        raise LoadError(f"{text!r}: {error}") from None
     found: dict[str, list[Script]] = {}
-    for directory in _directories(place, where) if text is None else [snake_case(name.script)]:
-        for path in place.instances(directory, here()):
-            script = glance(path)
-            fits = text is None or name.fits(script.name, script.params, script.target)
+    for directory in [snake_case(name.script)] if name else _directories(place, where):
+        for script in map(glance, place.instances(directory, here())):
+            fits = name is None or name.fits(script.name, script.params, script.target)
             if fits and script.form == CALLED:
                 found.setdefault(instance_name(script.name, script.params), []).append(script)
-    if not found and text is not None:
+    if not found and text:
         load(text, where=where)  # says what is wrong
     if not found:
-        raise LoadError(f"{place.path} has no script" + (f" {text!r}" if text else "s to call"))
+        raise LoadError(f"{place.path} has no script to call")
     return found
 
 
@@ -147,13 +146,6 @@ def _directories(place: SearchPlace, where: object) -> Iterable[str]:
     except (FileNotFoundError, KeyError):
         return place.directories()
     return sorted({directory for directory, _ in own})
-
-
-def _parsed(text: str) -> Name:
-    try:
-        return parse_name(text)
-    except ValueError as error:
-        raise LoadError(f"{text!r}: {error}") from None
 
 
 def _kernels(instance: Sequence[Script], where: object, signed_by: str | None) -> dict[str, Kernel]:
@@ -282,17 +274,10 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "%": operator.mod,
     "cdiv": lambda left, right: -(-left // right),
     "align": lambda value, step: -(-value // step) * step,
-    "min": lambda *values: _folded(torch.sym_min, values),
-    "max": lambda *values: _folded(torch.sym_max, values),
+    "min": lambda *values: reduce(torch.sym_min, values),
+    "max": lambda *values: reduce(torch.sym_max, values),
 }
 """Operations of two sizes or more that a symbol has, too, and means the same by."""
-
-
-def _folded(apply: Callable[..., Any], values: Sequence[Any]) -> Any:
-    found = values[0]
-    for value in values[1:]:
-        found = apply(found, value)
-    return found
 
 
 def _size(tree: Any, sizes: Mapping[str, Any]) -> Any:
@@ -314,80 +299,56 @@ def _size(tree: Any, sizes: Mapping[str, Any]) -> Any:
 # Gradients.
 
 
-class _Gradient(NamedTuple):
-    """An op whose gradient is another op: where each of that one's inputs comes from."""
+_Hooks = tuple[Callable[..., Any], Callable[..., Any]]
 
-    forward: _Form
-    op: _Form
-    tensors: tuple[int, ...]
-    """Those of the forward's inputs, then outputs, that are kept."""
-    sources: tuple[tuple[str, int], ...]
-    """For each input: "grad", "kept" or "scalar", and which."""
-    returned: tuple[int | None, ...]
-    """For each input of the forward: which output is its gradient."""
 
-    @classmethod
-    def of(cls, forms: Mapping[str, _Form], name: str, other: str) -> _Gradient:
-        """Match the arguments by name. Raises `LoadError`."""
-        for each in (name, other):
-            if each not in forms:
-                raise LoadError(f"backward: there is no op {each!r}: {suggestion(each, forms)}")
-        forward, op = forms[name], forms[other]
-        if forward.mutated or op.mutated:
-            first = (forward.mutated or op.mutated)[0].name
+def _gradient(forms: Mapping[str, _Form], name: str, other: str) -> _Hooks:
+    """Return what `register_autograd` takes, where an op computes the gradient of one: `backward`,
+    of which the first argument is that op, and `setup_context`. Arguments are matched by name.
+    Raises `LoadError`.
+    """
+    for each in (name, other):
+        if each not in forms:
+            raise LoadError(f"backward: there is no op {each!r}: {suggestion(each, forms)}")
+        if forms[each].mutated:
             raise LoadError(
-                f'backward: {name if forward.mutated else other} mutates "{first}": an op with a'
-                " gradient, and that gradient, only return"
+                f'backward: {each} mutates "{forms[each].mutated[0].name}": an op with a gradient,'
+                " and its gradient, only return"
             )
-        values = [a.name for a in (*forward.inputs, *forward.outputs)]
-        gradients = [_GRADIENT + a.name for a in forward.outputs]
-        tensors: list[int] = []
-        sources: list[tuple[str, int]] = []
-        for argument in op.inputs:
-            if argument.name in gradients:
-                sources.append(("grad", gradients.index(argument.name)))
-                continue
-            if argument.name not in values:
-                raise LoadError(
-                    f'backward: {other} has an argument "{argument.name}", and {name} has not:'
-                    f" {suggestion(argument.name, [*values, *gradients])}"
-                )
-            place = values.index(argument.name)
-            if _is_tensor(argument):
-                sources.append(("kept", len(tensors)))
-                tensors.append(place)
-            else:
-                sources.append(("scalar", place))
-        made = [a.name for a in op.outputs]
-        for argument in forward.inputs:
-            wanted = _is_tensor(argument) and DTYPES[argument.dtype].kind == "float"
-            if wanted and _GRADIENT + argument.name not in made:
-                raise LoadError(
-                    f'backward: {other} has no output "{_GRADIENT}{argument.name}":'
-                    f" each tensor of floats of {name} has a gradient"
-                )
-        returned = [
-            made.index(_GRADIENT + a.name) if _GRADIENT + a.name in made else None
-            for a in forward.inputs
-        ]
-        return cls(forward, op, tuple(tensors), tuple(sources), tuple(returned))
+    forward, op = forms[name], forms[other]
+    values = [a.name for a in (*forward.inputs, *forward.outputs)]
+    wanted = [a.name for a in op.inputs]
+    made = [a.name for a in op.outputs]
+    known = [*values, *(_GRADIENT + a.name for a in forward.outputs)]
+    for each in wanted:
+        if each not in known:
+            raise LoadError(
+                f'backward: {other} has an argument "{each}", and {name} has not:'
+                f" {suggestion(each, known)}"
+            )
+    for argument in forward.inputs:
+        floats = _is_tensor(argument) and DTYPES[argument.dtype].kind == "float"
+        if floats and _GRADIENT + argument.name not in made:
+            raise LoadError(
+                f'backward: {other} has no output "{_GRADIENT}{argument.name}":'
+                f" each tensor of floats of {name} has a gradient"
+            )
+    tensors = [a.name for a in op.inputs if _is_tensor(a) and a.name in values]
 
-    def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what the gradient needs: torch's `setup_context`."""
-        outputs = output if isinstance(output, tuple) else (output,)
-        values = (*inputs, *outputs)
-        ctx.save_for_backward(*(values[place] for place in self.tensors))
-        ctx.scalars = inputs
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        given = dict(zip(values, (*inputs, *_several(output)), strict=True))
+        ctx.save_for_backward(*map(given.get, tensors))
+        ctx.numbers = {n: v for n, v in given.items() if n in wanted and n not in tensors}
 
-    def backward(self, op: Callable[..., Any]) -> Callable[..., Any]:
-        """Return torch's `backward`, by the op."""
+    def backward(call: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
+        # Gradients come in any strides: that of a sum has none.
+        found = {**ctx.numbers, **dict(zip(tensors, ctx.saved_tensors, strict=True))}
+        found |= dict(zip(known[len(values) :], (g.contiguous() for g in grads), strict=True))
+        results = dict(zip(made, _several(call(*(found[each] for each in wanted))), strict=True))
+        return tuple(results.get(_GRADIENT + a.name) for a in forward.inputs)
 
-        def call(ctx: Any, *grads: Any) -> Any:
-            # Gradients come in any strides: that of a sum has none.
-            kinds = {"grad": [g.contiguous() for g in grads], "kept": ctx.saved_tensors}
-            kinds["scalar"] = ctx.scalars
-            made = op(*(kinds[kind][place] for kind, place in self.sources))
-            made = made if isinstance(made, tuple) else (made,)
-            return tuple(None if place is None else made[place] for place in self.returned)
+    return backward, keep
 
-        return call
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
