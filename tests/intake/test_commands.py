@@ -9,7 +9,7 @@ import pytest
 
 from support.project import Project
 from tilusbuild.errors import InputError
-from tilusbuild.intake import commands, verb
+from tilusbuild.intake import builds, commands, libraries
 from tilusbuild.intake.commands import words_of
 from tilusbuild.intake.draft import Draft, manifest_text
 from tilusbuild.manifest.loading import load
@@ -41,7 +41,7 @@ rule link
 build {root}/build/two.cuda.o: cuda_compile {root}/csrc/two.cu
 build {root}/build/one.cuda.o: cuda_compile {root}/csrc/one.cu
 build {root}/build/gone.cuda.o: cuda_compile {root}/csrc/gone.cu
-build ext.so: link {root}/build/one.cuda.o
+build ext.so: link {root}/build/one.cuda.o {root}/build/two.cuda.o
 default ext.so
 """
 
@@ -58,14 +58,15 @@ def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
     draft = Draft("ext")
     text = NINJA.replace("{root}", str(folder))
     (folder / "build.ninja").write_text(text)
-    found = verb.ninja_commands(draft, str(folder), "build.ninja")
-    commands.read(draft, str(folder), iter(found))
+    libraries.read(draft, str(folder), builds.of_ninja(draft, str(folder), "build.ninja"))
     (library,) = draft.libraries
     assert library.sources == ["csrc/one.cu", "csrc/two.cu"]
     assert library.include_dirs == ["include"]
     assert library.defines["WIDE"] == "4"
     assert library.flags == ["--expt-relaxed-constexpr", "-O3"]
-    assert (draft.archs, draft.ptx, draft.std) == (["sm_80"], True, "c++17")
+    assert draft.targets == {"gpu": (("sm_80",), True)}
+    assert draft.toolchain["std"] == "c++17"
+    assert library.keys["output"] == "ext.so"
     (note,) = draft.notes
     assert "csrc/gone.cu" in note
     (folder / "tilus.toml").write_text(manifest_text(draft))
@@ -77,7 +78,7 @@ def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
     text = "rule cc\n  command = nvcc $flags -c $in -o $out\n"
     text += "build k.o | k.d: cc my$ $$dir/k.cu it's.cu | k.h || made\n  flags = -DA='b c'\n"
     (tmp_path / "build.ninja").write_text(text)
-    (found,) = verb.ninja_commands(Draft("p"), str(tmp_path), "build.ninja")
+    (found,) = builds.of_ninja(Draft("p"), str(tmp_path), "build.ninja")
     words = ["nvcc", "-DA=b c", "-c", "my $dir/k.cu", "it's.cu", "-o", "k.o"]
     assert found == (str(tmp_path), words)
 
@@ -86,7 +87,7 @@ def test_a_missing_ninja_says_where_to_get_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(InputError, match="it needs ninja, which is not installed"):
-        verb.ninja_commands(Draft("p"), str(tmp_path), "build.ninja")
+        builds.of_ninja(Draft("p"), str(tmp_path), "build.ninja")
 
 
 def test_what_nvcc_does_not_know_is_the_host_compiler_s() -> None:
@@ -110,15 +111,18 @@ def test_a_macro_with_parameters_is_a_flag() -> None:
 def test_directories_of_packages_and_of_the_toolkit(folder, monkeypatch) -> None:
     site, toolkit = folder / "site-packages", folder / "toolkit/include"
     (site / "torch/include").mkdir(parents=True)
+    (site / "cutlass/include").mkdir(parents=True)
     (toolkit / "crt").mkdir(parents=True)
     (toolkit / "crt/host_config.h").write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
     words = ["nvcc", "-DTORCH_EXTENSION_NAME=ops_2", f"-I{toolkit}", f"-I{site}/torch/include"]
     draft = Draft("p")
-    commands.read(draft, str(folder), iter([(str(folder), [*words, "-c", "csrc/one.cu"])]))
+    words += [f"-I{site}/cutlass/include", "-c", "csrc/one.cu"]
+    libraries.read(draft, str(folder), [(str(folder), words)])
     (library,) = draft.libraries
     assert library.name == "ops_2"
-    assert library.include_dirs == [{"package": "torch", "path": "include"}]
+    assert library.include_dirs == [{"package": "cutlass", "path": "include"}]
+    assert library.keys == {"torch": True}
 
 
 def test_a_directory_that_others_may_not_have_is_noted(folder: Path) -> None:
@@ -174,8 +178,8 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
         {"directory": str(folder), "file": name, "command": f"nvcc -DN=3 -arch=sm_90 -c {name}"}
         for name in ("csrc/one.cu", "csrc/two.cu")
     ]
-    entries.append({"directory": str(folder), "arguments": ["nvcc", "-Xcompiler", "-B/evil", "-c",
-                                                            "csrc/one.cu"]})  # fmt: skip
+    words = ["nvcc", "-arch=sm_90", "-Xcompiler", "-B/evil", "-c", "csrc/one.cu"]
+    entries.append({"directory": str(folder), "arguments": words})
     (folder / "build").mkdir()
     (folder / "build/compile_commands.json").write_text(json.dumps(entries))
     project = Project(folder)
@@ -195,7 +199,7 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
 def drafted(folder: Path, *lines: str) -> Draft:
     """Return the draft of commands that run in a folder."""
     draft = Draft("p")
-    commands.read(draft, str(folder), iter([(str(folder), words_of(line)) for line in lines]))
+    libraries.read(draft, str(folder), [(str(folder), words_of(line)) for line in lines])
     return draft
 
 
@@ -231,10 +235,12 @@ def test_long_names_say_what_short_ones_say(folder: Path) -> None:
         "-rdc true -maxrregcount 64 -default-stream per-thread -Werror -c csrc/one.cu",
     )
     (library,) = draft.libraries
-    assert (library.include_dirs, library.defines, library.rdc) == (["include"], {"A": "1"}, True)
+    assert (library.include_dirs, library.defines) == (["include"], {"A": "1"})
+    assert library.keys["rdc"]
     valued = ["-maxrregcount", "64", "-default-stream", "per-thread"]
     assert library.flags == ["-Xcompiler", "-Wall", *valued, "-Xcompiler", "-Werror"]
-    assert (draft.archs, draft.ptx, list(draft.notes)) == (["sm_86"], False, [])
+    assert draft.targets == {"gpu": (("sm_86",), False)}
+    assert list(draft.notes) == []
 
 
 @pytest.mark.parametrize(
@@ -269,17 +275,12 @@ def test_an_architecture_that_is_assumed_is_noted(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("written", "std", "noted"),
-    [
-        (["c++17", "gnu++2a"], "c++20", ["std = c++20 is written for all", "has also c++17"]),
-        (["gnu11", "c++17"], "c++17", ["left out: -std=gnu11"]),
-        (["c++11"], None, ["left out: -std=c++11"]),
-    ],
+    [("gnu++2a", "c++20", []), ("c++11", None, ["-std=c++11"]), ("gnu11", None, ["-std=gnu11"])],
 )
 def test_the_standard_is_one_that_a_manifest_knows(folder, written, std, noted) -> None:
-    lines = [f"nvcc -arch=sm_90 -std={each} -c csrc/one.cu" for each in written]
-    draft = drafted(folder, *lines)
-    assert draft.std == std
-    assert all(each in note for note in draft.notes for each in noted)
+    draft = drafted(folder, f"nvcc -arch=sm_90 -std={written} -c csrc/one.cu")
+    assert draft.toolchain["std"] == std
+    assert [note.split()[2] for note in draft.notes] == noted
     (folder / "tilus.toml").write_text(manifest_text(draft))
     load(str(folder / "tilus.toml"))
 
@@ -289,7 +290,7 @@ def test_sources_that_are_not_taken_are_noted(folder: Path) -> None:
         (folder / name).write_text("")
     draft = drafted(folder, "nvcc -x cu -c cuda.cpp", "ccache gcc -c fast.s -o fast.o")
     assert draft.libraries == []
-    suffix, other = draft.notes
+    other, suffix = draft.notes
     assert "compiles it as .cu (-x cu), and here the suffix decides: cuda.cpp" in suffix
     assert other == "left out, because it is not a .cu, .c, .cc, .cpp, .cxx: fast.s"
 

@@ -6,7 +6,7 @@ import pytest
 
 from support.project import Project
 from tilusbuild.errors import InputError
-from tilusbuild.intake import kernel_tuner
+from tilusbuild.intake import builds, kernel_tuner
 from tilusbuild.intake.draft import Draft
 from tilusbuild.manifest.loading import load
 
@@ -95,7 +95,7 @@ tune_kernel("scale", here + "scale.cu", n, args, params, compiler_options=["-std
 """
     draft = imported(tmp_path, text, scale=KERNEL)[0]
     assert draft.kernels[0].template == "scale.cu"
-    assert draft.std is None  # which a manifest cannot have
+    assert draft.toolchain == {}  # which a manifest cannot have
     assert "scale: an option of the compiler is left out: -std=c++11" in draft.notes
 
 
@@ -123,7 +123,7 @@ if __name__ == "__main__":
 
 
 def test_a_script_that_does_not_end_is_stopped(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(kernel_tuner, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(builds, "_TIMEOUT", 1.0)
     with pytest.raises(InputError, match="not ended after 1 s before it called tune_kernel"):
         imported(tmp_path, "while True: pass")
 
@@ -176,7 +176,7 @@ tune_kernel("scale", SOURCE, (4096, "tile", lambda p: p["tile"]), args, params,
     (kernel,) = draft.kernels
     assert kernel.grid == ["cdiv(4096, (block_size_x // tile))", "tile", "cdiv(tile, (tile * 2))"]
     assert kernel.smem == "block_size_x * 4"
-    assert (draft.std, kernel.flags[-1]) == ("c++20", "-O3")
+    assert (draft.toolchain["std"], kernel.flags[-1]) == ("c++20", "-O3")
     assert any("-I/usr/include/x" in note for note in draft.notes)
 
 

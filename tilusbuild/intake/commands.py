@@ -1,8 +1,8 @@
-"""Compile commands of another build system: what they say in the words of a manifest.
+"""Commands of another build system: what their words say.
 
-Commands that agree on everything but the source become one library. Each word is understood,
-dropped because tilusbuild does that itself, or noted; none disappears. Files of options are read in
-their place, as the compilers do it: a value is often only there.
+Each word is understood, dropped because tilusbuild does that itself, or kept as a flag; none
+disappears. Files of options are read in their place, as the compilers do it: a value is often only
+there.
 """
 
 from __future__ import annotations
@@ -10,21 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 
-from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.expr import Value
-from tilusbuild.intake.draft import (
-    ASSUMED_ARCH,
-    STANDARDS,
-    Draft,
-    LibraryDraft,
-    name_of,
-    standard,
-)
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.library import LANGUAGES
@@ -37,7 +27,7 @@ _LONG_TEXT = """
     --std -std  --compiler-options -Xcompiler  --ptxas-options -Xptxas  --output-file -o
     --output-directory -odir  --compiler-bindir -ccbin  --library -l  --library-path -L
     --threads -t  --dependency-output -MF  --options-file -optf
-    --cuda-gpu-arch -arch  --offload-arch -arch  --cuda-path -ccbin
+    --cuda-gpu-arch -arch  --offload-arch -arch  --cuda-path -ccbin  --cudart -cudart
 """
 _LONG = dict(zip(*[iter(_LONG_TEXT.split())] * 2, strict=True))
 """The long names of nvcc's options, and those of clang that say the same."""
@@ -45,7 +35,7 @@ _LONG = dict(zip(*[iter(_LONG_TEXT.split())] * 2, strict=True))
 _VALUED_TEXT = """
     -o -odir -x -ccbin -MF -MT -MQ -MJ -I -isystem -iquote -D -U -std -include -gencode -arch
     -code -Xcompiler -Xptxas -Xlinker -Xcudafe -Xfatbin -diag-suppress --diag-suppress -t -l -L
-    -optf
+    -optf -march -cudart
 """
 _VALUED = frozenset(_VALUED_TEXT.split())
 _JOINED = re.compile(r"(-(?:isystem|iquote|[IDULx]|l(?!ineinfo)))=?(.+)")
@@ -145,22 +135,17 @@ def words_of(command: str) -> list[str]:
 
 
 _OURS = re.compile(
-    r"-(?:c|dc|fPIC|shared|pipe|MD|MMD|MP|M|g|march=.*|mtune=.*|cudart.*|forward-unknown.*)"
-    r"|--(?:compile|shared|cudart.*|forward-unknown.*|generate-dependencies.*|device-c)"
+    r"-(?:fPIC|pipe|MD|MMD|MP|M|g|mtune=.*|forward-unknown.*)"
+    r"|--(?:forward-unknown.*|generate-dependencies.*)"
 )
 """What tilusbuild says itself, or what changes no code of a kernel."""
 
-_EXTENSION = "TORCH_EXTENSION_NAME"
-_OF_A_TOOLKIT = "crt/host_config.h"
-"""A directory with this header is a toolkit's, which tilusbuild finds itself."""
-
-_OURS_WITH_VALUE = frozenset(
-    ["-o", "-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ", "-l", "-L"]
-)
-_COMPILES = ("-c", "-dc", "--compile", "--device-c")
+_OURS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
+_STAGES = ("-E", "-M", "-MM", "-S", "-ptx", "--ptx", "-cubin", "--cubin", "-fatbin", "--fatbin")
+"""What ends before an object; of `-M` and `-MM` the compilers make a list of headers."""
 _RDC = ("-rdc", "--relocatable-device-code")
 _ARCH = re.compile(r"(sm|compute)_([0-9]+[af]?)")
-_LANGUAGES = {"cuda": "cu", "cu": "cu", "c++": "c++", "c": "c"}
+LANGUAGE_NAMES = {"cuda": "cu", "cu": "cu", "c++": "c++", "c": "c"}
 """What `-x` names, as `LANGUAGES` has it."""
 
 
@@ -173,20 +158,35 @@ class Arguments(Struct):
     arch_names: list[str] = field(default_factory=list)
     """As `-arch` has them; `codes` take precedence."""
     codes: list[str] = field(default_factory=list)
+    crossed: list[str] = field(default_factory=list)
+    """Values of `-gencode` with code for another architecture than the front end's."""
     std: str | None = None
+    march: str | None = None
     rdc: bool = False
     language: str | None = None
     compiles: bool = False
+    stage: str | None = None
+    """The option that ends the compile before there is an object."""
     sources: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     """Words that are neither options nor sources."""
+    output: str | None = None
+    shared: bool = False
+    """Whether it links a shared library."""
+    links_device_code: bool = False
+    libs: list[str] = field(default_factory=list)
+    lib_dirs: list[str] = field(default_factory=list)
+    cudart: str | None = None
+    linker: list[str] = field(default_factory=list)
+    """The words for the linker."""
     unread: list[str] = field(default_factory=list)
     """Files of options that cannot be read."""
 
     @property
-    def shared(self) -> object:
-        """What commands of one library agree on."""
-        return (self.include_dirs, sorted(self.defines.items(), key=str), self.flags, self.rdc)
+    def key(self) -> str:
+        """What commands whose sources are compiled alike agree on, as text."""
+        macros = sorted(self.defines.items(), key=str)
+        return repr((self.include_dirs, macros, self.flags, self.std, self.march))
 
     @property
     def archs(self) -> list[str]:
@@ -212,32 +212,59 @@ def understood(words: Sequence[str], directory: str) -> Arguments:
     return found
 
 
+_SWITCHES = {
+    **dict.fromkeys(("-c", "-dc", "--compile", "--device-c"), "compiles"),
+    **dict.fromkeys(("-shared", "--shared"), "shared"),
+    **dict.fromkeys(("-dlink", "--device-link"), "links_device_code"),
+}
+_VALUES = {"-std": "std", "-march": "march", "-x": "language", "-cudart": "cudart"}
+_LISTS = {"-code": "codes", "-arch": "arch_names", "-l": "libs"}
+_DIRECTORIES = {**dict.fromkeys(("-I", "-isystem", "-iquote"), "include_dirs"), "-L": "lib_dirs"}
+"""The fields of `Arguments` that options of one meaning go to."""
+
+
 def _take(found: Arguments, option: Option, directory: str) -> None:
     name, value, written = option.name, option.value, option.written
-    found.compiles = found.compiles or name in _COMPILES
-    if name in ("-I", "-isystem", "-iquote"):
+    if name in _SWITCHES:
+        setattr(found, _SWITCHES[name], True)
+        found.rdc = found.rdc or name in ("-dc", "--device-c")
+    elif name in _VALUES:
+        setattr(found, _VALUES[name], value)
+    elif name in _LISTS:
+        getattr(found, _LISTS[name]).append(value)
+    elif name in _DIRECTORIES:
         path = os.path.normpath(os.path.join(directory, value))
-        found.include_dirs += [path] if path not in found.include_dirs else []
+        known = getattr(found, _DIRECTORIES[name])
+        known += [path] if path not in known else []
     elif name in ("-D", "-U"):
         _take_macro(found, name, value)
     elif name == "-gencode":
-        found.codes.append(value.partition("code=")[2] or value)
-    elif name == "-code":
-        found.codes.append(value)
-    elif name == "-arch":
-        found.arch_names.append(value)
-    elif name == "-std":
-        found.std = value
-    elif name == "-x":
-        found.language = value
-    elif written in (("-dc",), ("--device-c",)) or (written[0].partition("=")[0] in _RDC):
+        virtual, _, code = value.partition("code=")
+        found.codes.append(code or value)
+        own = _ARCH.findall(virtual)
+        if own and any(number != own[0][1] for _, number in _ARCH.findall(code)):
+            found.crossed.append(value)
+    elif name == "-o":
+        found.output = os.path.normpath(os.path.join(directory, value))
+    elif name == "-Xlinker" or name.startswith("-Wl,"):
+        found.linker += (value or written[0][len("-Wl,") :]).split(",")
+    elif name in _STAGES:
+        found.stage = name
+    elif written[0].partition("=")[0] in _RDC:
         found.rdc = not written[-1].endswith("false")
-    elif not name.startswith("-"):
+    else:
+        _take_word(found, option, directory)
+
+
+def _take_word(found: Arguments, option: Option, directory: str) -> None:
+    """Take a file, or a flag."""
+    name, written = option.name, option.written
+    if not name.startswith("-"):
         is_source = os.path.splitext(name)[1] in LANGUAGES
         path = os.path.normpath(os.path.join(directory, name))
         (found.sources if is_source else found.others).append(path)
     elif name == "-Xcompiler":
-        found.flags += [word for kept in _host(value) for word in ("-Xcompiler", kept)]
+        _take_host(found, option.value)
     elif not _OURS.fullmatch(written[0]) and name not in _OURS_WITH_VALUE:
         kept = list(written)
         found.flags += ["-Xcompiler", *kept] if _of_the_host(kept) else kept
@@ -266,148 +293,12 @@ def _pure(words: list[str], *, cpu: bool = False) -> bool:
     return not any(flag_problems(words, unsafe=False, cpu=cpu))
 
 
-def _host(value: str) -> list[str]:
-    """Return what the host compiler gets beyond what tilusbuild passes."""
+def _take_host(found: Arguments, value: str) -> None:
+    """Take what the host compiler gets beyond what tilusbuild passes."""
     # nvcc's shell takes a value apart at blanks, nvcc itself at commas.
-    words = re.split(r"[\s,]+", value.strip("'\" "))
-    kept = [word for word in words if word and not _OURS.fullmatch(word)]
-    return [",".join(kept)] if kept else []
-
-
-def read(draft: Draft, root: str, commands: Iterator[tuple[str, Sequence[str]]]) -> None:
-    """Add the libraries of (directory, arguments) to a draft; sources are below `root`. Raises
-    `ValueError`."""
-    groups: dict[str, tuple[Arguments, list[str]]] = {}
-    standards: list[str] = []
-    for directory, words in commands:
-        found = understood(words[1:], directory)
-        _note(draft, root, found)
-        for name in _sources(draft, root, found):
-            sources = groups.setdefault(repr(found.shared), (found, []))[1]
-            sources += [name] if name not in sources else []
-        _take_archs(draft, found)
-        standards += [found.std] if found.std is not None else []
-    _take_standards(draft, standards)
-    # PTX of sm_90a runs on nothing that its code does not run on.
-    draft.ptx = draft.ptx and any(arch[-1].isdigit() for arch in draft.archs)
-    for found, sources in groups.values():
-        taken = [library.name for library in draft.libraries]
-        name = name_of(str(found.defines.get(_EXTENSION, draft.project)), taken)
-        library = LibraryDraft(name, sorted(sources))
-        _fill(draft, root, library, found)
-        draft.libraries.append(library)
-    is_cuda = any(name.endswith(".cu") for _, sources in groups.values() for name in sources)
-    if is_cuda and not draft.archs:
-        draft.note(ASSUMED_ARCH)
-
-
-def _note(draft: Draft, root: str, found: Arguments) -> None:
-    for name in found.unread:
-        draft.note(f"left out, because its file cannot be read: {name}")
-    if found.compiles and not found.sources and found.others:
-        name = os.path.relpath(found.others[-1], root)
-        draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
-
-
-def _sources(draft: Draft, root: str, found: Arguments) -> Iterator[str]:
-    """Yield the sources of a command that can be in a library, relative to `root`."""
-    for source in found.sources:
-        name = os.path.relpath(source, root)
-        suffix = os.path.splitext(name)[1]
-        language = found.language and _LANGUAGES.get(found.language)
-        if name.startswith(".."):
-            draft.note(f"left out, because it is outside of the folder: {source}")
-        elif not os.path.isfile(source):
-            draft.note(f"left out, because it does not exist (is it generated?): {name}")
-        elif language and language != LANGUAGES[suffix]:
-            said = next(each for each in LANGUAGES if LANGUAGES[each] == language)
-            draft.note(
-                f"left out, because the other build compiles it as {said} (-x {found.language}), "
-                f"and here the suffix decides: {name}"
-            )
-        else:
-            yield name
-
-
-def sources_of(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the sources that commands compile, as absolute paths. Raises `ValueError`."""
-    found = (understood(words[1:], directory) for directory, words in commands)
-    return [source for each in found for source in each.sources]
-
-
-def _take_archs(draft: Draft, found: Arguments) -> None:
-    draft.ptx = draft.ptx or found.ptx
-    for name in found.arch_names:
-        if not _ARCH.search(name):
-            draft.note(f"left out, because it names no architecture: -arch={name}")
-    for arch in found.archs:
-        try:
-            parse_arch(arch)
-        except ArchError as error:
-            draft.note(f"left out: {error}")
-            continue
-        if arch not in draft.archs:
-            draft.archs.append(arch)
-
-
-def _take_standards(draft: Draft, standards: Sequence[str]) -> None:
-    """Take the newest standard of C++, since a manifest has one for all sources."""
-    known: list[str] = []
-    for written in dict.fromkeys(standards):
-        std = standard(written)
-        if std is None:
-            draft.note(f"left out: -std={written} (a manifest has one of {', '.join(STANDARDS)})")
-        elif std not in known:
-            known.append(std)
-    draft.std = max(known, key=STANDARDS.index, default=draft.std)
-    if len(known) > 1:
-        draft.note(
-            f"std = {draft.std} is written for all, where the other build has also "
-            f"{', '.join(each for each in known if each != draft.std)}"
-        )
-
-
-def _fill(draft: Draft, root: str, library: LibraryDraft, found: Arguments) -> None:
-    library.defines, library.rdc = found.defines, found.rdc
-    for path in found.include_dirs:
-        if not os.path.isdir(path):
-            draft.note(f"left out, because it does not exist: include directory {path}")
-            continue
-        if os.path.isfile(os.path.join(path, _OF_A_TOOLKIT)):
-            continue
-        relative = os.path.relpath(path, root)
-        place: object = _of_a_package(path)
-        if place is None and relative.startswith(".."):
-            draft.note(f"a directory of this machine, which others may have elsewhere: {path}")
-            place = path
-        library.include_dirs.append(place or relative)
-    library.flags = _checked(draft, found.flags)
-    if "-fopenmp" in library.flags:
-        draft.note(
-            f'{library.name}: -fopenmp needs libgomp of the process; link-libs = ["gomp"] links it'
-        )
-
-
-def _of_a_package(path: str) -> dict[str, str] | None:
-    """Return a directory as `include-dirs` has it, if an installed package holds it."""
-    for site in sys.path:
-        package, _, inside = os.path.relpath(path, site or ".").partition("/")
-        if site.endswith("-packages") and package.isidentifier() and inside:
-            return {"package": package, "path": inside}
-    return None
-
-
-def _checked(draft: Draft, flags: list[str]) -> list[str]:
-    """Return the flags that a manifest may hold, and note the others."""
-    hints = {number: hint for number, _, hint in flag_problems(flags, unsafe=False, cpu=False)}
-    kept: list[str] = []
-    number = 0
-    while number < len(flags):
-        # An option goes with its value: alone it would take the next word.
-        end = number + 1 + has_value(flags, number)
-        if hint := next((hints[each] for each in range(number, end) if each in hints), None):
-            draft.note(f"flag left out: {' '.join(flags[number:end])} ({hint})")
-        else:
-            kept += flags[number:end]
-        number = end
-    return kept
+    words = [word for word in re.split(r"[\s,]+", value.strip("'\" ")) if word]
+    for word in words:
+        if word.startswith("-march="):
+            found.march = word.removeprefix("-march=")
+    kept = [word for word in words if not _OURS.fullmatch(word) and "-march=" not in word]
+    found.flags += ["-Xcompiler", ",".join(kept)] if kept else []

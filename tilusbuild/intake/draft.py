@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterable, Mapping
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from msgspec import Struct, field
 
@@ -26,8 +26,12 @@ _YEARS = {"1y": "14", "1z": "17", "2a": "20", "2b": "23"}
 _LINE = 100
 
 
+Archs: TypeAlias = tuple[tuple[str, ...], bool]
+"""Architectures, and whether PTX is kept."""
+
+
 class LibraryDraft(Struct):
-    """Sources that are compiled with the same arguments, and become one library."""
+    """Sources that are compiled with the same arguments: a library, or a part of one."""
 
     name: str
     sources: list[str] = field(default_factory=list)
@@ -35,7 +39,12 @@ class LibraryDraft(Struct):
     """As in a manifest: paths, or tables with a package."""
     defines: dict[str, Value] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
-    rdc: bool = False
+    keys: dict[str, object] = field(default_factory=dict)
+    """The other keys of its table."""
+    arch: Archs | None = None
+    """`None`: of host code, those of any target."""
+    std: str | None = None
+    march: str | None = None
 
 
 class KernelDraft(Struct):
@@ -57,9 +66,10 @@ class Draft(Struct):
     """A whole manifest."""
 
     project: str
-    archs: list[str] = field(default_factory=list)
-    ptx: bool = False
-    std: str | None = None
+    targets: dict[str, Archs] = field(default_factory=dict)
+    toolchain: dict[str, str | None] = field(default_factory=dict)
+    toolchains: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """Those with a name."""
     level: int | None = None
     """What of the spaces is built, where it is not all."""
     libraries: list[LibraryDraft] = field(default_factory=list)
@@ -75,13 +85,15 @@ class Draft(Struct):
 
 def manifest_text(draft: Draft) -> str:
     """Return `tilus.toml` of a draft, its notes first."""
-    archs = draft.archs or [DEFAULT_ARCH]
     lines = [f"# {note}" for note in draft.notes] + ([""] if draft.notes else [])
     lines += ["edition = 1", "", *_table("project", {"name": draft.project, "version": "0.1.0"})]
     lines += _table("build", {"level": draft.level})
-    lines += _table("toolchain", {"std": draft.std} if draft.std else {})
-    target = {"arch": archs[0] if len(archs) == 1 else archs, "ptx": draft.ptx or None}
-    lines += _table("target.gpu", target)
+    lines += _table("toolchain", draft.toolchain)
+    for name, keys in draft.toolchains.items():
+        lines += _table(f"toolchain.named.{toml_key(name)}", keys)
+    for name, (archs, ptx) in (draft.targets or {"gpu": ((DEFAULT_ARCH,), False)}).items():
+        arch = archs[0] if len(archs) == 1 else [*archs]
+        lines += _table(f"target.{name}", {"arch": arch, "ptx": ptx or None})
     for library in draft.libraries:
         lines += _table(f"library.{library.name}", _library(library))
     for kernel in draft.kernels:
@@ -96,8 +108,7 @@ def _library(library: LibraryDraft) -> Mapping[str, object]:
         "include-dirs": library.include_dirs,
         "defines": library.defines,
         "flags": library.flags,
-        "rdc": library.rdc or None,
-        "undefined": True,
+        **library.keys,
     }
 
 

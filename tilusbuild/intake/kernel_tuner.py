@@ -8,31 +8,24 @@ it imports must be installed, and branches that it does not take are not seen.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.intake import recorder
+from tilusbuild.intake.builds import recorded
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
 from tilusbuild.intake.kernels import declared, take_arguments, take_constants
 from tilusbuild.manifest.pure_flags import impure
-from tilusbuild.process.base import Command
-from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature.reading import readable
 from tilusbuild.space.space import MAX_SCHEDULES
-from tilusbuild.state.temporary import TemporaryDirectory
 
-_TIMEOUT = 120.0
-"""Seconds."""
 _BLOCK = ("block_size_x", "block_size_y", "block_size_z")
 _DEFAULT_BLOCK = (256, 1, 1)
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
@@ -213,7 +206,7 @@ class _Reader(Struct, frozen=True):
         for word in _listed(said.get("compiler_options")):
             asked = re.fullmatch(r"--?std[= ](\S+)", str(word))
             if asked and (std := standard(asked[1])):
-                self.draft.std = self.draft.std or std
+                self.draft.toolchain.setdefault("std", std)
             elif isinstance(word, str) and not list(impure([word], cpu=False)):
                 kernel.flags.append(word)
             else:
@@ -235,30 +228,12 @@ def _plain(values: Iterable[object]) -> bool:
     return plain and all(math.isfinite(each) for each in values if isinstance(each, float))
 
 
-def _recorded(draft: Draft, root: str, name: str) -> list[dict[str, Any]]:
-    """Run a script, and return what each of its calls was given, those of a loop that say the same
-    once. Raises `InputError` of a script that fails before its first call."""
-    with TemporaryDirectory("import") as made, LocalRunner() as runner:
-        record = os.path.join(made.path, "calls")
-        argv = (sys.executable, recorder.__file__, record, name)
-        ended = runner.run(Command(argv, root, dict(os.environ), timeout=_TIMEOUT))
-        text = read_text(record) if os.path.exists(record) else ""
-    lines = text.splitlines()
-    if not ended.ok:
-        how = f"has not ended after {_TIMEOUT:.0f} s" if ended.timed_out else "failed"
-        said = ended.output.decode(errors="replace").strip()
-        if not lines:
-            raise input_error(f"{name} was run, and {how} before it called tune_kernel", hint=said)
-        last = said.splitlines()[-1] if said else "it printed nothing"
-        draft.note(f"{name} was run, and {how} after its call {len(lines)}: {last}")
-    return [json.loads(line) for line in dict.fromkeys(lines)]
-
-
 def read(draft: Draft, root: str, name: str, files: dict[str, str]) -> None:
     """Run a script and add the kernels that it tunes to a draft; `files` takes the sources that it
     holds as text. Raises `InputError`."""
     reader = _Reader(draft, root, files)
-    for said in _recorded(draft, root, name):
+    what = ("called tune_kernel", "call")
+    for said in recorded(draft, root, name, recorder.__file__, (), what):
         if problem := reader.call(said):
             draft.note(f"left out: {name}:{said['where']} {problem}")
     for kernel in draft.kernels:

@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -170,13 +170,12 @@ class _Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def _run(script: str) -> None:
+def run(script: str, arguments: Sequence[str] = ()) -> None:
     """Run a script as Python does. What it raises is shown without our own frame."""
     main = ModuleType("__main__")
     main.__file__ = script
-    sys.modules["kernel_tuner"], sys.modules["__main__"] = sys.modules["__main__"], main
-    sys.meta_path.insert(0, _Modules())
-    sys.argv, sys.path[0] = [script], os.getcwd()
+    sys.modules["__main__"] = main
+    sys.argv = [script, *arguments]
     try:
         with open(script, "rb") as file:
             exec(compile(file.read(), script, "exec"), main.__dict__)  # noqa: S102 - it is the user's
@@ -187,4 +186,7 @@ def _run(script: str) -> None:
 
 
 if __name__ == "__main__":
-    _run(sys.argv[2])
+    sys.modules["kernel_tuner"] = sys.modules["__main__"]
+    sys.meta_path.insert(0, _Modules())
+    sys.path[0] = os.getcwd()
+    run(sys.argv[2])

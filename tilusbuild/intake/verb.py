@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, Verb, flag, positional
+from tilusbuild.cli.arguments import Common, Verb, flag, option, positional
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from tilusbuild.intake.draft import Draft
 
 
-_TIMEOUT, _MAX_COMMANDS = 60.0, 1 << 28
-"""Seconds that ninja has, and bytes of what it prints."""
-
-
 class ImportArgs(Common, frozen=True, kw_only=True):
     """What is imported."""
 
     what: str = positional(
         "WHAT",
-        help="compile_commands.json, build.ninja, or a Kernel Tuner script (it is run)",
+        help="setup.py or a Kernel Tuner script (which are run), Makefile, build.ninja, "
+        "compile_commands.json",
+    )
+    output: str | None = option(
+        *("-o", "--output"), metavar="DIR", help="the project's directory, which gets tilus.toml"
     )
     stdout: bool = flag("--stdout", help="print the manifest, and write nothing")
 
@@ -42,21 +42,20 @@ class ImportedLine(JsonLine, frozen=True):
 
 
 def run(arguments: ImportArgs) -> int:
-    """Write `tilus.toml` beside what was named, and say what was not understood."""
+    """Write `tilus.toml` for what was named, and say what was not understood."""
     from tilusbuild.errors import input_error
     from tilusbuild.intake.draft import Draft, manifest_text
 
     what = os.path.abspath(arguments.what)
-    if os.path.isdir(what):
+    if hint := _pointed(what):
+        kind = "a folder, which" if os.path.isdir(what) else "a file that"
         raise input_error(
-            f"{arguments.what} is a folder, which does not say how its sources are compiled",
-            hint="name its compile_commands.json or build.ninja; or write"
-            ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml',
+            f"{arguments.what} is {kind} does not say how its sources are compiled", hint=hint
         )
-    root = os.path.dirname(what)
-    draft, files = Draft(_project_of(root)), dict[str, str]()
+    output = arguments.output and os.path.abspath(arguments.output)
+    draft, files = Draft(_project_of(output or os.path.dirname(what))), dict[str, str]()
     try:
-        root = _read(draft, what, root, files)
+        root = _read(draft, what, output, files)
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
         raise input_error(f"{arguments.what} cannot be imported: {error}") from None
     if not draft.libraries and not draft.kernels:
@@ -71,77 +70,90 @@ def run(arguments: ImportArgs) -> int:
         for name, source in files.items():
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
             options.write_to(os.path.join(root, name), source.encode())
+        os.makedirs(root, exist_ok=True)
         options.write_to(path, text.encode())
     _report(arguments, draft, text if arguments.stdout else path)
     return 0
 
 
-def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
+_POINTERS = {
+    "setup.py": "tilusbuild import {}",
+    "compile_commands.json": "tilusbuild import {}",
+    "build.ninja": "tilusbuild import {}",
+    "CMakeLists.txt": "cmake -S . -B build -G Ninja; tilusbuild import build/build.ninja",
+    "meson.build": "meson setup build; tilusbuild import build/build.ninja",
+    "Makefile": "tilusbuild import {}, or bear -- make; tilusbuild import compile_commands.json",
+    "pyproject.toml": "python -m build, and import what its build directory has",
+}
+"""What to do with the files of other builds."""
+
+
+def _pointed(what: str) -> str | None:
+    """Return what serves instead of a folder, or of a file that only another build reads."""
+    name = os.path.basename(what)
+    if not os.path.isdir(what):
+        return None if "{}" in _POINTERS.get(name, "{}") else _POINTERS[name]
+    found = [
+        text.format(each)
+        for each, text in _POINTERS.items()
+        if os.path.isfile(os.path.join(what, each))
+    ]
+    return (
+        found[0]
+        if found
+        else (
+            "name its setup.py, compile_commands.json, build.ninja or Makefile; or write"
+            ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml'
+        )
+    )
+
+
+def _read(draft: Draft, what: str, output: str | None, files: dict[str, str]) -> str:
     """Read what was named into a draft, by what it is. Return the project's directory."""
-    from tilusbuild.intake import commands, kernel_tuner
+    from tilusbuild.intake import builds, kernel_tuner, libraries
     from tilusbuild.runtime.regular import read_text
 
-    name = os.path.basename(what)
-    if name.endswith(".py"):
-        kernel_tuner.read(draft, root, name, files)
+    directory, name = os.path.split(what)
+    text = read_text(what, "replace")
+    if name.endswith(".py") and ("kernel_tuner" in text or "setup(" not in text):
+        root = output or directory
+        kernel_tuner.read(draft, directory, name, files)
         return root
-    if name.endswith(".ninja"):
-        found = ninja_commands(draft, root, name)
-    elif isinstance(entries := json.loads(read_text(what)), list):
-        found = list(_entries(draft, entries, root))
+    if name.endswith(".py"):
+        found = builds.of_setup(draft, directory, name)
+    elif name.endswith(".ninja"):
+        found = builds.of_ninja(draft, directory, name)
+    elif name.endswith(".mk") or "makefile" in name.lower():
+        found = builds.of_make(directory, name)
+    elif isinstance(entries := json.loads(text), list):
+        found = builds.of_entries(draft, entries, directory)
     else:
         raise ValueError("it lists no commands; a T1 file is for space-file of a script")
-    root = _common(draft, root, commands.sources_of(found))
-    commands.read(draft, root, iter(found))
+    root = output or _root(directory, libraries.sources_of(found))
+    draft.project = _project_of(root)
+    libraries.read(draft, root, found)
     return root
 
 
-def ninja_commands(draft: Draft, root: str, name: str) -> list[tuple[str, list[str]]]:
-    """Return the directory and the words of each command of a ninja file, as ninja itself reads
-    that. Raises `InputError`."""
-    import shutil
-    import sysconfig
+def _root(directory: str, sources: list[str]) -> str:
+    """Return the directory that holds what was named and its sources: one of the same repository,
+    or the one that has a build directory."""
+    from tilusbuild.runtime.places import is_within
 
-    from tilusbuild.errors import input_error
-    from tilusbuild.process.base import Command
-    from tilusbuild.process.local import LocalRunner
-
-    ninja = shutil.which("ninja") or shutil.which("ninja", path=sysconfig.get_path("scripts"))
-    if ninja is None:
-        raise input_error(
-            f"{name} cannot be imported: it needs ninja, which is not installed",
-            hint="`pip install ninja`; or name the build's compile_commands.json",
-        )
-    with LocalRunner() as runner:
-        argv = (ninja, "-f", name, "-t", "compdb")
-        ended = runner.run(
-            Command(argv, root, dict(os.environ), timeout=_TIMEOUT, output_limit=_MAX_COMMANDS)
-        )
-    text = ended.output.decode(errors="replace")
-    if not ended.ok:
-        raise input_error(f"{name} cannot be imported: {text.strip() or 'ninja failed'}")
-    return list(_entries(draft, json.loads(text), root))
-
-
-def _entries(draft: Draft, entries: list[object], root: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the directory and the words of each entry of compile_commands.json."""
-    from tilusbuild.intake.commands import words_of
-
-    for number, entry in enumerate(entries, 1):
-        said = entry if isinstance(entry, dict) else {}
-        listed, command = said.get("arguments"), said.get("command")
-        if not isinstance(listed, list) and not isinstance(command, str):
-            draft.note(f"left out: entry {number} has no command")
-            continue
-        words = listed if isinstance(listed, list) else words_of(str(command))
-        yield os.path.join(root, str(said.get("directory", "."))), [str(w) for w in words]
-
-
-def _common(draft: Draft, root: str, sources: list[str]) -> str:
-    """Return the directory that holds the record and all sources; the project has its name."""
-    common = os.path.commonpath([root, *map(os.path.dirname, sources)])
-    draft.project = _project_of(common)
-    return common
+    cache = os.path.join(directory, "CMakeCache.txt")
+    if os.path.isfile(cache):
+        with open(cache, encoding="utf-8", errors="replace") as file:
+            if home := re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", file.read(), re.MULTILINE):
+                return home[1]
+    above = [directory]
+    while above[-1] != os.path.dirname(above[-1]):
+        above.append(os.path.dirname(above[-1]))
+    top = next((each for each in above if os.path.lexists(os.path.join(each, ".git"))), None)
+    if top is None:
+        built = (each for each in above if "build" in os.path.basename(each))
+        top = os.path.dirname(next(built, "")) or directory
+    inside = [os.path.dirname(each) for each in sources if is_within(each, top)]
+    return os.path.commonpath([directory, *inside])
 
 
 def _project_of(directory: str) -> str:

@@ -96,6 +96,7 @@ _GCC = re.compile(
 _LINKER = re.compile(
     r"""
       -?-(O[0-2]|s|S|x|X) | --?(no-)?(as-needed|gc-sections|relax|allow-shlib-undefined|undefined)
+    | --?(enable|disable)-new-dtags
     | --?(strip-(all|debug)|hash-style=(gnu|sysv|both)|build-id(=(none|sha1|md5))?)
     | --?Bsymbolic(-functions)?
     | -z | (no)?(relro|now|lazy|defs|execstack|separate-code|combreloc)
@@ -156,6 +157,7 @@ _NVCC_VALUED_TEXT = """
     --builtin-initializer-list -opt-info --optimization-info -brief-diag --brief-diagnostics
     -static-global-template-stub --static-global-template-stub -ftemplate-backtrace-limit
     --ftemplate-backtrace-limit -ftemplate-depth --ftemplate-depth
+    -device-entity-has-hidden-visibility --device-entity-has-hidden-visibility
 """
 _NVCC_VALUED = frozenset(_NVCC_VALUED_TEXT.split())
 

@@ -1,0 +1,289 @@
+"""`tilusbuild import setup.py` and Makefiles: what the other build makes is in the manifest.
+
+The oracle is the other build itself: compilers that only write down their words, as separate
+programs, know nothing of how the import records them.
+"""
+
+import glob
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.project import Project, needs_cxx
+from tilusbuild.errors import InputError
+from tilusbuild.intake import builds
+from tilusbuild.intake.draft import Draft
+from tilusbuild.manifest.loading import load
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+pytest.importorskip("setuptools", reason="setup.py needs it")
+
+COMPILER = """\
+#!{python}
+import json, os, sys
+with open(os.environ["ORACLE"], "a") as file:
+    file.write(json.dumps([os.getcwd(), sys.argv[1:]]) + "\\n")
+if "-o" in sys.argv:
+    open(sys.argv[sys.argv.index("-o") + 1], "w").close()
+"""
+SETUP = """\
+import os
+from setuptools import Extension, setup
+os.makedirs("made here", exist_ok=True)
+for name in {made!r}:
+    open(name, "w").close()
+setup(name="drawn", version="1", packages={packages!r}, package_dir={{"": "src"}}, ext_modules=[
+    Extension(**each) for each in {extensions!r}
+])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "a project", {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
+
+
+def drawn(draw: random.Random, project: Project) -> None:
+    """Write a setup.py of several extensions, and their sources."""
+    made = [f"made here/g{number}.c" for number in range(draw.randint(0, 2))]
+    kept = [f"csrc/{name}" for name in ("a.c", "b.cpp", "c d.cc", "e/f.cxx")]
+    project.write_all(dict.fromkeys([*kept, "include/x.h", "own dir/y.h"], ""))
+    project.write_all({"src/pkg/__init__.py": "", "lib/libfarm.so": ""})
+    extensions = [
+        {
+            "name": draw.choice([f"top{number}", f"pkg._e{number}"]),
+            "sources": draw.sample([*kept, *made], draw.randint(1, 4)),
+            "include_dirs": draw.sample(["include", "own dir"], draw.randint(0, 2)),
+            "define_macros": [("N", str(number)), ("S", '"a b"')][: draw.randint(0, 2)],
+            "extra_compile_args": draw.sample(
+                ["-std=c++20", "-O2", "-march=x86-64-v3", "-fwrapv", "-ffast-math", "-B/odd"],
+                draw.randint(0, 3),
+            ),
+            "libraries": draw.sample(["farm", "m"], draw.randint(0, 2)),
+            "library_dirs": ["lib"],
+            "runtime_library_dirs": draw.sample(["$ORIGIN"], draw.randint(0, 1)),
+        }
+        for number in range(draw.randint(1, 4))
+    ]
+    project.write("setup.py", SETUP.format(made=made, packages=["pkg"], extensions=extensions))
+
+
+def compiled(project: Project, where: Path) -> list[list[str]]:
+    """Return what the setup.py passes to its compilers when it is built."""
+    where.mkdir()
+    compiler = where / "cc"
+    compiler.write_text(COMPILER.format(python=sys.executable))
+    compiler.chmod(0o755)
+    names = ("CC", "CXX", "LDSHARED", "LDCXXSHARED")
+    own = {"ORACLE": str(where / "words"), **dict.fromkeys(names, str(compiler))}
+    to = ["--build-lib", str(where / "l"), "--build-temp", str(where / "t")]
+    subprocess.run(
+        [sys.executable, "setup.py", "build_ext", *to],
+        cwd=project.directory, env={**os.environ, **own}, check=True, capture_output=True,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (where / "words").read_text().splitlines()]
+    return [words for _, words in lines]
+
+
+def value_of(words: list[str], option: str) -> str:
+    return words[words.index(option) + 1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_all_that_a_setup_py_compiles_is_in_the_manifest(seed, project: Project, tmp_path) -> None:
+    drawn(random.Random(seed), project)
+    told = project.run("import", "setup.py").out
+    manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
+    load(str(project.directory / "tilus.toml"))
+    sources = sources_of(project, manifest["library"])
+    every = compiled(project, tmp_path / "oracle")
+    objects: dict[str, list[str]] = {}
+    for words in every:
+        if "-c" in words:
+            objects[value_of(words, "-o")] = words  # over one of another extension
+            continue
+        output = value_of(words, "-o").partition("/l/")[2]
+        place = f"src/{output}" if output.startswith("pkg/") else output
+        (name,) = [n for n, each in manifest["library"].items() if place in each.get("output", "")]
+        library = manifest["library"][name]
+        linked = [objects[word] for word in words if word in objects]
+        assert sorted(value_of(w, "-c") for w in linked) == sorted(sources[name])
+        for each in linked:
+            check(manifest, sources[name][value_of(each, "-c")], each, told)
+        libs = [word[2:] for word in words if word.startswith("-l")]
+        assert library.get("link-libs", []) == libs
+        assert library.get("link-dirs", []) == (["lib"] if "farm" in libs else [])
+        assert library.get("rpath", []) == ["$ORIGIN"] * any("ORIGIN" in each for each in words)
+
+
+def sources_of(project: Project, every: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the sources of each library, and the table that says how each is compiled."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, table in every.items():
+        own = found.setdefault(table.get("library", name), {})
+        for pattern in table["sources"]:
+            for source in glob.glob(pattern, root_dir=project.directory):
+                assert source not in own
+                own[source] = table
+    return found
+
+
+def check(manifest: dict[str, Any], table: dict[str, Any], words: list[str], told: str) -> None:
+    """Compare how a source is compiled."""
+    toolchain = {**manifest.get("toolchain", {})}
+    if "toolchain" in table:
+        toolchain |= manifest["toolchain"]["named"][table["toolchain"]]
+    stds = [w for w in words if w.startswith("-std=")]
+    if not value_of(words, "-c").endswith(".c"):
+        assert toolchain["std"] == (stds[-1].removeprefix("-std=") if stds else "c++17")
+    assert ("-march=x86-64-v3" in words) == (toolchain.get("host-march") == "x86-64-v3")
+    own = {w[2:] for w in words if w.startswith("-I") and not w.startswith("-I/")}
+    assert {each for each in table.get("include-dirs", []) if not each.startswith("/")} == own
+    macros = {n: v for n, v in table.get("defines", {}).items() if n in "NS"}
+    said = dict(w[2:].split("=", 1) for w in words if re.match("-D[NS]=", w))
+    assert macros == said
+    for flag in ("-O2", "-fwrapv", "-ffast-math"):
+        assert (flag in words) == (flag in table.get("flags", []))
+    assert ("-B/odd" in words) <= ("-B/odd" in told)
+
+
+def libraries_of(project: Project) -> dict[str, Any]:
+    manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
+    load(str(project.directory / "tilus.toml"))
+    return dict(manifest["library"])
+
+
+def test_an_imported_extension_is_built_where_its_own_build_puts_it(project: Project) -> None:
+    needs_cxx()
+    module = 'PyModuleDef m = {PyModuleDef_HEAD_INIT, "x", 0, -1, 0};\n'
+    project.write_all(
+        {
+            "pkg/__init__.py": "",
+            "pkg/x.c": '#include <Python.h>\nint two(void);\nstatic struct ' + module +
+            'PyMODINIT_FUNC PyInit_x(void) { PyObject *made = PyModule_Create(&m);\n'
+            'PyModule_AddIntConstant(made, "two", two()); return made; }\n',
+            "two.c": "int two(void) { return N; }\n",
+            "setup.py": "from setuptools import Extension, setup\n"
+            "setup(name='p', packages=['pkg'],\n"
+            "      libraries=[('two', {'sources': ['two.c'], 'macros': [('N', '2')]})],\n"
+            "      ext_modules=[Extension('pkg.x', ['pkg/x.c'])])\n",
+            ".git/HEAD": "",
+        }
+    )  # fmt: skip
+    project.run("import", "setup.py")
+    assert not list(project.directory.glob("**/*.so"))
+    assert libraries_of(project)["x_cpp"]["sources"] == ["two.c"]
+    assert project.compiled() == 3
+    asked = [sys.executable, "-c", "import pkg.x; print(pkg.x.two)"]
+    assert subprocess.check_output(asked, cwd=project.directory) == b"2\n"
+
+
+TORCH = """\
+import os, sys, types
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+torch = types.ModuleType("torch")
+torch.version = types.SimpleNamespace(cuda="13.0")
+torch.cuda = types.SimpleNamespace(device_count=lambda: 0)
+sys.modules["torch"] = sys.modules["torch.utils.cpp_extension"] = torch
+
+class Build(build_ext):
+    def build_extensions(self):
+        assert self.compiler.compiler_type == "unix"
+        self.spawn(["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-dc", "k.cu", "-o", "k.o"])
+        self.spawn(["nvcc", "-gencode=arch=compute_80,code=sm_80", "-dc", "k.cu", "-o", "l.o"])
+        self.spawn(["nvcc", "-dlink", "k.o", "-o", "d.o"])
+        self.spawn(["g++", "-shared", "k.o", "l.o", "d.o", "-lcudart", "-o", "lib/libk.so"])
+        raise SystemExit("list: " + os.environ["TORCH_CUDA_ARCH_LIST"])
+
+setup(name="k", cmdclass={"build_ext": Build}, ext_modules=[])
+"""
+
+
+def test_a_setup_py_that_asks_for_a_gpu_and_fails_at_its_end(project: Project) -> None:
+    text = TORCH.replace(
+        "ext_modules=[]", "ext_modules=[__import__('setuptools').Extension('k', [])]"
+    )
+    project.write_all({"setup.py": text, "k.cu": ""})
+    told = project.run("import", "setup.py").out
+    assert "setup.py was run, and failed after its command 5: list: 8.0+PTX" in told
+    assert "there is no GPU to ask: TORCH_CUDA_ARCH_LIST=8.0+PTX" in told
+    assert "k_cuda and k are for different architectures" in told
+    manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
+    assert {each["arch"] for each in manifest["target"].values()} == {"sm_90a", "sm_80"}
+    whole = libraries_of(project)["k"]
+    assert (whole["output"], whole["rdc"], whole["cudart"]) == ("lib/libk.so", True, "shared")
+    assert whole["targets"] == ["sm_90a"]
+
+
+def test_a_setup_py_that_fails_shows_the_end_of_its_own_error(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("import setuptools\nimport nothing_like_it\n")
+    with pytest.raises(InputError) as raised:
+        builds.of_setup(Draft("p"), str(tmp_path), "setup.py")
+    told = raised.value.render()
+    assert "failed before it compiled anything" in told
+    assert "No module named 'nothing_like_it'" in told
+    assert "recorder.py" not in told
+
+
+MAKEFILE = """\
+all: prog libstatic.a
+\t$(MAKE) -C sub
+prog: main.cu
+\tnvcc -arch=sm_90 -O3 $^ -o $@ -lcublas
+%.o: %.cpp
+\tmkdir -p x && g++ -c $< -o $@
+libstatic.a: part.o
+\tar rcs $@ $^
+"""
+
+
+def test_a_makefile_says_what_it_would_run(project: Project) -> None:
+    files = dict.fromkeys(["main.cu", "part.cpp", "sub/inner.cpp"], "")
+    inner = "inner.so: inner.cpp\n\tg++ -shared -fopenmp -Wl,-z,defs,-Map=x ../part.o $< -o $@\n"
+    project.write_all({**files, "Makefile": MAKEFILE, "sub/Makefile": inner})
+    told = project.run("import", "Makefile").out
+    assert "prog is a program: its objects are archived in libprog.a" in told
+    assert "option of the linker left out: -Map=x" in told
+    found = libraries_of(project)
+    assert {name: each["sources"] for name, each in found.items()} == {
+        "prog": ["main.cu"], "static": ["part.cpp"], "inner": ["sub/inner.cpp"],
+        "inner_cpp": ["part.cpp"],
+    }  # fmt: skip
+    assert (found["inner"]["output"], found["inner"]["link-libs"]) == ("sub/inner.so", ["gomp"])
+    assert "undefined" not in found["inner"]
+
+
+@pytest.mark.parametrize("named", [(), ("-o", "..")])
+def test_sources_outside_of_the_project_are_named(project: Project, named: Any) -> None:
+    other = project.directory.parent / "other/y.cu"
+    other.parent.mkdir()
+    other.write_text("")
+    project.write_all({"src/x.cu": "", "build/a/x.txt": ""})
+    entries = [
+        {"directory": str(project.directory), "command": f"nvcc -arch=sm_90 -c '{path}' -o {n}.o"}
+        for n, path in enumerate([project.directory / "src/x.cu", other])
+    ]
+    project.write("build/compile_commands.json", json.dumps(entries))
+    told = project.run("import", "build/compile_commands.json", *named).out
+    root = project.directory.parent if named else project.directory
+    assert (root / "tilus.toml").is_file()
+    assert ("left out, because it is outside" in told) == (not named)
+
+
+def test_files_that_do_not_say_how_sources_are_compiled_point_to_what_does(project) -> None:
+    project.write("CMakeLists.txt", "")
+    for what in ("CMakeLists.txt", "."):
+        told = project.run("import", what, status=2).err
+        assert "cmake -S . -B build -G Ninja" in told

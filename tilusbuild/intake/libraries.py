@@ -1,0 +1,432 @@
+"""The libraries that the commands of another build make: their sources, and how they are linked.
+
+What one command links is one library here. Its sources that are compiled in another way are a part
+of it, an archive that it links is flattened into it. What nothing links is grouped by the name that
+it has there, or by how it is compiled. A program becomes an archive: its link is left to its build.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from tilusbuild.arch import ArchError, parse_arch
+from tilusbuild.intake.commands import LANGUAGE_NAMES, Arguments, has_value, understood
+from tilusbuild.intake.draft import (
+    ASSUMED_ARCH,
+    DEFAULT_ARCH,
+    STANDARDS,
+    Archs,
+    Draft,
+    LibraryDraft,
+    name_of,
+    standard,
+)
+from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.library import LANGUAGES
+from tilusbuild.manifest.pure_flags import impure, names_march
+from tilusbuild.plan.library import files_named
+
+_EXTENSION = "TORCH_EXTENSION_NAME"
+_OF_CMAKE = re.compile(r"(?:^|/)CMakeFiles/([^/]+)\.dir/")
+_BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
+"""What may stand before a compiler."""
+_ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
+_COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
+_OF_TORCH = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
+_TORCH = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
+_CUDART = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
+_OF_A_TOOLKIT = "crt/host_config.h"
+"""A directory with this header is a toolkit's, which tilusbuild finds itself."""
+_DEFAULT_STD = "c++17"
+"""That of g++ and nvcc."""
+_OF_A_SYSTEM = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
+
+
+class _Product(Struct):
+    """What a command links or archives."""
+
+    kind: str
+    """"shared", "static" or "program"."""
+    output: str
+    inputs: list[str]
+    said: Arguments
+
+    def find_libs(self, builds: _Builds) -> None:
+        """Take the libraries that are made here themselves for inputs."""
+        for lib in [*self.said.libs]:
+            names = (
+                f"{where}/lib{lib}{end}" for where in self.said.lib_dirs for end in (".so", ".a")
+            )
+            if made := next((name for name in names if name in builds.products), None):
+                self.inputs.append(made)
+                self.said.libs.remove(lib)
+
+
+class _Builds(Struct):
+    """What is made, by path."""
+
+    objects: dict[str, tuple[str, Arguments]] = field(default_factory=dict)
+    """Of each object its source, and how it is compiled."""
+    latest: dict[str, str] = field(default_factory=dict)
+    """The name in `objects` of what is at a path so far: a setup.py makes many of one name."""
+    products: dict[str, _Product] = field(default_factory=dict)
+    device_links: set[str] = field(default_factory=set)
+
+    def objects_in(self, product: _Product, seen: set[str]) -> Iterator[str]:
+        """Yield the objects of a product, and of the archives that it links."""
+        for path in product.inputs:
+            other = self.products.get(path)
+            if path in self.objects:
+                yield path
+            elif other is not None and other.kind == "static" and path not in seen:
+                seen.add(path)
+                yield from self.objects_in(other, seen)
+
+
+def sources_of(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the sources that commands compile, as absolute paths. Raises `ValueError`."""
+    builds = _builds(Draft(""), "/", commands)
+    return [source for source, _ in builds.objects.values()]
+
+
+def read(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Add the libraries of (directory, words) to a draft; sources are below `root`. Raises
+    `ValueError`."""
+    builds = _builds(draft, root, commands)
+    reader = _Reader(draft, root, builds)
+    for product in builds.products.values():
+        product.find_libs(builds)
+    inputs = {path for product in builds.products.values() for path in product.inputs}
+    linked: set[str] = set()
+    for product in builds.products.values():
+        if product.kind == "static" and product.output in inputs:
+            continue  # a part of what links it
+        objects = [*builds.objects_in(product, set())]
+        linked.update(objects)
+        reader.link(product, objects)
+    rest: dict[tuple[str, str], list[str]] = {}
+    for path, (_, said) in builds.objects.items():
+        if path not in linked:
+            target = _OF_CMAKE.search(path)
+            name = target[1] if target else str(said.defines.get(_EXTENSION, ""))
+            rest.setdefault((name, "" if name else said.key), []).append(path)
+    for (name, _), objects in rest.items():
+        reader.add(name or draft.project, objects, {"undefined": True})
+    _name_targets(draft)
+    _name_toolchains(draft)
+
+
+def _builds(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> _Builds:
+    builds = _Builds()
+    for directory, words in commands:
+        at = next((n for n, w in enumerate(words) if not _BEFORE.fullmatch(_tool(w))), None)
+        if at is None:
+            continue
+        tool, arguments = _tool(words[at]), words[at + 1 :]
+        if _ARCHIVER.fullmatch(tool):
+            paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
+            first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
+            if first is not None:
+                inputs = [builds.latest.get(path, path) for path in paths[first + 1 :]]
+                product = _Product("static", paths[first], inputs, Arguments())
+                builds.products[product.output] = product
+        elif _COMPILER.fullmatch(tool) or "-c" in arguments:
+            _take(draft, root, builds, directory, understood(arguments, directory), tool)
+    return builds
+
+
+def _tool(word: str) -> str:
+    return word if "=" in word else os.path.basename(word)
+
+
+def _take(
+    draft: Draft, root: str, builds: _Builds, directory: str, said: Arguments, tool: str
+) -> None:
+    """Add what one command of a compiler makes."""
+    for name in said.unread:
+        draft.note(f"left out, because its file cannot be read: {name}")
+    if said.stage is not None:
+        for source in said.sources:
+            name = os.path.relpath(source, root)
+            draft.note(f"left out, because {said.stage} makes no object of it: {name}")
+    elif said.links_device_code:
+        builds.device_links.add(said.output or "")
+    elif said.compiles:
+        if said.others and not said.sources:
+            name = os.path.relpath(said.others[-1], root)
+            draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
+        for source in said.sources:
+            stem = os.path.splitext(os.path.basename(source))[0]
+            made = said.output or os.path.join(directory, f"{stem}.o")
+            name = made
+            while builds.objects.get(name, (source, said)) != (source, said):
+                name += "+"
+            builds.objects[name] = source, said
+            builds.latest[made] = name
+    elif said.sources or said.others:
+        output = said.output or os.path.join(directory, "a.out")
+        inputs = [f"{output}/{source}" for source in said.sources]
+        builds.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
+        if said.cudart is None and not tool.endswith("nvcc"):
+            linked = (kind for kind, lib in _CUDART.items() if lib in said.libs)
+            said.cudart = next(linked, "none")
+        kind = "shared" if said.shared else "program"
+        others = [builds.latest.get(path, path) for path in said.others]
+        builds.products[output] = _Product(kind, output, [*inputs, *others], said)
+
+
+class _Reader(Struct):
+    draft: Draft
+    root: str
+    builds: _Builds
+
+    def link(self, product: _Product, objects: Sequence[str]) -> None:
+        """Add the library that a command links, or archives."""
+        base = os.path.basename(product.output)
+        name = base.removeprefix("lib").partition(".")[0]
+        if product.kind == "shared":
+            self.add(name, objects, {"output": self._output(product.output), **self._keys(product)})
+            return
+        if product.kind == "program":
+            base = f"lib{base}.a"
+            libs = "".join(f" -l{lib}" for lib in product.said.libs)
+            self.draft.note(
+                f"{name} is a program: its objects are archived in {base}, and its link is left to "
+                f"you: g++ -Wl,--whole-archive {base} -Wl,--no-whole-archive{libs}"
+            )
+        output = self._output(os.path.join(os.path.dirname(product.output), base))
+        self.add(name, objects, {"kind": "static", "output": output})
+
+    def _output(self, path: str) -> str:
+        relative = os.path.relpath(path, self.root)
+        return f"build/{os.path.basename(path)}" if relative.startswith("..") else relative
+
+    def _keys(self, product: _Product) -> dict[str, object]:
+        """Return how a shared library is linked, as a manifest has it."""
+        said = product.said
+        libs = [lib for lib in said.libs if lib not in _CUDART.values()]
+        libs += ["gomp"] if "-fopenmp" in said.flags and "gomp" not in libs else []
+        directories = [*said.lib_dirs]
+        needed, objects = [], []
+        for path in product.inputs:
+            base, other = os.path.basename(path), self.builds.products.get(path)
+            if other is not None and other.kind == "shared":
+                needed.append(base)
+            elif (
+                path in self.builds.objects or path in self.builds.device_links or other is not None
+            ):
+                continue
+            elif ".so" in base or (base.endswith(".a") and not self._is_inside(path)):
+                plain = re.fullmatch(r"lib(.+)\.(so|a)", base)
+                libs.append(plain[1] if plain else f":{base}")
+                directories.append(os.path.dirname(path))
+            elif os.path.isfile(path) and self._is_inside(path):
+                objects.append(glob.escape(os.path.relpath(path, self.root)))
+            else:
+                self.draft.note(
+                    f"left out of {os.path.basename(product.output)}, because "
+                    f"nothing that is recorded makes it: {path}"
+                )
+        torch = [path for path in directories if path.endswith("/torch/lib")]
+        if torch:
+            libs = [lib for lib in libs if lib not in _OF_TORCH]
+        defined, rpath = self._linker(said.linker)
+        return {
+            "objects": objects,
+            "link-libs": [*dict.fromkeys(libs)],
+            "link-dirs": [*self._link_dirs(libs, directories)],
+            "rpath": rpath,
+            "needed": needed,
+            "cudart": said.cudart if said.cudart != "static" else None,
+            "undefined": not defined or None,
+        }
+
+    def _is_inside(self, path: str) -> bool:
+        return not os.path.relpath(path, self.root).startswith("..")
+
+    def _link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
+        """Yield the directories that hold one of these libraries, and are not searched anyway."""
+        for path in dict.fromkeys(directories):
+            files = {file for lib in libs for file in files_named(lib)}
+            if _OF_A_SYSTEM.fullmatch(path) or os.path.isfile(f"{path}/libcudart.so"):
+                continue
+            if any(os.path.isfile(f"{path}/{file}") for file in files):
+                yield self._place(path)
+
+    def _linker(self, words: Sequence[str]) -> tuple[bool, list[str]]:
+        """Return whether the linker refuses undefined symbols, and where the library looks."""
+        rpath: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            word = re.sub("^-R(?=.)", "-rpath=", word)
+            name, equals, value = word.partition("=")
+            if name in ("-rpath", "--rpath", "-R"):
+                where = value if equals else next(rest, "")
+                rpath += [where] if where.startswith("$") else []
+                if not where.startswith("$"):
+                    self.draft.note(f"a path of this machine is left out of rpath: {where}")
+            elif name in ("-soname", "-h", "--soname"):
+                None if equals else next(rest, "")
+            elif any(impure(["-Xlinker", word], cpu=True)):
+                self.draft.note(f"option of the linker left out: {word}")
+        return not {"defs", "--no-undefined"}.isdisjoint(words), rpath
+
+    def add(self, called: str, objects: Sequence[str], keys: Mapping[str, object]) -> None:
+        """Add a library of objects, those that are compiled in another way as parts of it."""
+        groups: dict[tuple[Archs | None, str], tuple[Arguments, list[str]]] = {}
+        for name, said in self._usable(objects):
+            arch = self._arch(said) if LANGUAGES[os.path.splitext(name)[1]] == "cu" else None
+            groups.setdefault((arch, said.key), (said, []))[1].append(name)
+        whole: LibraryDraft | None = None
+        # What the device compiler compiles comes first: its architectures are the library's.
+        for (arch, _), (said, sources) in sorted(groups.items(), key=lambda g: g[0][0] is None):
+            taken = [library.name for library in self.draft.libraries]
+            language = "cpp" if arch is None else "cuda"
+            name = name_of(f"{whole.name}_{language}" if whole else called, taken)
+            library = LibraryDraft(name, sorted(set(sources)), arch=arch)
+            if whole is None:
+                whole, library.keys = library, dict(keys)
+            elif arch in (whole.arch, None):
+                library.keys["library"] = whole.name
+                library.arch = whole.arch
+            else:
+                library.keys["undefined"] = True
+                self.draft.note(
+                    f"{name} and {whole.name} are for different architectures, and so two libraries, "
+                    "which the other build links together"
+                )
+            self._fill(library, whole, said)
+            self.draft.libraries.append(library)
+
+    def _usable(self, objects: Iterable[str]) -> Iterator[tuple[str, Arguments]]:
+        """Yield the sources that can be in a library, relative to the project."""
+        why = "left out, because"
+        for source, said in map(self.builds.objects.__getitem__, objects):
+            name = os.path.relpath(source, self.root)
+            suffix = os.path.splitext(name)[1]
+            language = said.language and LANGUAGE_NAMES.get(said.language)
+            if name.startswith(".."):
+                self.draft.note(f"{why} it is outside of {self.root} (-o DIR): {source}")
+            elif not os.path.isfile(source):
+                self.draft.note(f"{why} it does not exist (is it generated?): {name}")
+            elif language and language != LANGUAGES[suffix]:
+                other = next(each for each in LANGUAGES if LANGUAGES[each] == language)
+                self.draft.note(
+                    f"{why} the other build compiles it as {other} (-x {said.language}), and here "
+                    f"the suffix decides: {name}"
+                )
+            else:
+                yield name, said
+
+    def _arch(self, said: Arguments) -> Archs:
+        """Return the architectures that a source is compiled for, and whether PTX is kept."""
+        for name in said.arch_names:
+            if not re.search("(sm|compute)_", name):
+                self.draft.note(f"left out, because it names no architecture: -arch={name}")
+        for value in said.crossed:
+            self.draft.note(f"each architecture has its own front end here: -gencode={value}")
+        archs = []
+        for arch in said.archs:
+            try:
+                archs.append(parse_arch(arch).name)
+            except ArchError as error:
+                self.draft.note(f"left out: {error}")
+        if not archs:
+            self.draft.note(ASSUMED_ARCH)
+        # PTX of sm_90a runs on nothing that its code does not run on.
+        ptx = said.ptx and any(arch[-1].isdigit() for arch in archs)
+        return tuple(archs) or (DEFAULT_ARCH,), ptx
+
+    def _fill(self, library: LibraryDraft, whole: LibraryDraft, said: Arguments) -> None:
+        """Take what is said of a library's sources."""
+        library.defines = said.defines
+        library.flags = self._checked(said.flags)
+        if said.rdc:
+            whole.keys["rdc"] = True
+        paths = [path for path in said.include_dirs if not _TORCH.search(path)]
+        if len(paths) < len(said.include_dirs):
+            whole.keys["torch"] = True
+            whole.keys.pop("undefined", None)
+        ours = [f"{sys.prefix}/include"]  # which setuptools always passes
+        ours += [sysconfig.get_path("include")] if "torch" in whole.keys else []
+        for path in paths:
+            if path not in ours and not os.path.isdir(path):
+                self.draft.note(f"left out, because it does not exist: include directory {path}")
+            elif path not in ours and not os.path.isfile(os.path.join(path, _OF_A_TOOLKIT)):
+                library.include_dirs.append(self._place(path))
+        if said.march == "native" or not names_march(said.march or "x"):
+            self.draft.note(f"flag left out: -march={said.march} (use host-march in [toolchain])")
+        else:
+            library.march = said.march
+        if any(not name.endswith(".c") for name in library.sources):
+            library.std = standard(said.std or _DEFAULT_STD)
+        if said.std is not None and standard(said.std) is None:
+            known = ", ".join(STANDARDS)
+            self.draft.note(f"left out: -std={said.std} (a manifest has one of {known})")
+        linked = {"torch", "kind"} & {*whole.keys} or "gomp" in str(whole.keys.get("link-libs"))
+        if "-fopenmp" in library.flags and not linked:
+            how = 'link-libs = ["gomp"] links it'
+            self.draft.note(f"{library.name}: -fopenmp needs libgomp of the process; {how}")
+
+    def _place(self, path: str) -> object:
+        """Return a directory as a manifest names it: of a package, or relative to the project."""
+        for site in sys.path:
+            package, _, inside = os.path.relpath(path, site or ".").partition("/")
+            if site.endswith("-packages") and package.isidentifier() and inside:
+                return {"package": package, "path": inside}
+        if self._is_inside(path):
+            return os.path.relpath(path, self.root)
+        self.draft.note(f"a directory of this machine, which others may have elsewhere: {path}")
+        return path
+
+    def _checked(self, flags: list[str]) -> list[str]:
+        """Return the flags that a manifest may hold, and note the others."""
+        hints = {number: hint for number, _, hint in flag_problems(flags, unsafe=False, cpu=False)}
+        kept: list[str] = []
+        number = 0
+        while number < len(flags):
+            # An option goes with its value: alone it would take the next word.
+            end = number + 1 + has_value(flags, number)
+            if hint := next((hints[each] for each in range(number, end) if each in hints), None):
+                self.draft.note(f"flag left out: {' '.join(flags[number:end])} ({hint})")
+            else:
+                kept += flags[number:end]
+            number = end
+        return kept
+
+
+def _name_targets(draft: Draft) -> None:
+    """Name a target for each set of architectures that something is compiled for."""
+    every = [*dict.fromkeys(library.arch for library in draft.libraries if library.arch)]
+    for archs, ptx in every:
+        name = "gpu" if len(every) == 1 else "_".join(archs)
+        name = name if name not in draft.targets else f"{name}_ptx"
+        draft.targets[name] = (archs, ptx)
+    for library in draft.libraries:
+        if len(every) > 1 and "library" not in library.keys:
+            known = (name for name, target in draft.targets.items() if target == library.arch)
+            library.keys["targets"] = [next(known, next(iter(draft.targets)))]
+
+
+def _name_toolchains(draft: Draft) -> None:
+    """Name a toolchain for each standard and CPU besides those of most libraries."""
+    every = Counter(library.std for library in draft.libraries if library.std)
+    std = every.most_common(1)[0][0] if every else None
+    marches = {library.march for library in draft.libraries}
+    # What [toolchain] says of the CPU cannot be unsaid.
+    march = marches.pop() if len(marches) == 1 else None
+    draft.toolchain = {"std": std, "host-march": march}
+    for library in draft.libraries:
+        own = (library.std or std, library.march)
+        if own != (std, march):
+            name = "_".join(each.replace("+", "x") for each in own if each)
+            library.keys["toolchain"] = name
+            draft.toolchains[name] = dict(zip(("std", "host-march"), own, strict=True))
