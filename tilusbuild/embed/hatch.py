@@ -44,7 +44,7 @@ class KernelsHook(BuildHookInterface[Any]):
                 asked.manifest,
                 None if self._made is None else self._made.name,
                 lambda project: kernels.ordered(project, asked.package, asked.place),
-                stays=editable,
+                settings={} if editable else None,
             )
         except TilusbuildError as error:
             self.app.abort(error.render(), error.exit_status)

@@ -11,15 +11,18 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
 
+from tilusbuild import _version
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.index import forget_projects, read_index, record_build
+from tilusbuild.dispatch import dispatcher
+from tilusbuild.dispatch.csource import NoDispatcherError
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
@@ -28,14 +31,17 @@ from tilusbuild.noop import record
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.formats.wheels import MIN_TIME, platform
+from tilusbuild.package.names import LIST
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import stoppable
 from tilusbuild.report.choose import choose, with_files
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX, TABLES, is_within
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.state.files import sha256_file, write_atomic
+from tilusbuild.runtime.script import CALLED, Script, read_script
+from tilusbuild.state.files import publish, sha256_file, write_atomic
 
+Settings = Mapping[str, str | float | None]
 _KEYS = ("manifest", "into", "package")
 
 
@@ -45,7 +51,6 @@ class Packed(Struct, frozen=True):
     path: str
     platform: str
     """The platform of a wheel that may have them."""
-    plan: Plan
 
 
 class Wanted(Struct, frozen=True):
@@ -117,16 +122,19 @@ def embed(
     directory: str | None,
     choice: Callable[[Project], PackageOrder],
     *,
-    stays: bool = False,
-    built: Callable[[Project, Plan], None] = lambda project, plan: None,
+    settings: Settings | None = None,
+    built: Callable[[Project, PlanSelection], None] = lambda project, selection: None,
 ) -> Packed | None:
     """Build the package that `choice` orders and write it below `directory`; with None it is only
-    built. `stays`: the sources stay here. `built` is called when everything is built.
+    built. `settings` are those of a command; without them the cache is also right where the sources
+    are a copy. `built` is called when everything is built.
 
     Raises `InputError`, `PackageError`, and `TilusbuildError` when something does not build.
     """
-    copied = not stays and is_copy(manifest)
-    chosen = _cache(manifest, copied)
+    if not os.path.isfile(manifest):
+        raise input_error(f"there is no {manifest}")
+    copied = settings is None and is_copy(manifest)
+    chosen = _cache(manifest, copied) if settings is None else settings
     with stoppable(), Project.open(os.path.dirname(manifest), chosen, os.environ) as project:
         order = choice(project)
         level, jobs = project.settings.level.value, project.settings.jobs.value
@@ -137,8 +145,7 @@ def embed(
         result = build(project, selection, BuildConfig(jobs=jobs), reporter)
         if result.summary.exit_status:
             raise TilusbuildError(f"the kernels of {manifest} were not built")
-        plan = project.plan(selection)
-        built(project, plan)
+        built(project, selection)
         if copied:
             _move_to_its_name(project)
         note(project)
@@ -148,19 +155,28 @@ def embed(
             contents = pack.gather(project, order, level=level)
             time = max(pack.source_date(), MIN_TIME)
             ((_, path, _),) = pack.write(order, contents, ["dir"], directory, time=time)
-        return Packed(path, platform(contents.listed.needs), plan)
+        return Packed(path, platform(contents.listed.needs))
 
 
 def inputs_of(project: Project, plan: Plan) -> set[str]:
-    """Return the paths of all files of the project that a plan was made from."""
-    manifest = project.manifest
-    found = {manifest.path, *plan.inputs}
+    """Return the paths of all files that a plan was made from, those of tools and of tilusbuild
+    among them, and the directories of the project that it searched."""
+    manifest, cache = project.manifest, project.cache.root
+    found = {manifest.path, *plan.inputs, _version.__file__}
+    for instance in plan.instances:
+        found.update(instance.spec.toolchain.witnesses())
     for script in manifest.scripts.values():
         ref = script.tune.ref if script.tune is not None else None
         for name in (script.template, script.space_file, ref and ref.rpartition(":")[0]):
             if name is not None:
                 found.add(os.path.join(manifest.root, name))
-    return {path for path in found if os.path.isfile(path)}
+    return {
+        path
+        for path in found
+        if os.path.isfile(path)
+        # A directory that a build itself writes into would never be older than its outputs.
+        or (os.path.isdir(path) and is_within(path, manifest.root) and not is_within(cache, path))
+    }
 
 
 def sources_of(root: str, name: str) -> list[str]:
@@ -172,7 +188,40 @@ def sources_of(root: str, name: str) -> list[str]:
     with Project.open(os.path.dirname(asked.manifest), {}, os.environ) as project:
         note(project)
         found = inputs_of(project, project.plan(PlanSelection((), (), 0)))
-    return sorted(os.path.relpath(path, root) for path in found if is_within(path, root))
+    files = (path for path in found if is_within(path, root) and os.path.isfile(path))
+    return sorted(os.path.relpath(path, root) for path in files)
+
+
+def embed_beside(
+    manifest: str,
+    place: str,
+    choice: Callable[[Project], PackageOrder],
+    settings: Settings,
+    built: Callable[[Project, PlanSelection], None],
+) -> None:
+    """Have the package be the directory `place`, which stays as it was if it has the same files.
+    Arguments and errors are those of `embed`."""
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tilusbuild-", dir=os.path.dirname(place)) as private:
+        made = embed(manifest, private, choice, settings=settings, built=built)
+        lists = [os.path.join(each, LIST) for each in (made.path if made else "", place)]
+        if not os.path.exists(lists[1]) or len({*map(sha256_file, lists)}) == 2:
+            publish(made.path if made else "", place, private)
+
+
+def with_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
+    """Yield the scripts of a plan that can be called, each with its C dispatcher built. Raises
+    `TilusbuildError` for one that cannot have one."""
+    for instance in plan.instances:
+        script = read_script(project.cache.script_path(instance.directory, instance.hash))
+        if script.form == CALLED:
+            try:
+                dispatcher.refresh(
+                    project.cache, script, instance.spec.toolchain, project.runner
+                ) or dispatcher.is_current(script)
+            except NoDispatcherError as error:
+                raise TilusbuildError(f"{error}: it cannot be called from C") from None
+            yield script
 
 
 def is_copy(manifest: str) -> bool:
@@ -185,7 +234,7 @@ def is_copy(manifest: str) -> bool:
     )
 
 
-def _cache(manifest: str, copied: bool) -> dict[str, str | float | None]:
+def _cache(manifest: str, copied: bool) -> Settings:
     """Return the settings that choose the cache: none, where any build there takes the same."""
     if not copied or os.environ.get(variable("cache-dir")):
         return {}

@@ -1,6 +1,13 @@
 """What this optional room brings; see `tilusbuild/rooms.py`. Backends of Python packages find its
 modules by entry points."""
 
-from __future__ import annotations
-
-BRINGS: dict[str, dict[str, object]] = {}
+BRINGS = {
+    "verb": {
+        "cmake": (
+            "build the kernels of a CMake project, which calls this",
+            "build",
+            "cmake dir",
+            "tilusbuild.embed.verb",
+        ),
+    },
+}

@@ -76,7 +76,7 @@ class _Kernels:
                 asked.manifest,
                 None if self.editable_mode else made,
                 lambda project: kernels.ordered(project, asked.package, asked.place),
-                stays=self.editable_mode,
+                settings={} if self.editable_mode else None,
             )
             if packed is not None:
                 place = os.path.join(self.build_lib or "", *asked.into.split("."), KERNELS)
