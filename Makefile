@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test faults lint bench real hostile walk docs site device-kit peers remote clean
+.PHONY: demo test faults lint bench real ship hostile walk docs site device-kit peers remote clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -27,7 +27,7 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[bench]'
-	set -e; for script in $(filter-out benchmarks/real.py,$(wildcard benchmarks/[a-z]*.py)); do \
+	set -e; for script in $(filter-out benchmarks/real.py benchmarks/ship.py,$(wildcard benchmarks/[a-z]*.py)); do \
 	  $(BIN)/python $$script; done
 
 # Real projects beside their own builds: PROJECTS (all), INSTANCES of each (6; ALL=1 for all), ROUNDS (1).
@@ -35,6 +35,12 @@ bench: $(VENV)/.ready
 real: $(VENV)/.ready
 	$(BIN)/python benchmarks/real.py $(PROJECTS) --instances $(or $(INSTANCES),6) \
 	  --rounds $(or $(ROUNDS),1) -j $(JOBS) $(if $(ALL),--all)
+
+# Real extensions of torch installed both ways: PROJECTS (all); TORCH is the requirement on torch, and PYTHON_WITH_TORCH
+# an interpreter that has it already. Everything stays below build/ship.
+ship: $(VENV)/.ready
+	$(BIN)/python benchmarks/ship.py $(PROJECTS) -j $(JOBS) \
+	  $(if $(PYTHON_WITH_TORCH),--python $(PYTHON_WITH_TORCH))
 
 # SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`, or `HOSTILE_ARGS="--count 500"`. A finding is
 # printed with its own seed.

@@ -141,6 +141,19 @@ def test_load_and_load_inline(tmp_path: Path) -> None:
 
 
 @needs_torch
+def test_the_pages_example(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/torch-extensions.md").read_text(encoding="utf-8")
+    (tmp_path / "csrc").mkdir()
+    for name, language in (("setup.py", "python"), ("csrc/answer.cpp", "cpp")):
+        text = page.partition(f"```{language}\n")[2].partition("```")[0]
+        (tmp_path / name).write_text(text)
+    for compiled in (1, 0):
+        said = run(tmp_path, tmp_path / "cache", "setup.py", "build_ext", "--inplace")
+        assert f"tilusbuild: 1 sources: {compiled} compiled, {1 - compiled} from the cache" in said
+    assert run(tmp_path, tmp_path, "-c", "import answer_C; print(answer_C.get())") == "42\n"
+
+
+@needs_torch
 def test_names_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = importlib.import_module("torch.utils.cpp_extension")
     assert tilusbuild.torch.CUDAExtension is theirs.CUDAExtension

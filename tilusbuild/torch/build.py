@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TextIO
 
@@ -52,7 +52,7 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_text, write_atomic
 from tilusbuild.status import Status
-from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 from tilusbuild.torch.command import (
     Compile,
     Entry,
@@ -108,6 +108,21 @@ class Job(Struct, frozen=True):
         return log
 
 
+class Trees(Struct):
+    """The digests of a memory, each tree looked at once: every source asks for the same."""
+
+    memory: DigestMemory
+    known: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def digest(self, path: str) -> str:
+        return self.memory.digest(path)
+
+    def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
+        if (root, label) not in self.known:
+            self.known[root, label] = self.memory.tree(root, label, select)
+        return self.known[root, label]
+
+
 class Planner(Struct):
     """Makes jobs of compiles; what it looked up is kept for the next one."""
 
@@ -116,6 +131,7 @@ class Planner(Struct):
     """The directory that sources are named from, where they lie in it."""
     code: str
     """The digest of the code that makes programs of inputs."""
+    trees: Trees
     scans: Scans = field(default_factory=dict)
     toolchains: dict[tuple[str, str], Toolchain] = field(default_factory=dict)
     headers: dict[tuple[object, ...], Headers] = field(default_factory=dict)
@@ -167,7 +183,7 @@ class Planner(Struct):
             headers=[(header.sha256, header.name) for header in closure.headers],
         )
         outside = pipeline.headers(toolchain)
-        others = outside.external_header_digests(closure.external, self.project.digests)
+        others = outside.external_header_digests(closure.external, self.trees)
         options_txt = options_text(recipe, toolchain, others)
         rendered = RenderedProgram(program_txt, options_txt, recipe, toolchain, closure)
         shown = {f"include/{tree}": path for tree, path in places.items()}
@@ -352,7 +368,8 @@ def build(request: Request) -> None:
     jobs: list[Job] = []
     with _opened(request) as project:
         project.cache.ensure()
-        planner = Planner(project, request.around, own_code(project.digests))
+        memory = project.digests
+        planner = Planner(project, request.around, own_code(memory), Trees(memory))
         for index, entry in enumerate(msgspec.convert(listed, list[Entry])):
             try:
                 found = understood(entry, os.environ)
