@@ -1,0 +1,149 @@
+"""action.yml and the workflows that use it: what they run does on this machine what they say."""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.paths import ROOT
+from support.processes import run_to_end
+from support.python_package import PythonProject, python_project
+
+__all__ = ["python_project"]
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "examples/ci").glob("*.yml")
+}
+USING = [name for name in WORKFLOWS if name != "kernels"]
+OURS = "tilusbuild/tilusbuild@main"
+ELSEWHERE = ("install", "install torch")
+"""Steps that need a package index."""
+
+
+def steps_of(name: str) -> list[dict[str, Any]]:
+    return [step for job in WORKFLOWS[name]["jobs"].values() for step in job["steps"]]
+
+
+class Machine:
+    """Runs steps as GitHub does, with `tilusbuild` as a command."""
+
+    def __init__(self, directory: Path, around: Path) -> None:
+        self.directory, self.around = directory, around
+        for name in ("bin", "temp", "home"):
+            (around / name).mkdir(exist_ok=True)
+        for name, words in (("tilusbuild", ("-m", "tilusbuild")), ("python", ())):
+            command = around / "bin" / name
+            command.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
+            command.chmod(0o755)
+        self.environment = {
+            "PATH": f"{around}/bin:{os.environ['PATH']}",
+            "HOME": str(around / "home"),
+            "RUNNER_TEMP": str(around / "temp"),
+            "GITHUB_ACTIONS": "true",
+            **{f"GITHUB_{name}": str(around / name) for name in ("ENV", "OUTPUT", "STEP_SUMMARY")},
+        }
+
+    def run(self, step: Mapping[str, Any], values: Mapping[str, str], status: int = 0) -> str:
+        own = {name: written(text, values) for name, text in step.get("env", {}).items()}
+        done = run_to_end(
+            ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
+            cwd=self.directory,
+            environment={**self.environment, **own},
+            status=status,
+        )
+        if (said := self.around / "ENV").exists():
+            self.environment |= dict(line.split("=", 1) for line in said.read_text().splitlines())
+        return done.stdout + done.stderr
+
+    def use(self, given: Mapping[str, str], status: int = 0) -> str:
+        """Run the action with inputs; what its build says."""
+        inputs = {name: each["default"] for name, each in ACTION["inputs"].items()} | {**given}
+        values = {f"inputs.{name}": value for name, value in inputs.items()}
+        said = ""
+        for step in ACTION["runs"]["steps"]:
+            asked = inputs["command"] or "inputs.command" not in step.get("if", "")
+            if "run" in step and step["name"] not in ELSEWHERE and asked:
+                fails = status if step["name"] == "build" else 0
+                said += self.run(step, values, status=fails)
+        return said
+
+
+def written(text: str, values: Mapping[str, str]) -> str:
+    """A text with its `${{ … }}` put in."""
+    return re.sub(r"\$\{\{ ([a-z_.A-Z-]+) \}\}", lambda match: values[match[1]], text)
+
+
+def test_the_action_builds_reports_and_leaves_its_cache_to_later_steps(tmp_path: Path) -> None:
+    machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)
+    assert "4 compiled" in machine.use({"command": "build -t cpu"})
+    assert (tmp_path / "temp/tilusbuild/index.json").exists()
+    assert "saxpy" in (tmp_path / "STEP_SUMMARY").read_text()
+    assert "4 programs, nothing to do" in machine.use({"directory": "."})
+    assert machine.environment["TILUSBUILD_CACHE_DIR"] == f"{tmp_path}/temp/tilusbuild"
+
+
+def test_the_action_shares_programs_by_a_remote_cache(tmp_path: Path) -> None:
+    machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)
+    address = f"file://{tmp_path}/remote"
+    machine.use({"remote": address, "remote-write": "true"})
+    shutil.rmtree(tmp_path / "temp")
+    (tmp_path / "temp").mkdir()
+    assert "4 fetched" in machine.use({"remote": address})
+
+
+def test_a_build_that_fails_is_annotated(tmp_path: Path) -> None:
+    machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)
+    (machine.directory / "kernels/unit.h").write_text("#define UNIT (\n")
+    assert "::error file=kernels/" in machine.use({}, status=1)
+
+
+@pytest.mark.parametrize("name", USING)
+def test_workflows_give_the_action_inputs_that_it_has(name: str) -> None:
+    (used,) = [step for step in steps_of(name) if step.get("uses") == OURS]
+    assert used["with"].keys() <= ACTION["inputs"].keys()
+
+
+def test_no_step_puts_a_value_of_githubs_into_a_script() -> None:
+    for step in [*ACTION["runs"]["steps"], *(s for name in USING for s in steps_of(name))]:
+        assert "${{" not in step.get("run", "")
+        assert "name" in step or "run" not in step
+
+
+def test_the_wheels_workflow_makes_a_wheel(
+    python_project: Callable[[str], PythonProject], tmp_path: Path
+) -> None:
+    """Given the package of the page, when its workflow's first job runs, with the backend that is
+    installed in place of one from PyPI."""
+    project = python_project("hatchling.build")
+    machine = Machine(project.directory, tmp_path)
+    machine.environment["PIP_NO_BUILD_ISOLATION"] = "0"
+    machine.use({"command": ""})
+    build, imported = (
+        next(step for step in steps_of("wheel") if step.get("name") == name)
+        for name in ("build", "import")
+    )
+    machine.run(build, {})
+    (wheel,) = (project.directory / "dist").glob("mypackage-0.1.0-py3-none-manylinux_*.whl")
+    assert (tmp_path / "temp/tilusbuild/index.json").exists()
+    machine.environment["PYTHONPATH"] = str(project.unpacked(wheel))
+    machine.run(imported, {"github.event.repository.name": "mypackage"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_the_workflow_of_cmake_builds_and_tests_the_example(tmp_path: Path) -> None:
+    machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)
+    machine.environment["tilusbuild_DIR"] = str(ROOT / "tilusbuild/embed/cmake")
+    machine.use({"command": ""})
+    steps = [step for step in steps_of("cmake") if "run" in step]
+    said = [machine.run(step, {}) for step in steps]
+    assert "100% tests passed" in said[2]
+    assert "Building" not in said[3]
