@@ -64,7 +64,7 @@ def test_names_that_kernels_does_not_take_are_refused(project: PackedProject) ->
     project.edit("tilus.toml", 'name = "Marks"', 'name = "m"')
     project.run("build")
     refused = project.run("package", "--format", "kernels", status=1)
-    assert '"m" cannot name a kernel of kernels' in refused.err
+    assert '"m" is not a name that kernels takes' in refused.err
 
 
 def test_the_real_library_chooses_checks_and_calls(laid_out: Path, listed: FileList) -> None:

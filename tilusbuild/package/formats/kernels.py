@@ -100,8 +100,8 @@ def _files(contents: Contents) -> Iterator[tuple[str, bytes]]:
     name = normalized(contents.listed.title)
     if not re.fullmatch(r"[a-z][-a-z0-9]*[a-z0-9]", name):
         raise cannot_pack(
-            f'"{contents.listed.title}" cannot name a kernel of kernels',
-            hint="it begins with a letter, and has two characters or more",
+            f'"{contents.listed.title}" is not a name that kernels takes',
+            hint="`name` in [project] begins with a letter, and has two characters or more",
         )
     for variant, backend in _variants(contents.listed).items():
         identifier = f"_{name.replace('-', '_')}_{backend['type']}_{contents.digest[:12]}"
