@@ -23,7 +23,7 @@ cflags = -DTORCH_EXTENSION_NAME=ext -I{root}/include -fPIC -std=c++17
 cuda_cflags = -DTORCH_EXTENSION_NAME=ext -DWIDE=4 -I{root}/include -D__CUDA_NO_HALF_OPERATORS__ $
     --expt-relaxed-constexpr -gencode=arch=compute_80,code=compute_80 $
     -gencode=arch=compute_80,code=sm_80 --compiler-options '-fPIC' -O3 -std=c++17
-ldflags = -shared -L/nowhere/torch/lib -ltorch
+ldflags = -shared -L/nowhere/torch/lib -ltorch -ltorch_python -lcudart -lfarm
 
 rule compile
   command = $cxx -MMD -MF $out.d $cflags -c $in -o $out
@@ -66,7 +66,10 @@ def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
     assert library.flags == ["--expt-relaxed-constexpr", "-O3"]
     assert draft.targets == {"gpu": (("sm_80",), True)}
     assert draft.toolchain["std"] == "c++17"
-    assert library.keys["output"] == "ext.so"
+    assert {name: value for name, value in library.keys.items() if value} == {
+        "output": "ext.so", "link-libs": ["farm"], "needed": ["libtorch_python.so"],
+        "cudart": "shared", "undefined": True,
+    }  # fmt: skip
     (note,) = draft.notes
     assert "csrc/gone.cu" in note
     (folder / "tilus.toml").write_text(manifest_text(draft))
@@ -266,7 +269,8 @@ def test_ptx_of_one_architecture_alone_is_not_asked_for(folder: Path, words: str
     assert load(str(folder / "tilus.toml")).targets["gpu"].arch == ("sm_90a",)
 
 
-def test_an_architecture_that_is_assumed_is_noted(folder: Path) -> None:
+def test_an_architecture_that_is_assumed_is_noted(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(builds, "default_arch", lambda: None)
     assert list(drafted(folder, "nvcc -arch=native -c csrc/one.cu").notes) == [
         "left out, because it names no architecture: -arch=native",
         "assumed, because nothing says what to compile for: arch sm_80",

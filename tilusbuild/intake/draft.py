@@ -18,7 +18,6 @@ from tilusbuild.manifest.sections import Standard
 from tilusbuild.manifest.table import toml_key, toml_text
 
 DEFAULT_ARCH = "sm_80"
-ASSUMED_ARCH = f"assumed, because nothing says what to compile for: arch {DEFAULT_ARCH}"
 STANDARDS: tuple[str, ...] = get_args(Standard)
 """From the oldest to the newest."""
 _YEARS = {"1y": "14", "1z": "17", "2a": "20", "2b": "23"}

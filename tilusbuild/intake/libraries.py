@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from tilusbuild.arch import ArchError, parse_arch
+from tilusbuild.intake import builds
 from tilusbuild.intake.commands import LANGUAGE_NAMES, Arguments, has_value, understood
 from tilusbuild.intake.draft import (
-    ASSUMED_ARCH,
     DEFAULT_ARCH,
     STANDARDS,
     Archs,
@@ -33,6 +33,7 @@ from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.pure_flags import impure, names_march
 from tilusbuild.plan.library import files_named
+from tilusbuild.runtime.places import is_within
 
 _EXTENSION = "TORCH_EXTENSION_NAME"
 _OF_CMAKE = re.compile(r"(?:^|/)CMakeFiles/([^/]+)\.dir/")
@@ -41,6 +42,7 @@ _BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
 _ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
 _COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
 _OF_TORCH = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
+_OF_PYTHON = re.compile(r"python3\.\d+")
 _TORCH = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
 _CUDART = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
 _OF_A_TOOLKIT = "crt/host_config.h"
@@ -58,19 +60,20 @@ class _Product(Struct):
     output: str
     inputs: list[str]
     said: Arguments
+    by_nvcc: bool = False
 
-    def find_libs(self, builds: _Builds) -> None:
+    def find_libs(self, made: _Made) -> None:
         """Take the libraries that are made here themselves for inputs."""
         for lib in [*self.said.libs]:
             names = (
                 f"{where}/lib{lib}{end}" for where in self.said.lib_dirs for end in (".so", ".a")
             )
-            if made := next((name for name in names if name in builds.products), None):
-                self.inputs.append(made)
+            if found := next((name for name in names if name in made.products), None):
+                self.inputs.append(found)
                 self.said.libs.remove(lib)
 
 
-class _Builds(Struct):
+class _Made(Struct):
     """What is made, by path."""
 
     objects: dict[str, tuple[str, Arguments]] = field(default_factory=dict)
@@ -91,29 +94,42 @@ class _Builds(Struct):
                 yield from self.objects_in(other, seen)
 
 
+def top_of(directory: str) -> str:
+    """Return the git repository that a directory is in; without one the directory, or that which
+    holds its build directory."""
+    above = [directory]
+    while above[-1] != os.path.dirname(above[-1]):
+        above.append(os.path.dirname(above[-1]))
+    for each in above:
+        if os.path.lexists(os.path.join(each, ".git")):
+            return each
+    built = next((each for each in above if "build" in os.path.basename(each)), "")
+    return os.path.dirname(built) or directory
+
+
 def sources_of(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the sources that commands compile, as absolute paths. Raises `ValueError`."""
-    builds = _builds(Draft(""), "/", commands)
-    return [source for source, _ in builds.objects.values()]
+    made = _made(Draft(""), "/", commands)
+    return [source for source, _ in made.objects.values()]
 
 
 def read(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> None:
     """Add the libraries of (directory, words) to a draft; sources are below `root`. Raises
     `ValueError`."""
-    builds = _builds(draft, root, commands)
-    reader = _Reader(draft, root, builds)
-    for product in builds.products.values():
-        product.find_libs(builds)
-    inputs = {path for product in builds.products.values() for path in product.inputs}
+    made = _made(draft, root, commands)
+    reader = _Reader(draft, root, made)
+    for product in made.products.values():
+        product.find_libs(made)
+    inputs = {path for product in made.products.values() for path in product.inputs}
     linked: set[str] = set()
-    for product in builds.products.values():
+    for product in made.products.values():
         if product.kind == "static" and product.output in inputs:
             continue  # a part of what links it
-        objects = [*builds.objects_in(product, set())]
+        objects = [*made.objects_in(product, set())]
         linked.update(objects)
         reader.link(product, objects)
     rest: dict[tuple[str, str], list[str]] = {}
-    for path, (_, said) in builds.objects.items():
+    for path, (_, said) in made.objects.items():
         if path not in linked:
             target = _OF_CMAKE.search(path)
             name = target[1] if target else str(said.defines.get(_EXTENSION, ""))
@@ -124,8 +140,8 @@ def read(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]])
     _name_toolchains(draft)
 
 
-def _builds(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> _Builds:
-    builds = _Builds()
+def _made(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> _Made:
+    made = _Made()
     for directory, words in commands:
         at = next((n for n, w in enumerate(words) if not _BEFORE.fullmatch(_tool(w))), None)
         if at is None:
@@ -135,21 +151,19 @@ def _builds(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]
             paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
             first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
             if first is not None:
-                inputs = [builds.latest.get(path, path) for path in paths[first + 1 :]]
+                inputs = [made.latest.get(path, path) for path in paths[first + 1 :]]
                 product = _Product("static", paths[first], inputs, Arguments())
-                builds.products[product.output] = product
+                made.products[product.output] = product
         elif _COMPILER.fullmatch(tool) or "-c" in arguments:
-            _take(draft, root, builds, directory, understood(arguments, directory), tool)
-    return builds
+            _take(draft, root, made, directory, understood(arguments, directory), tool)
+    return made
 
 
 def _tool(word: str) -> str:
     return word if "=" in word else os.path.basename(word)
 
 
-def _take(
-    draft: Draft, root: str, builds: _Builds, directory: str, said: Arguments, tool: str
-) -> None:
+def _take(draft: Draft, root: str, made: _Made, directory: str, said: Arguments, tool: str) -> None:
     """Add what one command of a compiler makes."""
     for name in said.unread:
         draft.note(f"left out, because its file cannot be read: {name}")
@@ -158,35 +172,34 @@ def _take(
             name = os.path.relpath(source, root)
             draft.note(f"left out, because {said.stage} makes no object of it: {name}")
     elif said.links_device_code:
-        builds.device_links.add(said.output or "")
+        made.device_links.add(said.output or "")
     elif said.compiles:
         if said.others and not said.sources:
             name = os.path.relpath(said.others[-1], root)
             draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
         for source in said.sources:
             stem = os.path.splitext(os.path.basename(source))[0]
-            made = said.output or os.path.join(directory, f"{stem}.o")
-            name = made
-            while builds.objects.get(name, (source, said)) != (source, said):
+            path = said.output or os.path.join(directory, f"{stem}.o")
+            name = path
+            while made.objects.get(name, (source, said)) != (source, said):
                 name += "+"
-            builds.objects[name] = source, said
-            builds.latest[made] = name
+            made.objects[name] = source, said
+            made.latest[path] = name
     elif said.sources or said.others:
         output = said.output or os.path.join(directory, "a.out")
         inputs = [f"{output}/{source}" for source in said.sources]
-        builds.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
-        if said.cudart is None and not tool.endswith("nvcc"):
-            linked = (kind for kind, lib in _CUDART.items() if lib in said.libs)
-            said.cudart = next(linked, "none")
+        made.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
         kind = "shared" if said.shared else "program"
-        others = [builds.latest.get(path, path) for path in said.others]
-        builds.products[output] = _Product(kind, output, [*inputs, *others], said)
+        others = [made.latest.get(path, path) for path in said.others]
+        made.products[output] = _Product(
+            kind, output, [*inputs, *others], said, tool.endswith("nvcc")
+        )
 
 
 class _Reader(Struct):
     draft: Draft
     root: str
-    builds: _Builds
+    made: _Made
 
     def link(self, product: _Product, objects: Sequence[str]) -> None:
         """Add the library that a command links, or archives."""
@@ -212,17 +225,15 @@ class _Reader(Struct):
     def _keys(self, product: _Product) -> dict[str, object]:
         """Return how a shared library is linked, as a manifest has it."""
         said = product.said
-        libs = [lib for lib in said.libs if lib not in _CUDART.values()]
+        libs = [*said.libs]
         libs += ["gomp"] if "-fopenmp" in said.flags and "gomp" not in libs else []
         directories = [*said.lib_dirs]
         needed, objects = [], []
         for path in product.inputs:
-            base, other = os.path.basename(path), self.builds.products.get(path)
+            base, other = os.path.basename(path), self.made.products.get(path)
             if other is not None and other.kind == "shared":
                 needed.append(base)
-            elif (
-                path in self.builds.objects or path in self.builds.device_links or other is not None
-            ):
+            elif path in self.made.objects or path in self.made.device_links or other is not None:
                 continue
             elif ".so" in base or (base.endswith(".a") and not self._is_inside(path)):
                 plain = re.fullmatch(r"lib(.+)\.(so|a)", base)
@@ -235,9 +246,14 @@ class _Reader(Struct):
                     f"left out of {os.path.basename(product.output)}, because "
                     f"nothing that is recorded makes it: {path}"
                 )
-        torch = [path for path in directories if path.endswith("/torch/lib")]
-        if torch:
-            libs = [lib for lib in libs if lib not in _OF_TORCH]
+        cudart = said.cudart or ("static" if product.by_nvcc else None)
+        cudart = cudart or next((kind for kind, lib in _CUDART.items() if lib in libs), "none")
+        left = {*_CUDART.values(), *_OF_PYTHON.findall(" ".join(libs))}
+        if any(path.endswith("/torch/lib") for path in directories):
+            left |= {*_OF_TORCH}
+            # Only modules of Python need it, and nothing else of torch's brings it along.
+            needed += ["libtorch_python.so"] if "torch_python" in libs else []
+        libs = [lib for lib in libs if lib not in left]
         defined, rpath = self._linker(said.linker)
         return {
             "objects": objects,
@@ -245,7 +261,7 @@ class _Reader(Struct):
             "link-dirs": [*self._link_dirs(libs, directories)],
             "rpath": rpath,
             "needed": needed,
-            "cudart": said.cudart if said.cudart != "static" else None,
+            "cudart": cudart if cudart != "static" else None,
             "undefined": not defined or None,
         }
 
@@ -300,8 +316,8 @@ class _Reader(Struct):
             else:
                 library.keys["undefined"] = True
                 self.draft.note(
-                    f"{name} and {whole.name} are for different architectures, and so two libraries, "
-                    "which the other build links together"
+                    f"{name} and {whole.name} are for different architectures, and so two "
+                    "libraries, which the other build links together"
                 )
             self._fill(library, whole, said)
             self.draft.libraries.append(library)
@@ -309,7 +325,7 @@ class _Reader(Struct):
     def _usable(self, objects: Iterable[str]) -> Iterator[tuple[str, Arguments]]:
         """Yield the sources that can be in a library, relative to the project."""
         why = "left out, because"
-        for source, said in map(self.builds.objects.__getitem__, objects):
+        for source, said in map(self.made.objects.__getitem__, objects):
             name = os.path.relpath(source, self.root)
             suffix = os.path.splitext(name)[1]
             language = said.language and LANGUAGE_NAMES.get(said.language)
@@ -339,11 +355,12 @@ class _Reader(Struct):
                 archs.append(parse_arch(arch).name)
             except ArchError as error:
                 self.draft.note(f"left out: {error}")
-        if not archs:
-            self.draft.note(ASSUMED_ARCH)
+        if not archs and not said.archs:
+            archs = [builds.default_arch() or DEFAULT_ARCH]
+            self.draft.note(f"assumed, because nothing says what to compile for: arch {archs[0]}")
         # PTX of sm_90a runs on nothing that its code does not run on.
         ptx = said.ptx and any(arch[-1].isdigit() for arch in archs)
-        return tuple(archs) or (DEFAULT_ARCH,), ptx
+        return tuple(archs) or (DEFAULT_ARCH,), ptx or not said.archs
 
     def _fill(self, library: LibraryDraft, whole: LibraryDraft, said: Arguments) -> None:
         """Take what is said of a library's sources."""
@@ -382,7 +399,7 @@ class _Reader(Struct):
             package, _, inside = os.path.relpath(path, site or ".").partition("/")
             if site.endswith("-packages") and package.isidentifier() and inside:
                 return {"package": package, "path": inside}
-        if self._is_inside(path):
+        if is_within(path, top_of(self.root)):
             return os.path.relpath(path, self.root)
         self.draft.note(f"a directory of this machine, which others may have elsewhere: {path}")
         return path

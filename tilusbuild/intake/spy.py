@@ -134,8 +134,8 @@ def _main() -> None:
     os.system = lambda command: subprocess.call(command, shell=True)  # noqa: S602
     os.environ["CMAKE_EXPORT_COMPILE_COMMANDS"] = "ON"
     sys.path[0] = _PROJECT
-    from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
-    from setuptools.dist import Distribution  # type: ignore[import-untyped]
+    from setuptools.command.build_ext import build_ext
+    from setuptools.dist import Distribution
 
     commands = Distribution.run_commands
 

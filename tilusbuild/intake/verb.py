@@ -138,6 +138,7 @@ def _read(draft: Draft, what: str, output: str | None, files: dict[str, str]) ->
 def _root(directory: str, sources: list[str]) -> str:
     """Return the directory that holds what was named and its sources: one of the same repository,
     or the one that has a build directory."""
+    from tilusbuild.intake.libraries import top_of
     from tilusbuild.runtime.places import is_within
 
     cache = os.path.join(directory, "CMakeCache.txt")
@@ -145,14 +146,7 @@ def _root(directory: str, sources: list[str]) -> str:
         with open(cache, encoding="utf-8", errors="replace") as file:
             if home := re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", file.read(), re.MULTILINE):
                 return home[1]
-    above = [directory]
-    while above[-1] != os.path.dirname(above[-1]):
-        above.append(os.path.dirname(above[-1]))
-    top = next((each for each in above if os.path.lexists(os.path.join(each, ".git"))), None)
-    if top is None:
-        built = (each for each in above if "build" in os.path.basename(each))
-        top = os.path.dirname(next(built, "")) or directory
-    inside = [os.path.dirname(each) for each in sources if is_within(each, top)]
+    inside = [os.path.dirname(each) for each in sources if is_within(each, top_of(directory))]
     return os.path.commonpath([directory, *inside])
 
 
