@@ -29,6 +29,9 @@ rule cuda_compile
   depfile = $out.d
   deps = gcc
 
+rule cuda_devlink
+  command = $nvcc $in -o $out -dlink -gencode=arch=compute_80,code=sm_80
+
 rule link
   command = $cxx $in -shared -o $out
 
@@ -166,6 +169,30 @@ def test_device_code_is_that_of_each_command(tmp_path: Path) -> None:
     assert len(ours["l"]) == 4
 
 
+@pytest.mark.nvcc
+def test_relocatable_code_is_linked_by_torchs_command(tmp_path: Path) -> None:
+    # given: a kernel that calls a function of another source, which both have a name of their own
+    project = Extension(tmp_path, "p")
+    for name in "kl":
+        project.write(
+            f"csrc/{name}.cu",
+            f"namespace {{ __device__ int own = {ord(name)}; }}\n"
+            f"extern __device__ int of_{'l' if name == 'k' else 'k'}();\n"
+            f"__device__ int of_{name}() {{ return own; }}\n"
+            f"__global__ void kernel_{name}(int *x) {{ *x = own + of_k() + of_l(); }}\n",
+        )
+    project.ninja(*(f"csrc/{name}.cu -dc -gencode=arch=compute_80,code=sm_80" for name in "kl"))
+    with (project.made / "build.ninja").open("a") as file:
+        file.write(f"build dlink.o: cuda_devlink {project.made}/k.o {project.made}/l.o\n")
+    # when: it is built, then: torch's device link takes the objects, and is not run again
+    assert "2 sources: 2 compiled" in project.build()
+    linked = project.made / "dlink.o"
+    assert {name for _, name in code(linked.read_bytes())} == {"Z8kernel_kPi", "Z8kernel_lPi"}
+    before = linked.stat().st_mtime_ns
+    assert "0 compiled, 2 from the cache" in project.build()
+    assert linked.stat().st_mtime_ns == before
+
+
 def code(data: bytes) -> dict[tuple[str, str], bytes]:
     """Return the code of each kernel, by its architecture and the end of its name."""
     found = {}
@@ -212,3 +239,23 @@ def test_a_failing_command_of_torch_is_shown(tmp_path: Path) -> None:
     project.ninja("csrc/a.cpp", "csrc/b.cpp", link=True)
     with pytest.raises(BuildFailedError, match="multiple definition of"):
         project.build(shown=False)
+
+
+def test_directories_are_searched_by_kind_as_a_compiler_does(tmp_path: Path) -> None:
+    # given: one name in four directories, and words whose order is not that of the search
+    project = Extension(tmp_path, "p")
+    for number, name in enumerate(("system", "plain", "last", "quoted"), 1):
+        project.write(f"{name}/n.h", f"const int found = {number};\n")
+    root = project.root
+    kinds = f"-idirafter {root}/last -isystem {root}/system -I{root}/plain -isystem {root}/plain"
+    project.write("csrc/a.cpp", "#include <n.h>\nint f() { return found; }\n")
+    project.write("csrc/b.cpp", '#include "n.h"\nint f() { return found; }\n')
+    project.ninja(
+        f"csrc/a.cpp {kinds}", f"csrc/b.cpp {kinds} -iquote {root}/last -iquote {root}/quoted"
+    )
+    # when: it is built both ways, then: each takes the same header
+    assert "2 sources: 2 compiled" in project.build()
+    ours = [sections(project.object(name)) for name in "ab"]
+    subprocess.run(["ninja"], cwd=project.made, check=True, stdout=subprocess.DEVNULL)
+    assert ours == [sections(project.object(name)) for name in "ab"]
+    assert ours[0] != ours[1]

@@ -54,6 +54,8 @@ from tilusbuild.state.files import sha256_text, write_atomic
 from tilusbuild.status import Status
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 from tilusbuild.torch.command import (
+    INCLUDES,
+    SYSTEM,
     Compile,
     Entry,
     Include,
@@ -71,6 +73,7 @@ REST = "tilusbuild.ninja"
 OF_A_TOOLKIT = "crt/host_config.h"
 """A directory with this header is a toolkit's."""
 _DAYS = 7 * 86400.0
+_RDC = re.compile(r" (?:-dc|--device-c|(?:-rdc|--relocatable-device-code)[= ]true) ")
 _NAME = re.compile(r"[\w.+/-]+")
 _PACKAGE = re.compile(r"(?P<base>/.*/(?:site|dist)-packages/(?P<name>\w[\w.-]*))(?:/(?P<path>.*))?")
 
@@ -150,10 +153,11 @@ class Planner(Struct):
             raise NotCarriedError(
                 f"no hash covers what {flag} does, and this machine has no sandbox"
             )
-        source = f"#line 1 {json.dumps(name)}\n{read_text(found.source, 'surrogateescape')}"
+        text = read_text(found.source, "surrogateescape")
+        source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
         headers = self._headers(roots, pipeline, toolchain, script, places)
         closure = headers.closure("\n".join((source, *definitions((), words))))
-        rdc = bool({"-dc", "--device-c", "-rdc=true", "--relocatable-device-code=true"} & {*words})
+        rdc = _RDC.search(f" {' '.join(words)} ") is not None
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
             pipeline=pipeline,
@@ -255,9 +259,10 @@ def _placed(
     """Return the words with names for directories, the directories in search order, and where
     each tree of them is. Raises `NotCarriedError`."""
     own = os.path.dirname(os.path.relpath(found.source, base))
-    roots = [inside("project", base, own, quoted_only=True)]
+    beside = inside("project", base, own, quoted_only=True)
+    found_as: list[tuple[int, Root]] = []
     taken = {"project": base}
-    quote = f"{HERE}/include/{roots[0].name}"
+    quote = f"{HERE}/include/{beside.name}"
     words = ["-iquote", quote]
     if found.nvcc:
         words = [each for word in words for each in ("-Xcompiler", word)]
@@ -278,9 +283,15 @@ def _placed(
         root = _root(each.path, base, taken, quoted_only=each.option == "-iquote")
         if not _NAME.fullmatch(root.name):
             raise NotCarriedError(f"{each.path} has characters that compilers read otherwise")
-        roots.append(root)
+        found_as.append((INCLUDES.index(each.option), root))
         words += [each.option, f"{HERE}/include/{root.name}"]
-    return words, tuple(dict.fromkeys(roots)), taken
+    # As gcc does: by kind, then in order; what is a directory of the system's is no other.
+    system = {root.name for rank, root in found_as if rank >= SYSTEM}
+    ranked = sorted(found_as, key=lambda each: each[0])
+    roots = (root for rank, root in ranked if rank >= SYSTEM or root.name not in system)
+    if beside.name in system:
+        raise NotCarriedError("its own directory is declared as one of the system's")
+    return words, (beside, *dict.fromkeys(roots)), taken
 
 
 def _root(path: str, base: str, taken: dict[str, str], *, quoted_only: bool) -> Root:

@@ -21,7 +21,9 @@ from tilusbuild.manifest.library import LANGUAGES
 _LAUNCHERS = ("ccache", "sccache")
 _GXX = re.compile(r"(?:.*-)?(?:g|c)\+\+(?:-[\d.]+)?")
 _INCLUDE = re.compile(r"(-(?:isystem|iquote|idirafter|I))(.*)", re.DOTALL)
-_INCLUDES = ("-I", "-isystem", "-iquote", "-idirafter")
+INCLUDES = ("-iquote", "-I", "-isystem", "-idirafter")
+"""In the order in which they are searched."""
+SYSTEM = INCLUDES.index("-isystem")
 _LONG = {"--include-path": "-I", "--system-include": "-isystem"}
 _DROPPED = frozenset(["-c", "--compile", "-M", "-MM", "-MD", "-MMD", "-MP", "-MG"])
 _DROPPED_WITH_VALUE = frozenset(["-MF", "-MT", "-MQ", "-MJ"])
@@ -110,9 +112,9 @@ def _take(found: Compile, option: str, value: str | None, directory: str) -> Non
         found.compiler = value or ""
     elif option == "-o":
         found.output = path
-    elif option in _INCLUDES and found.nvcc and "," in path:
+    elif option in INCLUDES and found.nvcc and "," in path:
         raise NotCarriedError(f"nvcc takes {option} {value} apart at its comma")
-    elif option in _INCLUDES:
+    elif option in INCLUDES:
         found.words.append(Include(option, path))
     elif option in _DROPPED or option in _DROPPED_WITH_VALUE or path == found.source:
         return

@@ -22,6 +22,8 @@ from tilusbuild.torch.build import build as run
 
 _HOOK = "_run_ninja_build"
 _within = threading.local()
+_installing: list[str] = []
+"""The projects whose `setup.py` runs: setuptools may build extensions in threads."""
 
 
 @cache
@@ -31,7 +33,7 @@ def theirs() -> Any:
 
 
 @contextmanager
-def _ours(name: str = "") -> Iterator[None]:
+def _ours() -> Iterator[None]:
     """Have torch's compiles in this block done here. Raises `RuntimeError` for a torch that is made
     in another way."""
     original = getattr(theirs(), _HOOK, None)
@@ -42,26 +44,26 @@ def _ours(name: str = "") -> Iterator[None]:
         )
     if not hasattr(original, "of_tilusbuild"):
         setattr(theirs(), _HOOK, _hook(original))
-    before = getattr(_within, "name", None)
-    _within.name = name
+    before = getattr(_within, "here", False)
+    _within.here = True
     try:
         yield
     finally:
-        _within.name = before
+        _within.here = before
 
 
 def _hook(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def run_ninja_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
-        name = getattr(_within, "name", None)
-        if name is None or theirs().IS_HIP_EXTENSION or not theirs().IS_LINUX:
+        ours = _installing or getattr(_within, "here", False)
+        if not ours or theirs().IS_HIP_EXTENSION or not theirs().IS_LINUX:
             original(build_directory, verbose, error_prefix)
             return
         workers = os.environ.get("MAX_JOBS", "")
         request = Request(
             os.path.abspath(build_directory),
-            name,
-            os.getcwd() if name else "",
+            _installing[-1] if _installing else "",
+            os.getcwd() if _installing else "",
             int(workers) if workers.isdigit() and int(workers) else None,
             sys.stdout if verbose else None,
         )
@@ -89,8 +91,12 @@ def build_extension() -> type:
 
         def build_extensions(self) -> None:
             """Build all extensions. Raises what torch's does."""
-            with _ours(self.distribution.get_name() or "setup.py"):
-                super().build_extensions()
+            _installing.append(self.distribution.get_name() or "setup.py")
+            try:
+                with _ours():
+                    super().build_extensions()
+            finally:
+                _installing.pop()
 
     BuildExtension.__module__, BuildExtension.__qualname__ = "tilusbuild.torch", "BuildExtension"
     return BuildExtension
