@@ -69,7 +69,7 @@ PROJECTS = {
     "xformers": Project(
         "xformers==0.0.35",
         "import glob; [*map(torch.ops.load_library, glob.glob(SITE + '/xformers/*.so'))]",
-        "xformers/csrc/sparse24/sparse24_pack.h",
+        "",
         {"XFORMERS_SELECTIVE_BUILD": "utils"},
     ),
     "causal-conv1d": Project(
@@ -141,6 +141,7 @@ class Workshop:
         # pip finds what is installed in the shared environment, and must not replace it.
         words += ["--ignore-installed", "."]
         ran = process(words, tree, self.environment(venv))
+        print(f"  {how}: {ran.cpu:.1f} s of CPU", file=sys.stderr, flush=True)
         loads = f"import torch; SITE = {str(site)!r}; {self.project.loads}"
         process([str(venv / "bin/python"), "-c", loads], self.place, self.environment(venv))
         return Installed(ran, site, tree)

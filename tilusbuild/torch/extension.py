@@ -91,7 +91,8 @@ def build_extension() -> type:
 
         def build_extensions(self) -> None:
             """Build all extensions. Raises what torch's does."""
-            _installing.append(self.distribution.get_name() or "setup.py")
+            # setuptools has a str of its own.
+            _installing.append(f"{self.distribution.get_name() or 'setup.py'}")
             try:
                 with _ours():
                     super().build_extensions()
