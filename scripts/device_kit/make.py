@@ -25,13 +25,20 @@ BUNDLES = {
     "quickstart": (("rms_norm", "cpu"), ("rms_norm", "sm_90a")),
     "gemm": (("gemm[dtype=f16]", "hopper"),),
     "attention": (("decode[head_dim=128]", "ampere"),),
-    "marlin": (("gemm[dtype=f16]", "ampere"),),
+    "marlin": (
+        # It has no reference here: random weights are timed, and nothing is compared.
+        ("gemm[dtype=f16]", "ampere", "--unchecked", "--size", "m=16,n=4096,k=4096,groups=32"),
+    ),
 }
+"""By example: the script, the target, and further options of `tune`."""
 RUN = '#!/bin/sh\ncd "$(dirname "$0")" && exec "${PYTHON:-python3}" kit.py "$@"\n'
 
 
-def tilusbuild(directory: Path, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", "tilusbuild", *words], cwd=directory, check=True)
+def tilusbuild(project: Path, *words: str) -> None:
+    """Run a command in a project of the kit. Its cache stays for the next kit."""
+    cache = project.parents[1] / "device-kit-cache" / project.name
+    command = [sys.executable, "-m", "tilusbuild", *words, "--cache-dir", str(cache)]
+    subprocess.run(command, cwd=project, check=True)
 
 
 def pip(*words: str) -> None:
@@ -71,13 +78,13 @@ def package(example: str, work: Path, kit: Path, *, level: int, host: bool) -> N
     tilusbuild(project, *made)
     (directory,) = (project / "dist").iterdir()
     shutil.copytree(directory, kit / "packages" / example)
-    for script, target in BUNDLES.get(example, ()):
+    for script, target, *more in BUNDLES.get(example, ()):
         if not host or target == "cpu":
-            bundle(project, kit, script, target, level)
+            bundle(project, kit, script, target, "--level", str(level), *more)
 
 
-def bundle(project: Path, kit: Path, script: str, target: str, level: int) -> None:
-    words = ["tune", script, "--target", target, "--level", str(level)]
+def bundle(project: Path, kit: Path, script: str, target: str, *more: str) -> None:
+    words = ["tune", script, "--target", target, *more]
     tilusbuild(project, *words, "--export", "bundle.tar")
     name = script.partition("[")[0]
     kind = "cpu" if target == "cpu" else "cuda"
