@@ -29,7 +29,7 @@ def test_from_nothing_to_a_call(tmp_path: Path) -> None:
         re.findall(rf"```{of}\n(.*?)```", text, re.DOTALL) for of in ("toml", "cpp")
     )
     project = Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
-    assert 'args = { x = "[n]", y = "[n]" }' in manifest
+    assert 'args = { x = "[n]", y = { type = "[n]", inout = true } }' in manifest
     shapeless = "\n".join(line for line in manifest.splitlines() if not line.startswith("args"))
     project.write_all({"tilus.toml": shapeless, "kernels/saxpy.cu.j2": template})
     project.run("build", "--target", "cpu", "--level", "0")

@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch 2.6 or later")
 
-from support.project import Project  # noqa: E402
+from support.nvcc_journal import UNHELD, make_toolkit  # noqa: E402
+from support.project import Project, head, needs_cxx  # noqa: E402
 from tilusbuild import LoadError  # noqa: E402
 from tilusbuild.torch import register  # noqa: E402
 
@@ -175,3 +176,33 @@ def test_names_are_registered_once(ops: Any, small: Project, namespace: str) -> 
 def test_a_wrong_rank_is_found_when_a_model_is_traced(ops: Any) -> None:
     with pytest.raises(ValueError, match=r'scale: argument "x": expected f32\*\[m, n\], got a ten'):
         ops.scale(torch.ones(4, device="meta"), torch.ones(4, device="meta"))
+
+
+TWICE = """\
+{% if target.kind == "cpu" %}
+extern "C" void twice(const float *x, float *y, int n) {
+  for (int i = 0; i < n; i++) y[i] = 2 * x[i];
+}
+{% else %}
+extern "C" __global__ void twice(const float *x, float *y, int n) { y[0] = 2 * x[0]; }
+{% endif %}
+"""
+
+
+def test_devices_are_those_of_the_targets(tmp_path: Path, namespace: str) -> None:
+    """The compiler is a double, so that nothing is called on a GPU."""
+    needs_cxx()
+    nvcc = make_toolkit(str(tmp_path / "toolkit"))
+    surroundings = {"NVCC": nvcc, "CUDA_HOME": str(tmp_path / "toolkit"), **UNHELD}
+    project = Project(tmp_path / "project", surroundings)
+    args = '{ x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i32" }'
+    script = f'[script.twice]\ntemplate = "t.j2"\nkernel = "twice"\nargs = {args}\n'
+    gpu = '[target.a]\narch = "sm_80"\n[target.b]\narch = "sm_90"\n'
+    launch = 'launch = { grid = "1", block = "1" }\n'
+    project.write_all({"t.j2": TWICE, "tilus.toml": head() + gpu + script + launch}).run("build")
+    ops = register(namespace, project.directory)
+    for key in ("CPU", "CUDA"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::twice", key)
+    assert ops.twice(torch.ones(2)).tolist() == [2, 2]
+    with torch._subclasses.FakeTensorMode():
+        assert ops.twice(torch.empty(5, device="cuda:1")).device == torch.device("cuda:1")
