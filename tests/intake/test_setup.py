@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from support.project import Project, needs_cxx
+from support.paths import ROOT
+from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds
 from tilusbuild.intake.draft import Draft
@@ -164,8 +165,8 @@ def libraries_of(project: Project) -> dict[str, Any]:
     return dict(manifest["library"])
 
 
+@pytest.mark.nvcc
 def test_an_imported_extension_is_built_where_its_own_build_puts_it(project: Project) -> None:
-    needs_cxx()
     module = 'PyModuleDef m = {PyModuleDef_HEAD_INIT, "x", 0, -1, 0};\n'
     project.write_all(
         {
@@ -263,6 +264,15 @@ def test_a_makefile_says_what_it_would_run(project: Project) -> None:
     }  # fmt: skip
     assert (found["inner"]["output"], found["inner"]["link-libs"]) == ("sub/inner.so", ["gomp"])
     assert "undefined" not in found["inner"]
+
+
+def test_the_page_shows_what_becomes_of_its_makefile(tmp_path: Path) -> None:
+    page = (ROOT / "docs/moving-in.md").read_text()
+    project = Project(tmp_path / "ops")
+    project.write("Makefile", page.partition("```make\n")[2].partition("```")[0])
+    project.write_all(dict.fromkeys(["csrc/ops.cu", "csrc/api.cpp", "csrc/fast.cpp"], ""))
+    told = project.run("import", "Makefile", "--stdout").out
+    assert f"```toml\n{told}```" in page
 
 
 @pytest.mark.parametrize("named", [(), ("-o", "..")])

@@ -29,6 +29,7 @@ from tilusbuild.intake.draft import (
     name_of,
     standard,
 )
+from tilusbuild.intake.spy import BEFORE, COMPILER, tool_of
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.pure_flags import impure, names_march
@@ -37,10 +38,7 @@ from tilusbuild.runtime.places import is_within
 
 _EXTENSION = "TORCH_EXTENSION_NAME"
 _OF_CMAKE = re.compile(r"(?:^|/)CMakeFiles/([^/]+)\.dir/")
-_BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
-"""What may stand before a compiler."""
 _ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
-_COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
 _OF_TORCH = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
 _OF_PYTHON = re.compile(r"python3\.\d+")
 _TORCH = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
@@ -143,10 +141,10 @@ def read(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]])
 def _made(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> _Made:
     made = _Made()
     for directory, words in commands:
-        at = next((n for n, w in enumerate(words) if not _BEFORE.fullmatch(_tool(w))), None)
+        at = next((n for n, w in enumerate(words) if not BEFORE.fullmatch(tool_of(w))), None)
         if at is None:
             continue
-        tool, arguments = _tool(words[at]), words[at + 1 :]
+        tool, arguments = tool_of(words[at]), words[at + 1 :]
         if _ARCHIVER.fullmatch(tool):
             paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
             first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
@@ -154,13 +152,9 @@ def _made(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]
                 inputs = [made.latest.get(path, path) for path in paths[first + 1 :]]
                 product = _Product("static", paths[first], inputs, Arguments())
                 made.products[product.output] = product
-        elif _COMPILER.fullmatch(tool) or "-c" in arguments:
+        elif COMPILER.fullmatch(tool) or "-c" in arguments:
             _take(draft, root, made, directory, understood(arguments, directory), tool)
     return made
-
-
-def _tool(word: str) -> str:
-    return word if "=" in word else os.path.basename(word)
 
 
 def _take(draft: Draft, root: str, made: _Made, directory: str, said: Arguments, tool: str) -> None:
@@ -298,12 +292,17 @@ class _Reader(Struct):
     def add(self, called: str, objects: Sequence[str], keys: Mapping[str, object]) -> None:
         """Add a library of objects, those that are compiled in another way as parts of it."""
         groups: dict[tuple[Archs | None, str], tuple[Arguments, list[str]]] = {}
-        for name, said in self._usable(objects):
-            arch = self._arch(said) if LANGUAGES[os.path.splitext(name)[1]] == "cu" else None
-            groups.setdefault((arch, said.key), (said, []))[1].append(name)
+        usable = [*self._usable(objects)]
+        for name, said in usable:
+            if LANGUAGES[os.path.splitext(name)[1]] == "cu":
+                groups.setdefault((self._arch(said), said.key), (said, []))[1].append(name)
+        for name, said in usable:
+            if LANGUAGES[os.path.splitext(name)[1]] != "cu":
+                alike = next((key for key in groups if key[1] == said.key), (None, said.key))
+                groups.setdefault(alike, (said, []))[1].append(name)
         whole: LibraryDraft | None = None
         # What the device compiler compiles comes first: its architectures are the library's.
-        for (arch, _), (said, sources) in sorted(groups.items(), key=lambda g: g[0][0] is None):
+        for (arch, _), (said, sources) in groups.items():
             taken = [library.name for library in self.draft.libraries]
             language = "cpp" if arch is None else "cuda"
             name = name_of(f"{whole.name}_{language}" if whole else called, taken)

@@ -22,9 +22,9 @@ _RECORD = os.path.abspath(sys.argv[1]) if __name__ == "__main__" else ""
 _PROJECT = os.path.realpath(os.getcwd())
 _TEMPORARY = os.path.realpath(tempfile.gettempdir())
 _INSTEAD = [shutil.which("true") or "/bin/true"]
-_BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
+BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
 """What may stand before a compiler."""
-_COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
+COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
 _QUESTION = re.compile(r"-[EMS]|-MM|-###|--?(dryrun|fsyntax-only|preprocess)")
 _SOURCE = re.compile(r".*\.(cu|c|cc|cpp|cxx|C|s|S)")
 _start = subprocess.Popen.__init__
@@ -55,22 +55,22 @@ def _words(args: Any) -> list[str]:
 
 def _recorded(words: list[str], cwd: str) -> bool:
     """Return whether a command makes something, which is then written down."""
-    at = next((n for n, word in enumerate(words) if not _BEFORE.fullmatch(_tool(word))), 0)
-    tool, rest = _tool(words[at]), words[at + 1 :]
+    at = next((n for n, word in enumerate(words) if not BEFORE.fullmatch(tool_of(word))), 0)
+    tool, rest = tool_of(words[at]), words[at + 1 :]
     if tool in ("ninja", "make", "cmake"):
         return _build(tool, rest, cwd)
     if tool.endswith("ar"):
         makes = any(word.endswith(".a") for word in rest)
     else:
         asks = any(_QUESTION.fullmatch(word) for word in rest)
-        makes = not asks and bool(_COMPILER.fullmatch(tool) and {"-c", "-dc", "-o"} & {*rest})
+        makes = not asks and bool(COMPILER.fullmatch(tool) and {"-c", "-dc", "-o"} & {*rest})
     if not makes or _tries(rest, cwd):
         return False
     _write({"directory": cwd, "arguments": words})
     return True
 
 
-def _tool(word: str) -> str:
+def tool_of(word: str) -> str:
     return word if "=" in word else os.path.basename(word)
 
 
