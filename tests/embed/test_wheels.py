@@ -42,9 +42,9 @@ def test_copies_of_the_sources_compile_nothing_again(python_project: Make, backe
 
 def test_a_copy_that_nothing_is_known_of_uses_the_cache_of_the_user(python_project: Make) -> None:
     project = python_project("hatchling.build")
-    copy = project.directory.rename(project.around / "tmp/copy")
+    copy = project.directory.rename(project.around / "tmp/pip-req-build-1")
     assert "2 compiled" in project.call("build_wheel", at=copy)[1]
-    _, said = project.call("build_wheel", at=copy.rename(project.around / "tmp/other"))
+    _, said = project.call("build_wheel", at=copy.rename(project.around / "tmp/pip-req-build-2"))
     assert "2 programs, nothing to do" in said
     index = (project.around / "home/.cache/tilus/index.json").read_text()
     assert "kernel-cache:wheel:mypackage" in index

@@ -14,8 +14,7 @@ from tilusbuild.embed import kernels
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.places import KERNELS
 
-_OF_HATCH = ("dependencies", "enable-by-default", "require-runtime-dependencies")
-_OF_HATCH_TOO = ("require-runtime-features", "path")
+_OF_HATCH = ("dependencies", "enable-by-default", "require-runtime-dependencies", "path")
 
 
 class KernelsHook(BuildHookInterface[Any]):
@@ -28,8 +27,7 @@ class KernelsHook(BuildHookInterface[Any]):
         """Build; an editable install gets no files. Exits with an error's status."""
         if self.target_name not in ("wheel", "sdist"):
             return
-        apart = (*_OF_HATCH, *_OF_HATCH_TOO)
-        table = {key: value for key, value in self.config.items() if key not in apart}
+        table = {key: value for key, value in self.config.items() if key not in _OF_HATCH}
         try:
             asked = kernels.wanted(self.root, self.metadata.name, table)
             if asked is None:

@@ -36,7 +36,7 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import stoppable
 from tilusbuild.report.choose import choose, with_files
-from tilusbuild.runtime.places import JIT_ROOT_PREFIX, TABLES, is_within
+from tilusbuild.runtime.places import JIT_ROOT_PREFIX, TABLES, is_within, upwards
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.state.files import publish, sha256_file, write_atomic
@@ -187,7 +187,8 @@ def sources_of(root: str, name: str) -> list[str]:
         return []
     with Project.open(os.path.dirname(asked.manifest), {}, os.environ) as project:
         note(project)
-        found = inputs_of(project, project.plan(PlanSelection((), (), 0)))
+        selection = PlanSelection((), (), project.settings.level.value)
+        found = inputs_of(project, project.plan(selection))
     files = (path for path in found if is_within(path, root) and os.path.isfile(path))
     return sorted(os.path.relpath(path, root) for path in files)
 
@@ -225,13 +226,18 @@ def with_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
 
 
 def is_copy(manifest: str) -> bool:
-    """Return whether a manifest is in sources that are likely gone after a build: an sdist that was
-    unpacked, or what is in a directory for temporary files or for caches."""
-    root, home = os.path.dirname(os.path.realpath(manifest)), os.path.expanduser("~")
-    temporary = (tempfile.gettempdir(), os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
-    return os.path.isfile(os.path.join(root, "PKG-INFO")) or any(
-        is_within(root, os.path.realpath(each)) for each in temporary
-    )
+    """Return whether a manifest is in sources that are gone after a build: in an unpacked sdist, or
+    where pip and uv fetch sources to."""
+    directory, home = os.path.dirname(os.path.realpath(manifest)), os.path.expanduser("~")
+    caches = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
+    if "/pip-" in directory or is_within(directory, caches):
+        return True
+    for above in upwards(directory):
+        if os.path.isfile(os.path.join(above, "PKG-INFO")):
+            return True
+        if os.path.isfile(os.path.join(above, "pyproject.toml")):
+            break
+    return False
 
 
 def _cache(manifest: str, copied: bool) -> Settings:
