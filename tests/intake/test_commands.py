@@ -170,7 +170,8 @@ def test_every_word_of_a_command_is_understood_kept_or_noted(seed: int, tmp_path
         words += [word.replace("@", value) for word in draw.choice(SPELLINGS[kind])]
     words += draw.choice([["-c", "k.cu", "-o", "k.o"], ["-o", "k.o", "k.cu"]])
     found = commands.understood(words[1:], "/p")
-    assert sorted(found.include_dirs) == sorted(f"/p/{each}" for each in includes)
+    searched = [*found.include_dirs, *found.system_dirs]
+    assert sorted(searched) == sorted(f"/p/{each}" for each in includes)
     assert found.defines == defines
     assert sorted(found.flags) == sorted(flags)
     assert (found.archs, found.std, found.sources) == ([f"sm_{arch}"], std, ["/p/k.cu"])

@@ -5,6 +5,7 @@ Nothing is compiled. A Makefile and a setup.py run as their author runs them, an
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -127,6 +128,11 @@ def _of_shell(directory: str, line: str) -> Iterator[tuple[str, list[str]]]:
 
 def of_setup(draft: Draft, root: str, name: str) -> Commands:
     """Run a setup.py, and return what it would have compiled and linked. Raises `InputError`."""
+    if importlib.util.find_spec("setuptools") is None:
+        raise input_error(
+            f"{name} cannot be imported: it needs setuptools, which is not installed",
+            hint="`pip install setuptools`, where tilusbuild is installed",
+        )
     with TemporaryDirectory("import") as made:
         build = ("build", "--force", "--build-lib", made.path, "build_ext", "--inplace")
         lines = recorded(draft, root, name, spy.__file__, build, ("compiled anything", "command"))

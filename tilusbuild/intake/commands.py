@@ -153,6 +153,8 @@ class Arguments(Struct):
     """What one command says of its source."""
 
     include_dirs: list[str] = field(default_factory=list)
+    system_dirs: list[str] = field(default_factory=list)
+    """Searched after those, wherever the option is."""
     defines: dict[str, Value] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     arch_names: list[str] = field(default_factory=list)
@@ -186,7 +188,7 @@ class Arguments(Struct):
     def key(self) -> str:
         """What commands whose sources are compiled alike agree on, as text."""
         macros = sorted(self.defines.items(), key=str)
-        return repr((self.include_dirs, macros, self.flags, self.std, self.march))
+        return repr((self.include_dirs, self.system_dirs, macros, self.flags, self.std, self.march))
 
     @property
     def archs(self) -> list[str]:
@@ -219,7 +221,11 @@ _SWITCHES = {
 }
 _VALUES = {"-std": "std", "-march": "march", "-x": "language", "-cudart": "cudart"}
 _LISTS = {"-code": "codes", "-arch": "arch_names", "-l": "libs"}
-_DIRECTORIES = {**dict.fromkeys(("-I", "-isystem", "-iquote"), "include_dirs"), "-L": "lib_dirs"}
+_DIRECTORIES = {
+    **dict.fromkeys(("-I", "-iquote"), "include_dirs"),
+    "-isystem": "system_dirs",
+    "-L": "lib_dirs",
+}
 """The fields of `Arguments` that options of one meaning go to."""
 
 

@@ -367,8 +367,9 @@ class _Reader(Struct):
         library.flags = self._checked(said.flags)
         if said.rdc:
             whole.keys["rdc"] = True
-        paths = [path for path in said.include_dirs if not _TORCH.search(path)]
-        if len(paths) < len(said.include_dirs):
+        every = [*said.include_dirs, *said.system_dirs]
+        paths = [path for path in every if not _TORCH.search(path)]
+        if len(paths) < len(every):
             whole.keys["torch"] = True
             whole.keys.pop("undefined", None)
         ours = [f"{sys.prefix}/include"]  # which setuptools always passes

@@ -5,7 +5,7 @@ BRINGS = {
         "import": (
             "write a manifest for a project that another system builds",
             "start",
-            "import build/compile_commands.json",
+            "import setup.py",
             "tilusbuild.intake.verb",
         ),
     },

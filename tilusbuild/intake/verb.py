@@ -144,8 +144,9 @@ def _root(directory: str, sources: list[str]) -> str:
     cache = os.path.join(directory, "CMakeCache.txt")
     if os.path.isfile(cache):
         with open(cache, encoding="utf-8", errors="replace") as file:
-            if home := re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", file.read(), re.MULTILINE):
-                return home[1]
+            home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", file.read(), re.MULTILINE)
+        if home and os.path.isfile(os.path.join(home[1], "CMakeLists.txt")):
+            return home[1]
     inside = [os.path.dirname(each) for each in sources if is_within(each, top_of(directory))]
     return os.path.commonpath([directory, *inside])
 
