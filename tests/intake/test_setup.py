@@ -252,16 +252,20 @@ libstatic.a: part.o
 
 def test_a_makefile_says_what_it_would_run(project: Project) -> None:
     files = dict.fromkeys(["main.cu", "part.cpp", "sub/inner.cpp"], "")
-    inner = "inner.so: inner.cpp\n\tg++ -shared -fopenmp -Wl,-z,defs,-Map=x ../part.o $< -o $@\n"
-    project.write_all({**files, "Makefile": MAKEFILE, "sub/Makefile": inner})
+    inner = (
+        "inner.so: inner.cpp\n\tg++ -shared -fopenmp -Wl,-z,defs,-Map=x ../part.o k.o l.s $< -o $@"
+    )
+    project.write_all({**files, "Makefile": MAKEFILE, "sub/Makefile": inner, "sub/k.o": ""})
     told = project.run("import", "Makefile").out
     assert "prog is a program: its objects are archived in libprog.a" in told
     assert "option of the linker left out: -Map=x" in told
+    assert "left out of inner.so, because nothing makes it here" in told
     found = libraries_of(project)
     assert {name: each["sources"] for name, each in found.items()} == {
         "prog": ["main.cu"], "static": ["part.cpp"], "inner": ["sub/inner.cpp"],
         "inner_cpp": ["part.cpp"],
     }  # fmt: skip
+    assert found["inner"]["objects"] == ["sub/k.o"]
     assert (found["inner"]["output"], found["inner"]["link-libs"]) == ("sub/inner.so", ["gomp"])
     assert "undefined" not in found["inner"]
 

@@ -199,47 +199,56 @@ class _Reader(Struct):
         """Add the library that a command links, or archives."""
         base = os.path.basename(product.output)
         name = base.removeprefix("lib").partition(".")[0]
+        own, others = self._inputs(product)
         if product.kind == "shared":
-            self.add(name, objects, {"output": self._output(product.output), **self._keys(product)})
+            keys = {"output": self._output(product.output), "objects": own}
+            self.add(name, objects, {**keys, **self._keys(product, others)})
             return
         if product.kind == "program":
             base = f"lib{base}.a"
-            libs = "".join(f" -l{lib}" for lib in product.said.libs)
+            libs = [*others, *(f"-l{lib}" for lib in product.said.libs)]
             self.draft.note(
                 f"{name} is a program: its objects are archived in {base}, and its link is left to "
-                f"you: g++ -Wl,--whole-archive {base} -Wl,--no-whole-archive{libs}"
+                f"you: g++ -Wl,--whole-archive {base} -Wl,--no-whole-archive {' '.join(libs)}"
             )
         output = self._output(os.path.join(os.path.dirname(product.output), base))
-        self.add(name, objects, {"kind": "static", "output": output})
+        self.add(name, objects, {"kind": "static", "output": output, "objects": own})
+
+    def _inputs(self, product: _Product) -> tuple[list[str], list[str]]:
+        """Return the objects that are linked and that nothing makes, as a manifest has them, and
+        the other files that are linked."""
+        ends = (".o", ".a") if product.kind == "shared" else (".o",)
+        made = {*self.made.objects, *self.made.products, *self.made.device_links}
+        files = [path for path in product.inputs if path not in made]
+        there = [
+            path
+            for path in files
+            if path.endswith(ends) and os.path.isfile(path) and self._is_inside(path)
+        ]
+        own = [glob.escape(os.path.relpath(path, self.root)) for path in there]
+        return own, [path for path in files if path not in there]
 
     def _output(self, path: str) -> str:
         relative = os.path.relpath(path, self.root)
         return f"build/{os.path.basename(path)}" if relative.startswith("..") else relative
 
-    def _keys(self, product: _Product) -> dict[str, object]:
+    def _keys(self, product: _Product, files: Sequence[str]) -> dict[str, object]:
         """Return how a shared library is linked, as a manifest has it."""
         said = product.said
         libs = [*said.libs]
         libs += ["gomp"] if "-fopenmp" in said.flags and "gomp" not in libs else []
+        products = filter(None, map(self.made.products.get, product.inputs))
+        needed = [os.path.basename(each.output) for each in products if each.kind == "shared"]
         directories = [*said.lib_dirs]
-        needed, objects = [], []
-        for path in product.inputs:
-            base, other = os.path.basename(path), self.made.products.get(path)
-            if other is not None and other.kind == "shared":
-                needed.append(base)
-            elif path in self.made.objects or path in self.made.device_links or other is not None:
-                continue
-            elif ".so" in base or (base.endswith(".a") and not self._is_inside(path)):
+        for path in files:
+            base = os.path.basename(path)
+            if ".so" in base or base.endswith(".a"):
                 plain = re.fullmatch(r"lib(.+)\.(so|a)", base)
                 libs.append(plain[1] if plain else f":{base}")
                 directories.append(os.path.dirname(path))
-            elif os.path.isfile(path) and self._is_inside(path):
-                objects.append(glob.escape(os.path.relpath(path, self.root)))
             else:
-                self.draft.note(
-                    f"left out of {os.path.basename(product.output)}, because "
-                    f"nothing that is recorded makes it: {path}"
-                )
+                output = os.path.basename(product.output)
+                self.draft.note(f"left out of {output}, because nothing makes it here: {path}")
         cudart = said.cudart or ("static" if product.by_nvcc else None)
         cudart = cudart or next((kind for kind, lib in _CUDART.items() if lib in libs), "none")
         left = {*_CUDART.values(), *_OF_PYTHON.findall(" ".join(libs))}
@@ -250,7 +259,6 @@ class _Reader(Struct):
         libs = [lib for lib in libs if lib not in left]
         defined, rpath = self._linker(said.linker)
         return {
-            "objects": objects,
             "link-libs": [*dict.fromkeys(libs)],
             "link-dirs": [*self._link_dirs(libs, directories)],
             "rpath": rpath,
@@ -300,6 +308,8 @@ class _Reader(Struct):
             if LANGUAGES[os.path.splitext(name)[1]] != "cu":
                 alike = next((key for key in groups if key[1] == said.key), (None, said.key))
                 groups.setdefault(alike, (said, []))[1].append(name)
+        if not objects:
+            self.draft.note(f"left out, because no source of it is compiled: {called}")
         whole: LibraryDraft | None = None
         # What the device compiler compiles comes first: its architectures are the library's.
         for (arch, _), (said, sources) in groups.items():
