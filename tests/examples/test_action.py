@@ -138,6 +138,27 @@ def test_the_wheels_workflow_makes_a_wheel(
 
 
 @pytest.mark.slow
+def test_the_workflow_of_a_setup_py_compiles_no_source_twice(tmp_path: Path) -> None:
+    """Given the extension of the page, when a second run has the first one's cache."""
+    pytest.importorskip("torch", reason="needs torch")
+    page = (ROOT / "docs/torch-extensions.md").read_text()
+    machine = Machine(tmp_path / "project", tmp_path)
+    machine.environment["PIP_VERBOSE"] = "1"
+    said = []
+    for _ in range(2):
+        shutil.rmtree(machine.directory, ignore_errors=True)
+        (machine.directory / "csrc").mkdir(parents=True)
+        for name, language in (("setup.py", "python"), ("csrc/answer.cpp", "cpp")):
+            text = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[0]
+            (machine.directory / name).write_text(text)
+        machine.use({"command": ""})
+        build = next(step for step in steps_of("setup-py") if step.get("name") == "build")
+        said.append(machine.run(build, {}))
+    assert "1 sources: 1 compiled" in said[0]
+    assert "1 sources: 0 compiled, 1 from the cache" in said[1]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_the_workflow_of_cmake_builds_and_tests_the_example(tmp_path: Path) -> None:
     machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)

@@ -36,7 +36,7 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import stoppable
 from tilusbuild.report.choose import choose, with_files
-from tilusbuild.runtime.places import JIT_ROOT_PREFIX, TABLES, is_within, upwards
+from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared, is_within, upwards
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.state.files import publish, sha256_file, write_atomic
@@ -69,8 +69,8 @@ def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Want
     """Return what the project in a directory asks for; `name` is the project's. Without a `table`,
     None where its `pyproject.toml` has none for tilusbuild. Raises `InputError`."""
     document = read_document(os.path.join(root, "pyproject.toml"))
-    keys = next((each for each in TABLES if _at(document.data, each) is not None), TABLES[0])
-    table = _at(document.data, keys) if table is None else table
+    keys, found = declared(document.data)
+    table = found if table is None else table
     if table is None:
         return None
     given: dict[str, str] = {}
@@ -96,12 +96,6 @@ def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Want
             hint='`into = "mypackage"` names the package that gets the kernels',
         )
     return Wanted(path, into, given.get("package"), document.value(*keys, "package"))
-
-
-def _at(table: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    for key in keys:
-        table = table.get(key) if isinstance(table, dict) else None
-    return table if isinstance(table, dict) else None
 
 
 def ordered(project: Project, name: str | None, place: Place | None) -> PackageOrder:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tilusbuild.cli.arguments import (
-    Common,
-    Verb,
-    option,
-    positional,
-    repeated,
-    settings_of,
-)
+from tilusbuild.cli.arguments import Common, Verb, option, positional, repeated, settings_of
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project

@@ -208,19 +208,27 @@ def _kernels_of(directory: str) -> SearchPlace | None:
             break
     else:
         return None
-    read = _toml(path)
+    _, table = declared(_toml(path))
+    if table is None:
+        return None
+    said = table.get("manifest", "tilus.toml")
+    project = os.path.dirname(os.path.join(above, said if isinstance(said, str) else ""))
+    chosen = option.chosen().get("cache-dir") or os.environ.get(VARIABLE)
+    if isinstance(chosen, str):
+        return SearchPlace(os.path.abspath(chosen), path, project)
+    return SearchPlace(project_cache(project, named=True)[0], path, project)
+
+
+def declared(document: Any) -> tuple[tuple[str, ...], dict[str, Any] | None]:
+    """Return the keys of the table that declares a package's kernels, in what a `pyproject.toml`
+    holds, and the table; None without one."""
     for keys in TABLES:
-        table: Any = read
+        table = document
         for key in keys:
             table = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict):
-            said = table.get("manifest", "tilus.toml")
-            project = os.path.dirname(os.path.join(above, said if isinstance(said, str) else ""))
-            chosen = option.chosen().get("cache-dir") or os.environ.get(VARIABLE)
-            if isinstance(chosen, str):
-                return SearchPlace(os.path.abspath(chosen), path, project)
-            return SearchPlace(project_cache(project, named=True)[0], path, project)
-    return None
+            return keys, table
+    return TABLES[0], None
 
 
 def _packages() -> Iterator[SearchPlace]:

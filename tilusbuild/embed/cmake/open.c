@@ -103,6 +103,7 @@ static int tk_load(const tk_kernel *kernel, const tk_code *code, tk_opened *open
 static const tk_opened *tk_open(tk_kernel *kernel) {
   int device = kernel->devices ? tk_current() : 0, code = 0;
   tk_opened *opened;
+  if (device >= TK_DEVICES) tk_fail("%s: GPU %d is one too many", kernel->name, device);
   if (device < 0 || device >= TK_DEVICES) return NULL;
   opened = &kernel->opened[device];
   if (__atomic_load_n(&opened->launch, __ATOMIC_ACQUIRE)) return opened;
