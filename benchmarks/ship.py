@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from _bench import ROOT, Ran, WorkNotDoneError, machine, process
+from _bench import ROOT, Ran, WorkNotDoneError, as_installed, machine, process
 from _real.code import compare
 
 WORK = Path(os.environ.get("SHIP", ROOT / "build/ship")).resolve()
@@ -69,8 +69,8 @@ PROJECTS = {
     "xformers": Project(
         "xformers==0.0.35",
         "import glob; [*map(torch.ops.load_library, glob.glob(SITE + '/xformers/*.so'))]",
-        "",
-        {"XFORMERS_SELECTIVE_BUILD": "utils"},
+        "xformers/csrc/sparse24/sparse24_pack.h",
+        {"XFORMERS_SELECTIVE_BUILD": "sparse24_apply"},  # of thousands of kernels
     ),
     "causal-conv1d": Project(
         "causal_conv1d==1.7.0",
@@ -78,15 +78,13 @@ PROJECTS = {
         "csrc/causal_conv1d.h",
         {"CAUSAL_CONV1D_FORCE_BUILD": "TRUE"},
     ),
-    "gsplat": Project("gsplat==1.5.3", "import gsplat.csrc", "gsplat/cuda/include/Relocation.h"),
-    "torch-cluster": Project(
-        "torch_cluster==1.6.3", "import torch_cluster", "csrc/cuda/utils.cuh", {"FORCE_CUDA": "1"}
+    "exllamav2": Project(
+        "exllamav2==0.0.4",
+        "import exllamav2_ext",
+        "exllamav2/exllamav2_ext/cuda/q_gemm_kernel.cuh",
     ),
-    "mamba-ssm": Project(
-        "mamba_ssm==2.3.2.post1",
-        "import selective_scan_cuda",
-        "csrc/selective_scan/reverse_scan.cuh",
-        {"MAMBA_FORCE_BUILD": "TRUE"},
+    "grouped-gemm": Project(
+        "grouped_gemm==0.3.0", "import grouped_gemm_backend", "csrc/fill_arguments.cuh"
     ),
 }
 
@@ -270,6 +268,7 @@ def main() -> None:
     if unknown := sorted(set(asked.projects) - set(PROJECTS)):
         parser.error(f"{unknown[0]} is not a project; there are {', '.join(PROJECTS)}")
     python = asked.python or _python()
+    as_installed()
     for name in asked.projects or PROJECTS:
         print(f"{name} …", file=sys.stderr, flush=True)
         measure(Workshop(name, python, asked.jobs))

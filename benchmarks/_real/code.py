@@ -16,7 +16,9 @@ from tilusbuild.binary.cubin import read_cubin
 from tilusbuild.binary.elf import BinaryError, Elf
 from tilusbuild.binary.fatbin import extract_cubins
 
-_INTERNAL = re.compile(r"_?[0-9a-f]{8}_[0-9]+_\w+?_cu_[0-9a-f]{8}_[0-9]+")
+_INTERNAL = re.compile(
+    r"(?:[0-9]+_GLOBAL__N__|_?)[0-9a-f]{8}_[0-9]+_\w+?_cu_[0-9a-f]{8}(?:_[0-9]+)?"
+)
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,26 @@ def test_relocatable_code_is_linked_by_torchs_command(tmp_path: Path) -> None:
     assert linked.stat().st_mtime_ns == before
 
 
+@pytest.mark.nvcc
+def test_anonymous_namespaces_of_two_sources_are_two(tmp_path: Path) -> None:
+    project = Extension(tmp_path, "p")
+    # A kernel's template makes nvcc give the functions beside it names for the linker, of which
+    # nothing but the file's name is the source's own where it has no function for others.
+    shared = (
+        "namespace { int own(int x) { return x + 1; }\n"
+        "template <class T> __global__ void one(T *x) { *x = T(1); } }\n"
+    )
+    project.write("csrc/include/shared.cuh", shared)
+    for name in "kl":
+        use = "namespace { int f(int *x) { one<int><<<1, 1>>>(x); return own(*x); }\n"
+        use += f"int (*volatile of_{name})(int *) = f; }}\n"
+        project.write(f"csrc/{name}.cu", f'#include "shared.cuh"\n{use}')
+    project.ninja("csrc/k.cu", "csrc/l.cu")
+    project.build()
+    words = ["c++", "-shared", "-o", "both.so", "k.o", "l.o"]
+    subprocess.run(words, cwd=project.made, check=True)
+
+
 def code(data: bytes) -> dict[tuple[str, str], bytes]:
     """Return the code of each kernel, by its architecture and the end of its name."""
     found = {}

@@ -56,9 +56,8 @@ class ObjectNvcc(NvccPipeline):
         return False  # a script's form chooses it
 
     def name_of_source(self, recipe: Recipe) -> str:
-        if not recipe.part.rdc:
-            return super().name_of_source(recipe)
-        # A device link distinguishes objects by it.
+        # A device link distinguishes objects by it. So does the linker: what is in an anonymous
+        # namespace is a symbol for all, with a name that is made of this one.
         return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGITS]}/source.cu"
 
     def commands(self, recipe: Recipe) -> list[Step]:
