@@ -16,9 +16,9 @@ from tilusbuild.binary.cubin import read_cubin
 from tilusbuild.binary.elf import BinaryError, Elf
 from tilusbuild.binary.fatbin import extract_cubins
 
-_INTERNAL = re.compile(
-    r"(?:[0-9]+_GLOBAL__N__|_?)[0-9a-f]{8}_[0-9]+_\w+?_cu_[0-9a-f]{8}(?:_[0-9]+)?"
-)
+_INTERNAL = re.compile(r"_?[0-9a-f]{8}_[0-9]+_\w+?_cu_[0-9a-f]{8}_[0-9]+")
+_ANONYMOUS = re.compile(r"([0-9]+)(?=_GLOBAL__N_)")
+"""The length of a name that nvcc makes for an anonymous namespace, before that."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,13 @@ Naming: TypeAlias = Callable[[Path, str], str]
 """Names a file's kernel otherwise than its symbol, where many files have one of the same name."""
 
 
+def _general(name: str) -> str:
+    """Return a kernel's name without what depends on its source's path, or on the compile."""
+    while found := _ANONYMOUS.search(name):
+        name = name[: found.start()] + name[found.end() + int(found[1]) :]
+    return _INTERNAL.sub("", name)
+
+
 def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, bytes]:
     """Return the code of every kernel in objects, libraries and cubins, by name."""
     found: dict[str, bytes] = {}
@@ -57,7 +64,7 @@ def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, by
             for kernel in read_cubin(cubin.data):
                 section = elf.named(f".text.{kernel.name}")
                 if section is not None:
-                    name = naming(path, kernel.name) if naming else _INTERNAL.sub("", kernel.name)
+                    name = naming(path, kernel.name) if naming else _general(kernel.name)
                     found[name] = elf.content(section)
     return found
 
