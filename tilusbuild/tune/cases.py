@@ -21,7 +21,7 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.tune import inputs, prepare
 
-MAX_CASE = 4 << 20
+MAX_CASE = 2 << 20
 """Bytes of the outputs of a case."""
 
 
