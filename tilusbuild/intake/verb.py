@@ -115,12 +115,11 @@ def _read(draft: Draft, what: str, output: str | None, files: dict[str, str]) ->
 
     directory, name = os.path.split(what)
     text = read_text(what, "replace")
-    if name.endswith(".py") and ("kernel_tuner" in text or "setup(" not in text):
-        root = output or directory
-        kernel_tuner.read(draft, directory, name, files)
-        return root
-    if name.endswith(".py"):
+    if name == "setup.py" or (name.endswith(".py") and re.search(r"\bsetup\(", text)):
         found = builds.of_setup(draft, directory, name)
+    elif name.endswith(".py"):
+        kernel_tuner.read(draft, directory, name, files)
+        return output or directory
     elif name.endswith(".ninja"):
         found = builds.of_ninja(draft, directory, name)
     elif name.endswith(".mk") or "makefile" in name.lower():
