@@ -113,6 +113,11 @@ def test_nothing_to_import_is_an_error(project: Project) -> None:
     assert "cannot be imported" in project.run("import", "wrong.json", status=2).err
 
 
+def test_the_manifest_of_a_script_is_beside_it(project: Project) -> None:
+    project.write("tune.py", SCRIPT)
+    assert "-o is for builds" in project.run("import", "tune.py", "-o", "x", status=2).err
+
+
 def test_a_folder_is_refused_with_what_serves_instead(project: Project) -> None:
     told = project.run("import", ".", status=2).err
     assert "compile_commands.json" in told

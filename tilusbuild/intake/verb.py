@@ -115,11 +115,14 @@ def _read(draft: Draft, what: str, output: str | None, files: dict[str, str]) ->
 
     directory, name = os.path.split(what)
     text = read_text(what, "replace")
-    if name == "setup.py" or (name.endswith(".py") and re.search(r"\bsetup\(", text)):
+    if name.endswith(".py"):
+        sets_up = "kernel_tuner" not in text and re.search(r"\bsetup\(", text)
+        if name != "setup.py" and not sets_up:
+            if output is not None:
+                raise ValueError("-o is for builds; the manifest of a script is beside it")
+            kernel_tuner.read(draft, directory, name, files)
+            return directory
         found = builds.of_setup(draft, directory, name)
-    elif name.endswith(".py"):
-        kernel_tuner.read(draft, directory, name, files)
-        return output or directory
     elif name.endswith(".ninja"):
         found = builds.of_ninja(draft, directory, name)
     elif name.endswith(".mk") or "makefile" in name.lower():
