@@ -106,6 +106,7 @@ def test_the_annotated_example_plans(tmp_path, opened, monkeypatch) -> None:
         ("scale", None, "cpu"): 1,
         ("axpy", None, "cpu"): 2,
         ("backend.sources", None, "cpu"): 1,
+        ("backend_c.sources", None, "cpu"): 1,
         ("backend", None, "cpu"): 1,
     }
     assert not (tmp_path / "cache").exists()

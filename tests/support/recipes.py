@@ -120,7 +120,7 @@ def make_toolchain(
     """What the pipelines need of a toolchain, with this machine's host tools."""
     names = ("g++", "gcc", "as", "ld")
     tools = [SimpleNamespace(path=shutil.which(name), version="-") for name in names]
-    toolkit = {"root": root or "/nowhere", "link_flags": flags, "cudart": None}
+    toolkit = {"root": root or "/nowhere", "link_flags": flags, "cudart": None, "include_dirs": ()}
     cuda = SimpleNamespace(nvcc=nvcc, **toolkit) if nvcc else None
     return SimpleNamespace(
         cuda=cuda,

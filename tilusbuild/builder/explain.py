@@ -8,6 +8,7 @@ with the same constants and schedule, in the same script and for the same target
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import ClassVar, TypeAlias
 
@@ -27,7 +28,8 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
 _MATCHED_BY = ("params", "schedule")
-
+_OF_THE_SOURCE = re.compile(r"/tilusbuild/[0-9a-f]{16}(?=/source\.cu)")
+"""What a command repeats of its source (`ObjectNvcc.name_of_source`), whose change is said once."""
 
 _NAMES = {
     "": "",
@@ -45,7 +47,7 @@ _NAMES = {
 
 def differences(before: str, after: str) -> tuple[str, ...]:
     """Return the differences between two texts of the same kind, in words and in their order."""
-    old, new = sections(before), sections(after)
+    old, new = (sections(_OF_THE_SOURCE.sub("/tilusbuild", text)) for text in (before, after))
     return tuple(
         _reason(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
         for title in {**new, **old}

@@ -142,11 +142,12 @@ def _root(directory: str, sources: list[str]) -> str:
     or the one that has a build directory."""
     from tilusbuild.intake.libraries import top_of
     from tilusbuild.runtime.places import is_within
+    from tilusbuild.runtime.regular import read_text
 
     cache = os.path.join(directory, "CMakeCache.txt")
     if os.path.isfile(cache):
-        with open(cache, encoding="utf-8", errors="replace") as file:
-            home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", file.read(), re.MULTILINE)
+        text = read_text(cache, "replace")
+        home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", text, re.MULTILINE)
         if home and os.path.isfile(os.path.join(home[1], "CMakeLists.txt")):
             return home[1]
     inside = [os.path.dirname(each) for each in sources if is_within(each, top_of(directory))]

@@ -480,8 +480,8 @@ def _rest(request: Request, text: str, made: set[str]) -> None:
 
     text = _BUILD.sub(kept, text)
     if re.search(r"^build ", text, re.MULTILINE):
-        with open(os.path.join(request.directory, REST), "w", encoding="utf-8") as file:
-            file.write(f"# What tilusbuild did not build of build.ninja.\n{text}")
+        rest = f"# What tilusbuild did not build of build.ninja.\n{text}"
+        write_atomic(os.path.join(request.directory, REST), rest.encode())
         words = () if request.jobs is None else ("-j", str(request.jobs))
         _ninja(request, "-v", "-f", REST, *words, shown=request.out is not None)
 
