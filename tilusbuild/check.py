@@ -35,7 +35,7 @@ from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.table_file import by_number
 from tilusbuild.runtime.tables import read_dispatch, table_for
 from tilusbuild.table import table, times
-from tilusbuild.tune.bench.bench import OK, DeviceBench
+from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu
 from tilusbuild.tune.bench.session import integers
 from tilusbuild.tune.bench.work import Candidate, Case, Scalar, read_case
 
@@ -120,12 +120,13 @@ def check(wanted: CheckRequest, take: Callable[[Row], None]) -> tuple[int, int]:
     with LocalRunner() as runner:
         here = _device(runner, wanted.device)
         for name, scripts in _selected(wanted):
-            served, script = _served(wanted, scripts, here)
-            take(served)
+            script, why = _chosen(scripts, here)
+            cases = [] if script is None else _cases(wanted, script)
+            take(_served(wanted, scripts, script, here, len(cases), why))
             bad += script is None
             if script is None:
                 continue
-            for row in _checked(runner, wanted, script, name.program, here):
+            for row in _checked(runner, wanted, script, cases, name.program, here):
                 take(row)
                 good, bad = good + (row.status == OK), bad + (row.status != OK)
     return good, bad
@@ -138,13 +139,7 @@ def _device(runner: LocalRunner, wanted: str | None) -> Device:
         return cpu()
     if wanted is not None and not wanted.isdigit():
         raise input_error(f'--device {wanted}: write "cpu", or the number of a GPU')
-    index = int(wanted or 0)
-    bench = DeviceBench(runner, "cuda", index, {}, limit=60.0)
-    try:
-        facts = bench.describe()
-    finally:
-        bench.close()
-    return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
+    return ask_gpu(runner, int(wanted or 0))
 
 
 def _selected(wanted: CheckRequest) -> Iterator[tuple[Name, list[Script]]]:
@@ -176,25 +171,32 @@ def _name_of(script: Script) -> str:
     return script.label.rpartition(" ")[0]
 
 
-def _served(
-    wanted: CheckRequest, scripts: Sequence[Script], here: Device
-) -> tuple[ServedScript, Script | None]:
-    script: Script | None
+def _chosen(scripts: Sequence[Script], here: Device) -> tuple[Script | None, tuple[str, ...]]:
+    """Return the instance that serves the device, None where none does, and the verdicts."""
     try:
         script, judged = choose.best(scripts, here)
-        why = tuple(str(each) for each in judged)
     except LoadError as error:
-        script, why = None, tuple(str(error).splitlines())
-    row = ServedScript(
+        return None, tuple(str(error).splitlines())
+    return script, tuple(str(each) for each in judged)
+
+
+def _served(
+    wanted: CheckRequest,
+    scripts: Sequence[Script],
+    script: Script | None,
+    here: Device,
+    cases: int,
+    why: tuple[str, ...],
+) -> ServedScript:
+    return ServedScript(
         script=_name_of(scripts[0]) if scripts else ", ".join(wanted.names),
         target=script.target if script else None,
         arch=script.arch if script else "",
         device=str(here),
         programs=len(programs_there(script)) if script else 0,
-        cases=len(_cases(wanted, script)) if script else 0,
+        cases=cases,
         why=why,
     )
-    return row, script
 
 
 def _cases(wanted: CheckRequest, script: Script) -> list[tuple[str, Case]]:
@@ -202,9 +204,12 @@ def _cases(wanted: CheckRequest, script: Script) -> list[tuple[str, Case]]:
     top = os.path.abspath(os.path.join(wanted.root, TESTS, script.hash))
     try:
         names = sorted(os.listdir(top), key=int)
+        found = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
     except FileNotFoundError:
         return []
-    found = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
+    except ValueError as error:
+        message = f"{wanted.shown}: a test of {script.label} cannot be read: {error}"
+        raise input_error(message, hint="`tilusbuild verify` finds damage") from None
     sizes = wanted.sizes or {}
     return [
         (path, case)
@@ -214,10 +219,18 @@ def _cases(wanted: CheckRequest, script: Script) -> list[tuple[str, Case]]:
 
 
 def _checked(
-    runner: LocalRunner, wanted: CheckRequest, script: Script, only: int | None, here: Device
+    runner: LocalRunner,
+    wanted: CheckRequest,
+    script: Script,
+    cases: Sequence[tuple[str, Case]],
+    only: int | None,
+    here: Device,
 ) -> Iterator[CheckedProgram]:
-    cases = _cases(wanted, script)
     chooser, refused = _chooser(script, here)
+    if only is not None and only not in chooser.available:
+        there = ", ".join(map(str, sorted(chooser.available)))
+        message = f"{wanted.shown} has no program {_name_of(script)}/{only}"
+        raise input_error(message, hint=f"its programs are {there}")
     directories = {case.digest: path for path, case in cases}
     bench = DeviceBench(runner, script.kind, here.ordinal, directories, limit=wanted.limit)
     try:

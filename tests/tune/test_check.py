@@ -94,5 +94,9 @@ def test_a_mistake_in_the_call_is_status_2(packed: New) -> None:
     project, path = packed("fast")
     assert "has no script nothing" in project.run("check", path, "nothing", status=2).err
     assert "cpu" in project.run("check", path, "--device", "gpu", status=2).err
+    assert "its programs are 0" in project.run("check", path, "scale/99", status=2).err
+    (case,) = Path(project.directory, path).glob("tests/*/0/case.json")
+    case.write_text("{")
+    assert "a test of scale cpu cannot be read" in project.run("check", path, status=2).err
     project.run("package", "--format", "dir")
     assert "package --with-tests" in project.run("check", path, status=2).err

@@ -90,12 +90,14 @@ def write(project: Project, plan: Plan) -> None:
             continue
         made = read_bytes(os.path.join(entry.path, product_of(entry.meta).name))
         try:
-            _bring_up_to_date(output.path, made)
+            bring_up_to_date(output.path, made)
         except OSError as error:
             raise OSError(error.errno, error.strerror, output.path) from None
 
 
-def _bring_up_to_date(path: str, made: bytes) -> None:
+def bring_up_to_date(path: str, made: bytes) -> None:
+    """Write a file, with its directory, unless it has these bytes: then it keeps its time, too.
+    Raises `OSError`."""
     if not os.path.isfile(path) or read_bytes(path) != made:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, made, mode=0o755 if path.endswith(".so") else 0o644)

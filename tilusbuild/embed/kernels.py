@@ -132,7 +132,7 @@ def embed(
     with stoppable(), Project.open(os.path.dirname(manifest), chosen, os.environ) as project:
         order = choice(project)
         level, jobs = project.settings.level.value, project.settings.jobs.value
-        selection = PlanSelection(order.package.scripts or (), order.package.targets or (), level)
+        selection = pack.selection_of(order, level)
         env, stderr = os.environ, sys.stderr
         shown = choose(stdout=sys.stdout, stderr=stderr, env=env)
         reporter = with_files(shown, stderr=stderr, env=env, root=project.manifest.root)

@@ -20,6 +20,7 @@ from typing import TextIO
 import msgspec
 from msgspec import Struct, field
 
+from tilusbuild.builder.outputs import bring_up_to_date
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.cache.disk import CacheReadOnlyError
@@ -396,7 +397,8 @@ def build(request: Request) -> None:
             there = lookup(project.cache, job.hash)
             if status == Status.BUILT and there is not None:
                 product = os.path.join(there.path, product_of(there.meta).name)
-                _bring_up_to_date(job.compile.output, read_bytes(product))
+                # ninja links nothing again for an object that is as it was.
+                bring_up_to_date(job.compile.output, read_bytes(product))
                 made.add(job.compile.output)
             elif status == Status.FAILED and not misses_header(log):
                 raise BuildFailedError(job.readable(log))
@@ -443,13 +445,6 @@ def _compiled(
         pending = [] if failed or len(skipped) == len(pending) else skipped
     project.cache.sweep()
     return statuses, reasons, compiled
-
-
-def _bring_up_to_date(path: str, made: bytes) -> None:
-    # One that is as it was keeps its time: ninja links nothing again.
-    if not os.path.isfile(path) or read_bytes(path) != made:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_atomic(path, made)
 
 
 def _published(project: Project, name: str, jobs: Sequence[Job]) -> None:

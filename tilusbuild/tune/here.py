@@ -1,19 +1,15 @@
-"""Which target of a script this machine can run: `run` and `tune` choose alike, before they build.
-
-The GPU is asked in a process of its own, so that a driver that fails ends that one only.
-"""
+"""Which target of a script this machine can run: `run` and `tune` choose alike, and first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, get_args
+from typing import get_args
 
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import input_error
 from tilusbuild.plan.model import PlanSelection, Target, called_script_of, chosen_pairs
-from tilusbuild.runtime.device import CodeKind, Device, can_run, code_rank, cpu, may_have_cuda
+from tilusbuild.runtime.device import CodeKind, Device, can_run, code_rank, may_have_cuda
 from tilusbuild.runtime.naming import Name
-from tilusbuild.tune.bench.bench import DeviceBench
+from tilusbuild.tune.bench.bench import ask_gpu
 
 
 def target_here(
@@ -25,7 +21,8 @@ def target_here(
     selection = PlanSelection((name,), (target,) if target else ())
     targets = [target for _, target in chosen_pairs(project.manifest, selection)]
     host = [target for target in targets if target.kind == "cpu"]
-    gpu = None if host and (cpu_first or len(targets) == 1) else _gpu(project, index)
+    unneeded = host and (cpu_first or len(targets) == 1)
+    gpu = None if unneeded or not may_have_cuda() else ask_gpu(project.runner, index)
     fits = [(rank, t) for t in targets if gpu and (rank := _rank(t, gpu))]
     if fits or host:
         return min(fits, key=lambda fit: fit[0])[1] if fits else host[0]
@@ -36,23 +33,6 @@ def target_here(
         f"{name.script} is built for {names}, which this machine cannot run: {here}",
         hint=f"{newer}`tilusbuild tune --export FILE` makes a bundle to measure elsewhere",
     )
-
-
-def device_of(facts: Mapping[str, Any], index: int) -> Device:
-    """Return the device, as a worker described it."""
-    if facts["kind"] == "cpu":
-        return cpu()
-    return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
-
-
-def _gpu(project: Project, index: int) -> Device | None:
-    if not may_have_cuda():
-        return None
-    bench = DeviceBench(project.runner, "cuda", index, {}, limit=60.0)
-    try:
-        return device_of(bench.describe(), index)
-    finally:
-        bench.close()
 
 
 def _rank(target: Target, gpu: Device) -> tuple[int, int] | None:

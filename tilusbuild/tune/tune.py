@@ -37,7 +37,7 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
 from tilusbuild.tune import prepare
-from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
+from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock, device_of
 from tilusbuild.tune.bench.race import Decision, campaign, cleared, condemned, condemned_before
 from tilusbuild.tune.bench.session import (
     ROUNDS,
@@ -49,7 +49,6 @@ from tilusbuild.tune.bench.session import (
     run_note,
 )
 from tilusbuild.tune.bench.work import Case, Scalar, Work
-from tilusbuild.tune.here import device_of
 
 Key = tuple[int, ...]
 

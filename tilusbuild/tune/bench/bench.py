@@ -34,6 +34,7 @@ import tilusbuild
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, start_thread
 from tilusbuild.process.local import LocalRunner, signal_name
+from tilusbuild.runtime.device import Device, cpu
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune.bench.work import Candidate, Case
@@ -179,6 +180,23 @@ class DeviceBench:
         self._worker = Conversation(self._runner, self._kind, self._index)
         self._case, self._used = None, False
         return self._worker
+
+
+def device_of(facts: Mapping[str, Any], index: int) -> Device:
+    """Return the device, as a worker described it."""
+    if facts["kind"] == "cpu":
+        return cpu()
+    return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
+
+
+def ask_gpu(runner: LocalRunner, index: int) -> Device:
+    """Return a GPU, asked in a process of its own, so that a driver that fails ends that one only.
+    Raises `WorkerUnusableError`."""
+    bench = DeviceBench(runner, "cuda", index, {}, limit=60.0)
+    try:
+        return device_of(bench.describe(), index)
+    finally:
+        bench.close()
 
 
 def _set_up(worker: Conversation, request: dict[str, Any]) -> dict[str, Any]:
