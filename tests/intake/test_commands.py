@@ -187,8 +187,8 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
     (folder / "build").mkdir()
     (folder / "build/compile_commands.json").write_text(json.dumps(entries))
     project = Project(folder)
-    told = project.run("import", "build/compile_commands.json").out
-    assert "-B/evil" in told
+    printed = project.run("import", "build/compile_commands.json").out
+    assert "-B/evil" in printed
     manifest = load(str(folder / "tilus.toml"))
     assert manifest.project.name == folder.name.replace("_", "-")  # and not "build"
     assert dict(manifest.targets)["gpu"].arch == ("sm_90",)
@@ -303,8 +303,8 @@ def test_sources_that_are_not_taken_are_noted(folder: Path) -> None:
 def test_entries_without_a_command_are_noted(folder: Path) -> None:
     entries = ["x", {"file": "csrc/one.cu"}, {"command": "nvcc -arch=sm_90 -c csrc/one.cu"}]
     (folder / "compile_commands.json").write_text(json.dumps(entries))
-    told = Project(folder).run("import", "compile_commands.json", "--stdout").out
-    assert told.startswith(
+    printed = Project(folder).run("import", "compile_commands.json", "--stdout").out
+    assert printed.startswith(
         "# left out: entry 1 has no command\n# left out: entry 2 has no command\n\n"
     )
 

@@ -41,8 +41,8 @@ def project(tmp_path: Path) -> Project:
 
 def test_a_script_of_kernel_tuner_is_run(project: Project) -> None:
     project.write("tune.py", SCRIPT)
-    told = project.run("import", "tune.py").out
-    assert "tune.py was run, and failed after its call 1: FileNotFoundError" in told
+    printed = project.run("import", "tune.py").out
+    assert "tune.py was run, and failed after its call 1: FileNotFoundError" in printed
     script = load(str(project.directory / "tilus.toml")).scripts["vector_add"]
     assert script.kernel == "::vector_add"
     assert dict(script.space)["block_size_x"].values == (32, 64, 96, 128)
@@ -67,14 +67,14 @@ FILLED = SCRIPT.replace(
 
 def test_the_constants_that_a_script_fills_are_arguments(project: Project) -> None:
     project.write("tune.py", FILLED)
-    told = project.run("import", "tune.py").out
+    printed = project.run("import", "tune.py").out
     args = load(str(project.directory / "tilus.toml")).scripts["vector_add"].args
     assert [*args] == ["c", "a", "b", "n", "filter", "filter_size", "scale"]
     assert (args["filter"].type, args["filter"].constant) == ("f32*[filter_size]", True)
     assert (args["filter_size"].type, args["filter_size"].parameter) == ("i32", False)
     assert (args["scale"].type, args["scale"].constant) == ("u32", True)
     for name in ("odd", "none"):
-        assert f"vector_add: no argument was found to fill {name}: declare it in args" in told
+        assert f"vector_add: no argument was found to fill {name}: declare it in args" in printed
 
 
 @pytest.mark.nvcc
@@ -119,6 +119,6 @@ def test_the_manifest_of_a_script_is_beside_it(project: Project) -> None:
 
 
 def test_a_folder_is_refused_with_what_serves_instead(project: Project) -> None:
-    told = project.run("import", ".", status=2).err
-    assert "compile_commands.json" in told
-    assert 'sources = ["**/*.cu"]' in told
+    printed = project.run("import", ".", status=2).err
+    assert "compile_commands.json" in printed
+    assert 'sources = ["**/*.cu"]' in printed

@@ -104,7 +104,7 @@ def value_of(words: list[str], option: str) -> str:
 @pytest.mark.parametrize("seed", range(8))
 def test_all_that_a_setup_py_compiles_is_in_the_manifest(seed, project: Project, tmp_path) -> None:
     drawn(random.Random(seed), project)
-    told = project.run("import", "setup.py").out
+    printed = project.run("import", "setup.py").out
     manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
     load(str(project.directory / "tilus.toml"))
     sources = sources_of(project, manifest["library"])
@@ -121,7 +121,7 @@ def test_all_that_a_setup_py_compiles_is_in_the_manifest(seed, project: Project,
         linked = [objects[word] for word in words if word in objects]
         assert sorted(value_of(w, "-c") for w in linked) == sorted(sources[name])
         for each in linked:
-            check(manifest, sources[name][value_of(each, "-c")], each, told)
+            check(manifest, sources[name][value_of(each, "-c")], each, printed)
         libs = [word[2:] for word in words if word.startswith("-l")]
         assert library.get("link-libs", []) == libs
         assert library.get("link-dirs", []) == (["lib"] if "farm" in libs else [])
@@ -140,7 +140,7 @@ def sources_of(project: Project, every: dict[str, Any]) -> dict[str, dict[str, d
     return found
 
 
-def check(manifest: dict[str, Any], table: dict[str, Any], words: list[str], told: str) -> None:
+def check(manifest: dict[str, Any], table: dict[str, Any], words: list[str], printed: str) -> None:
     """Compare how a source is compiled."""
     toolchain = {**manifest.get("toolchain", {})}
     if "toolchain" in table:
@@ -156,7 +156,7 @@ def check(manifest: dict[str, Any], table: dict[str, Any], words: list[str], tol
     assert macros == said
     for flag in ("-O2", "-fwrapv", "-ffast-math"):
         assert (flag in words) == (flag in table.get("flags", []))
-    assert ("-B/odd" in words) <= ("-B/odd" in told)
+    assert ("-B/odd" in words) <= ("-B/odd" in printed)
 
 
 def libraries_of(project: Project) -> dict[str, Any]:
@@ -217,10 +217,10 @@ def test_a_setup_py_that_asks_for_a_gpu_and_fails_at_its_end(project: Project) -
         "ext_modules=[]", "ext_modules=[__import__('setuptools').Extension('k', [])]"
     )
     project.write_all({"setup.py": text, "k.cu": ""})
-    told = project.run("import", "setup.py").out
-    assert "setup.py was run, and failed after its command 5: list: 8.0+PTX" in told
-    assert "there is no GPU to ask: TORCH_CUDA_ARCH_LIST=8.0+PTX" in told
-    assert "k_cuda and k are for different architectures" in told
+    printed = project.run("import", "setup.py").out
+    assert "setup.py was run, and failed after its command 5: list: 8.0+PTX" in printed
+    assert "there is no GPU to ask: TORCH_CUDA_ARCH_LIST=8.0+PTX" in printed
+    assert "k_cuda and k are for different architectures" in printed
     manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
     assert {each["arch"] for each in manifest["target"].values()} == {"sm_90a", "sm_80"}
     whole = libraries_of(project)["k"]
@@ -232,10 +232,10 @@ def test_a_setup_py_that_fails_shows_the_end_of_its_own_error(tmp_path: Path) ->
     (tmp_path / "setup.py").write_text("import setuptools\nimport nothing_like_it\n")
     with pytest.raises(InputError) as raised:
         builds.of_setup(Draft("p"), str(tmp_path), "setup.py")
-    told = raised.value.render()
-    assert "failed before it compiled anything" in told
-    assert "No module named 'nothing_like_it'" in told
-    assert "recorder.py" not in told
+    printed = raised.value.render()
+    assert "failed before it compiled anything" in printed
+    assert "No module named 'nothing_like_it'" in printed
+    assert "recorder.py" not in printed
 
 
 MAKEFILE = """\
@@ -256,10 +256,10 @@ def test_a_makefile_says_what_it_would_run(project: Project) -> None:
         "inner.so: inner.cpp\n\tg++ -shared -fopenmp -Wl,-z,defs,-Map=x ../part.o k.o l.s $< -o $@"
     )
     project.write_all({**files, "Makefile": MAKEFILE, "sub/Makefile": inner, "sub/k.o": ""})
-    told = project.run("import", "Makefile").out
-    assert "prog is a program: its objects are archived in libprog.a" in told
-    assert "option of the linker left out: -Map=x" in told
-    assert "left out of inner.so, because nothing makes it here" in told
+    printed = project.run("import", "Makefile").out
+    assert "prog is a program: its objects are archived in libprog.a" in printed
+    assert "option of the linker left out: -Map=x" in printed
+    assert "left out of inner.so, because nothing makes it here" in printed
     found = libraries_of(project)
     assert {name: each["sources"] for name, each in found.items()} == {
         "prog": ["main.cu"], "static": ["part.cpp"], "inner": ["sub/inner.cpp"],
@@ -275,8 +275,8 @@ def test_the_page_shows_what_becomes_of_its_makefile(tmp_path: Path) -> None:
     project = Project(tmp_path / "ops")
     project.write("Makefile", page.partition("```make\n")[2].partition("```")[0])
     project.write_all(dict.fromkeys(["csrc/ops.cu", "csrc/api.cpp", "csrc/fast.cpp"], ""))
-    told = project.run("import", "Makefile", "--stdout").out
-    assert f"```toml\n{told}```" in page
+    printed = project.run("import", "Makefile", "--stdout").out
+    assert f"```toml\n{printed}```" in page
 
 
 @pytest.mark.parametrize("named", [(), ("-o", "..")])
@@ -290,14 +290,14 @@ def test_sources_outside_of_the_project_are_named(project: Project, named: Any) 
         for n, path in enumerate([project.directory / "src/x.cu", other])
     ]
     project.write("build/compile_commands.json", json.dumps(entries))
-    told = project.run("import", "build/compile_commands.json", *named).out
+    printed = project.run("import", "build/compile_commands.json", *named).out
     root = project.directory.parent if named else project.directory
     assert (root / "tilus.toml").is_file()
-    assert ("left out, because it is outside" in told) == (not named)
+    assert ("left out, because it is outside" in printed) == (not named)
 
 
 def test_files_that_do_not_say_how_sources_are_compiled_point_to_what_does(project) -> None:
     project.write("CMakeLists.txt", "")
     for what in ("CMakeLists.txt", "."):
-        told = project.run("import", what, status=2).err
-        assert "cmake -S . -B build -G Ninja" in told
+        printed = project.run("import", what, status=2).err
+        assert "cmake -S . -B build -G Ninja" in printed
