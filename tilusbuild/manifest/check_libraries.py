@@ -24,7 +24,7 @@ from tilusbuild.state.patterns import PatternTooWideError
 if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection
     from tilusbuild.manifest.script import ScriptSection
-    from tilusbuild.manifest.sections import LinkKeys
+    from tilusbuild.manifest.sections import ProductKeys
 
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
 """What a script of objects has no use for."""
@@ -111,7 +111,7 @@ def _no_use(checks: Checks, path: Path, keys: tuple[str, ...], whose: str, why: 
             checks.error(f'"{key}" is for {whose}', checks.document.key(*path, key), why)
 
 
-def _linked(checks: Checks, path: Path, linked: LinkKeys) -> None:
+def _linked(checks: Checks, path: Path, linked: ProductKeys) -> None:
     check_include_dirs(checks, path, linked.link_dirs, "link-dirs")
     for number, each in enumerate(linked.link_libs):
         if "/" in each or each.startswith("-") or not each.isprintable():

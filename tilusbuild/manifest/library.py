@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from tilusbuild.manifest.script import Form, ScriptSection
-from tilusbuild.manifest.sections import IncludeDir, LinkKeys
-from tilusbuild.manifest.table import NOTHING, AnyValue, Entries, Key, Text
+from tilusbuild.manifest.sections import ProductKeys
+from tilusbuild.manifest.table import Key, Text
 from tilusbuild.space.model import Parameter
 from tilusbuild.state.patterns import PatternTooWideError, matching
 
@@ -29,7 +29,7 @@ LINKED = {"shared": (".o", ".a"), "static": (".o",)}
 """What `objects` may hold, by kind: an archive of archives is none."""
 
 
-class LibrarySection(LinkKeys, frozen=True, kw_only=True):
+class LibrarySection(ProductKeys, frozen=True, kw_only=True):
     """One library of many objects: plain sources, and the programs of scripts that name it.
 
     Each source is compiled separately, is kept under its own hash, and is compiled again only when
@@ -49,24 +49,9 @@ class LibrarySection(LinkKeys, frozen=True, kw_only=True):
     library: Annotated[Text | None, Key(examples=["backend"])] = None
     """The `[library.NAME]` that the sources become a part of, in place of a library of their own:
     so one library has sources of several flags, macros and toolchains."""
-    targets: Annotated[tuple[Text, ...] | None, Key(min_length=1, examples=[["h100"]])] = None
-    """Names of `[target.NAME]` to build for; all without it."""
     output: Annotated[Text | None, Key(examples=["build/{target}/libbackend.so"])] = None
     """A file of the project that each build brings up to date with the library; `{target}` stands
     for the target's name."""
-    include_dirs: Annotated[tuple[IncludeDir, ...], Key(examples=[["include"]])] = ()
-    """Directories that `#include` searches, before those of `[build]`."""
-    headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()
-    """Patterns of headers for computed includes, besides those of `[build]`."""
-    flags: Annotated[tuple[Text, ...], Key(examples=[["-Xcompiler", "-fvisibility=hidden"]])] = ()
-    """Device compiler arguments for the sources, after those of `[build]` and of the target."""
-    toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
-    """The `[toolchain.named.NAME]` that compiles the sources and links the library, in place of
-    `[toolchain]`; and compiles the objects of scripts that name none themselves."""
-    unsafe_flags: bool = False
-    """As `unsafe-flags` of `[build]`, for these sources."""
-    defines: Annotated[Entries[AnyValue], Key(examples=[{"BACKEND_BUILD": 1}])] = NOTHING
-    """Preprocessor macros for the sources, over those of `[build]` and the target."""
     rdc: bool = False
     """Relocatable device code: device functions may be defined in another object, and a device link
     joins them."""

@@ -25,7 +25,7 @@ from tilusbuild.manifest.script_sections import (
     argument_of,
     expression,
 )
-from tilusbuild.manifest.sections import DeviceCompiler, IncludeDir, LinkKeys, Standard
+from tilusbuild.manifest.sections import DeviceCompiler, ProductKeys, Standard
 from tilusbuild.manifest.table import (
     NOTHING,
     VALUE_SCHEMA,
@@ -223,7 +223,77 @@ class KernelSection(Table, frozen=True):
     """How `run` and `tune` call the kernel."""
 
 
-class ScriptSection(LinkKeys, frozen=True, kw_only=True):
+class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
+    """What a script is tuned over, and what each target has of it."""
+
+    params: Annotated[
+        Entries[ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
+    ] = NOTHING
+    """Constants. An array makes one instance of the script for each value; several arrays, one for
+    each combination. Linked constants are written like linked parameters."""
+    space: Annotated[
+        Entries[ParameterSection],
+        Key(examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}]),
+    ] = NOTHING
+    """The tuning space: the first parameter varies slowest."""
+    space_file: Annotated[Text | None, Key(examples=["spaces/matmul.t1.json"])] = None
+    """A T1 JSON file that holds the space, in place of `space`."""
+    derived: Annotated[Entries[ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32"}])] = (
+        NOTHING
+    )
+    """Values computed from the parameters. Rules, template, launch and dispatch see them by name;
+    they may use each other in any order."""
+    restrict: Annotated[
+        Entries[RestrictRule], Key(examples=[{"smem_fits": "smem <= arch.smem_per_block"}])
+    ] = NOTHING
+    """Rules by name: a schedule is valid where every one of them is true."""
+    default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 128}])] = NOTHING
+    """The schedule that is used when nothing better is known; it takes precedence over the
+    `default` of a parameter."""
+    levels: LevelsSection = LevelsSection()
+    """Meaning of the levels of the search space."""
+    override: Entries[OverrideSection] = NOTHING
+    """Differences, by the name of a target."""
+
+    def override_for(self, target: str) -> OverrideSection:
+        """Return the target's override; an empty one when it has none."""
+        return self.override.get(target) or _NO_OVERRIDE
+
+    def params_for(self, target: str) -> tuple[Parameter, ...]:
+        """Return the constants: an instance takes one row of each."""
+        values = _laid_over(self.params, self.override_for(target).params)
+        return tuple(constant_of(key, value) for key, value in values.items())
+
+    def space_for(self, target: str) -> Mapping[str, Parameter]:
+        """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
+        parameters = _laid_over(self.space, self.override_for(target).space)
+        return {key: parameter_of(key, value) for key, value in parameters.items()}
+
+    def derived_for(self, target: str) -> Mapping[str, Expr]:
+        """Return the derived values, in declared order."""
+        sources = _laid_over(self.derived, self.override_for(target).derived)
+        return {name: expression(source) for name, source in sources.items()}
+
+    def restrict_for(self, target: str) -> Mapping[str, Expr]:
+        """Return the rules, in declared order, less those that the target removes."""
+        rules = self.restrict_sources(target)
+        return {name: expression(source) for name, source in rules.items()}
+
+    def restrict_sources(self, target: str) -> Mapping[str, str]:
+        """Return the rules as written."""
+        rules: Mapping[str, str | bool] = _laid_over(
+            self.restrict, self.override_for(target).restrict
+        )
+        return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
+
+    def default_for(self, target: str) -> Mapping[str, Value]:
+        """Return the default schedule, as far as the manifest fixes it."""
+        override = self.override_for(target)
+        parameters = _laid_over(self.space, override.space)
+        return with_defaults(parameters, _laid_over(self.default, override.default))
+
+
+class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     """A kernel template, how it is called, and what it is tuned over."""
 
     description: Annotated[str | None, Key(examples=["C = A @ B, in half precision"])] = None
@@ -266,72 +336,25 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
     library: Annotated[Text | None, Key(examples=["backend"])] = None
     """The `[library.NAME]` that every program of this script is an object of, in place of `kernel`
     and `entry`: the template defines what it likes, under C++ names."""
-    targets: Annotated[
-        tuple[Text, ...] | None, Key(min_length=1, examples=[["h100", "ampere"]])
-    ] = None
-    """Names of `[target.NAME]` to build for; all without it."""
     args: Annotated[Entries[Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = NOTHING
     """The call signature, in the kernel's order. Arguments that you leave out are read from the
     template's own parameters: a pointer to `const` is an input of any shape, another one an output,
     a scalar is passed. So you give what they do not say: shapes, sizes read off them, strides,
     `optional`.
     Names that the kernel's parameters do not have make it whole."""
-    params: Annotated[
-        Entries[ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
-    ] = NOTHING
-    """Constants. An array makes one instance of the script for each value; several arrays, one for
-    each combination. Linked constants are written like linked parameters."""
-    space: Annotated[
-        Entries[ParameterSection],
-        Key(examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}]),
-    ] = NOTHING
-    """The tuning space: the first parameter varies slowest."""
-    space_file: Annotated[Text | None, Key(examples=["spaces/matmul.t1.json"])] = None
-    """A T1 JSON file that holds the space, in place of `space`."""
-    derived: Annotated[Entries[ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32"}])] = (
-        NOTHING
-    )
-    """Values computed from the parameters. Rules, template, launch and dispatch see them by name;
-    they may use each other in any order."""
-    restrict: Annotated[
-        Entries[RestrictRule], Key(examples=[{"smem_fits": "smem <= arch.smem_per_block"}])
-    ] = NOTHING
-    """Rules by name: a schedule is valid where every one of them is true."""
-    default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 128}])] = NOTHING
-    """The schedule that is used when nothing better is known; it takes precedence over the
-    `default` of a parameter."""
-    override: Entries[OverrideSection] = NOTHING
-    """Differences, by the name of a target."""
     launch: LaunchSection | None = None
     """The launch geometry; needed with `kernel` for GPU targets."""
     group: Annotated[tuple[Text, ...] | None, Key(examples=[["scalar_type", "dtype"]])] = None
     """Compile the schedules that agree in these parameters in one translation unit: one front end,
     a kernel each. The template sees these parameters and no others; `kernel` has the rest. `[]`:
     all schedules of an instance."""
-    include_dirs: Annotated[tuple[IncludeDir, ...], Key(examples=[["kernels/include"]])] = ()
-    """Directories that `#include` searches, before those of `[build]`."""
-    headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()
-    """Patterns of headers for computed includes, besides those of `[build]`."""
-    flags: Annotated[
-        tuple[Text, ...], Key(examples=[["--use_fast_math"], ["-maxrregcount={{ regs }}"]])
-    ] = ()
-    """Device compiler arguments, after those of `[build]` and of the target. `{{ … }}` is an
-    expression over the program's values."""
     std: Standard | None = None
     """The language standard, in place of that of `[toolchain]`."""
-    toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
-    """The `[toolchain.named.NAME]` that this script is compiled with, in place of `[toolchain]`."""
     device_compiler: DeviceCompiler | None = None
     """The compiler for the kernel's device code, in place of `device-compiler` of `[toolchain]`.
     `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
     cudart: Literal["static", "shared"] | None = None
     """With `entry`: in place of `cudart` of `[toolchain]`."""
-    unsafe_flags: bool = False
-    """As `unsafe-flags` of `[build]`, for this script and its overrides."""
-    defines: Annotated[Entries[AnyValue], Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
-    """Preprocessor macros, over those of `[build]` and of the target."""
-    levels: LevelsSection = LevelsSection()
-    """Meaning of the levels of the search space."""
     prune: PruneSection = PruneSection()
     """Which compiled kernels are left out."""
     dispatch: DispatchSection | None = None
@@ -346,49 +369,12 @@ class ScriptSection(LinkKeys, frozen=True, kw_only=True):
             return "object"
         return "kernel" if self.kernel is not None else "entry"
 
-    def override_for(self, target: str) -> OverrideSection:
-        """Return the target's override; an empty one when it has none."""
-        return self.override.get(target) or _NO_OVERRIDE
-
-    def params_for(self, target: str) -> tuple[Parameter, ...]:
-        """Return the constants: an instance takes one row of each."""
-        values = _laid_over(self.params, self.override_for(target).params)
-        return tuple(constant_of(key, value) for key, value in values.items())
-
-    def space_for(self, target: str) -> Mapping[str, Parameter]:
-        """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
-        parameters = _laid_over(self.space, self.override_for(target).space)
-        return {key: parameter_of(key, value) for key, value in parameters.items()}
-
-    def derived_for(self, target: str) -> Mapping[str, Expr]:
-        """Return the derived values, in declared order."""
-        sources = _laid_over(self.derived, self.override_for(target).derived)
-        return {name: expression(source) for name, source in sources.items()}
-
-    def restrict_for(self, target: str) -> Mapping[str, Expr]:
-        """Return the rules, in declared order, less those that the target removes."""
-        rules = self.restrict_sources(target)
-        return {name: expression(source) for name, source in rules.items()}
-
-    def restrict_sources(self, target: str) -> Mapping[str, str]:
-        """Return the rules as written."""
-        rules: Mapping[str, str | bool] = _laid_over(
-            self.restrict, self.override_for(target).restrict
-        )
-        return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
-
     def launch_for(self, target: str) -> LaunchSection | None:
         """Return the launch geometry as written; None when there is none."""
         base, own = self.launch, self.override_for(target).launch
         if base is None and own is None:
             return None
         return (base or LaunchSection()).replaced(**({} if own is None else own.given))
-
-    def default_for(self, target: str) -> Mapping[str, Value]:
-        """Return the default schedule, as far as the manifest fixes it."""
-        override = self.override_for(target)
-        parameters = _laid_over(self.space, override.space)
-        return with_defaults(parameters, _laid_over(self.default, override.default))
 
     def flags_for(self, target: str) -> tuple[str, ...]:
         """Return the script's own flags; `Manifest.flags_for` has all of them."""

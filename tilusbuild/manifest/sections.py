@@ -76,9 +76,30 @@ class LinkDir(IncludeDir, frozen=True):
     Written like a directory of `include-dirs`."""
 
 
-class LinkKeys(Table, frozen=True, kw_only=True):
-    """How a library is linked: those of `[library.NAME]`, and of a script with `entry`."""
+class ProductKeys(Table, frozen=True, kw_only=True):
+    """What scripts and libraries say alike: what they are built for, how their sources are
+    compiled, and how a library, or a script with `entry`, is linked."""
 
+    targets: Annotated[
+        tuple[Text, ...] | None, Key(min_length=1, examples=[["h100", "ampere"]])
+    ] = None
+    """Names of `[target.NAME]` to build for; all without it."""
+    include_dirs: Annotated[tuple[IncludeDir, ...], Key(examples=[["kernels/include"]])] = ()
+    """Directories that `#include` searches, before those of `[build]`."""
+    headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()
+    """Patterns of headers for computed includes, besides those of `[build]`."""
+    flags: Annotated[
+        tuple[Text, ...], Key(examples=[["--use_fast_math"], ["-Xcompiler", "-fvisibility=hidden"]])
+    ] = ()
+    """Device compiler arguments, after those of `[build]` and of the target. In a script's,
+    `{{ … }}` is an expression over the program's values: `-maxrregcount={{ regs }}`."""
+    toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
+    """The `[toolchain.named.NAME]` to compile and to link with, in place of `[toolchain]`. A
+    library's also compiles the objects of scripts that name none themselves."""
+    unsafe_flags: bool = False
+    """As `unsafe-flags` of `[build]`, for these sources and for the overrides of a script."""
+    defines: Annotated[Entries[AnyValue], Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
+    """Preprocessor macros, over those of `[build]` and of the target."""
     link_libs: Annotated[tuple[Text, ...], Key(examples=[["cublas", "dl"]])] = ()
     """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
     with its content; any other is the toolkit's or the system's."""

@@ -159,9 +159,11 @@ class KeyInfo(Struct, frozen=True):
 
 @cache
 def keys_of(table: type[Table]) -> dict[str, KeyInfo]:
-    """Return a table's keys as the manifest spells them, in declared order, its bases' first."""
+    """Return a table's keys as the manifest spells them, in declared order, its bases' last."""
     fields = {field.name: field for field in structs.fields(table)}
-    names = {name: None for each in _lineage(table) for name in each.__annotations__}
+    names: list[str] = []
+    for each in _lineage(table):
+        names = [*(name for name in each.__annotations__ if name not in names), *names]
     found = {}
     for field in (fields[name] for name in names if not name.startswith("_")):
         notes = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()

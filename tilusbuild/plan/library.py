@@ -27,7 +27,7 @@ from tilusbuild.toolchain import DigestMemory
 if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection, LinkScript
     from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.sections import LinkKeys
+    from tilusbuild.manifest.sections import ProductKeys
 
 Objects = Mapping[tuple[str, str], Sequence[tuple[str, str]]]
 """What was planned of scripts of objects, by script and target: each one's name and hash."""
@@ -49,7 +49,7 @@ def section_of(spec: InstanceSpec) -> LibrarySection:
     return cast("LinkScript", spec.owner).owner
 
 
-def _keys_of(spec: InstanceSpec) -> LinkKeys:
+def _keys_of(spec: InstanceSpec) -> ProductKeys:
     return section_of(spec) if spec.is_link else spec.owner
 
 
@@ -90,7 +90,7 @@ def link_of_entry(
     return _link(spec.owner, libs), libs, tuple(looked)
 
 
-def _link(keys: LinkKeys, libs: Sequence[Header]) -> Link:
+def _link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
     return Link(
         dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in libs)),
         libs=keys.link_libs,
