@@ -52,7 +52,7 @@ def _general(name: str) -> str:
 
 
 def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, bytes]:
-    """Return the code of every kernel in objects, libraries and cubins, by name."""
+    """Return the code of every kernel in objects, libraries and cubins, by target and name."""
     found: dict[str, bytes] = {}
     for path in files:
         try:
@@ -65,7 +65,7 @@ def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, by
                 section = elf.named(f".text.{kernel.name}")
                 if section is not None:
                     name = naming(path, kernel.name) if naming else _general(kernel.name)
-                    found[name] = elf.content(section)
+                    found[f"{cubin.image.arch} {name}"] = elf.content(section)
     return found
 
 
