@@ -256,7 +256,8 @@ def test_a_makefile_says_what_it_would_run(project: Project) -> None:
         "inner.so: inner.cpp\n\tg++ -shared -fopenmp -Wl,-z,defs,-Map=x ../part.o k.o l.s $< -o $@"
     )
     project.write_all({**files, "Makefile": MAKEFILE, "sub/Makefile": inner, "sub/k.o": ""})
-    printed = project.run("import", "Makefile").out
+    printed = project.run("import", "Makefile", NVCC_APPEND_FLAGS="-G").out
+    assert "left out: NVCC_APPEND_FLAGS=-G: no compile gets that from the shell" in printed
     assert "prog is a program: its objects are archived in libprog.a" in printed
     assert "option of the linker left out: -Map=x" in printed
     assert "left out of inner.so, because nothing makes it here" in printed

@@ -76,6 +76,9 @@ def run(arguments: ImportArgs) -> int:
     return 0
 
 
+_OF_THE_SHELL = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS"
+"""Variables that other builds' compilers read, and ours do not get."""
+
 _POINTERS = {
     "setup.py": "tilusbuild import {}",
     "compile_commands.json": "tilusbuild import {}",
@@ -93,18 +96,12 @@ def _pointed(what: str) -> str | None:
     name = os.path.basename(what)
     if not os.path.isdir(what):
         return None if "{}" in _POINTERS.get(name, "{}") else _POINTERS[name]
-    found = [
-        text.format(each)
-        for each, text in _POINTERS.items()
-        if os.path.isfile(os.path.join(what, each))
-    ]
+    found = (each for each in _POINTERS if os.path.isfile(os.path.join(what, each)))
+    if name := next(found, ""):
+        return _POINTERS[name].format(name)
     return (
-        found[0]
-        if found
-        else (
-            "name its setup.py, compile_commands.json, build.ninja or Makefile; or write"
-            ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml'
-        )
+        "name its setup.py, compile_commands.json, build.ninja or Makefile; or write"
+        ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml'
     )
 
 
@@ -134,6 +131,8 @@ def _read(draft: Draft, what: str, output: str | None, files: dict[str, str]) ->
     root = output or _root(directory, libraries.sources_of(found))
     draft.project = _project_of(root)
     libraries.read(draft, root, found)
+    for each in filter(os.environ.get, _OF_THE_SHELL.split()):
+        draft.note(f"left out: {each}={os.environ[each]}: no compile gets that from the shell")
     return root
 
 
