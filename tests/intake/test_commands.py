@@ -10,8 +10,8 @@ import pytest
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds, commands, libraries
-from tilusbuild.intake.commands import words_of
 from tilusbuild.intake.draft import Draft, manifest_text
+from tilusbuild.manifest.command_words import words_of
 from tilusbuild.manifest.loading import load
 
 NINJA = """\

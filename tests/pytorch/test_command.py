@@ -57,7 +57,7 @@ def test_the_cpu_of_the_machine_is_noticed(flags: str) -> None:
         (NVCC + "-arch=native", "mean this machine"),
         (NVCC + "-arch native", "mean this machine"),
         (NVCC + "-fplugin=/p/x.so", "may name files that no hash covers"),
-        (NVCC + "--options-file flags", "flags is not its source|may name files"),
+        (NVCC + "--options-file flags", "--options-file flags names a file of options that"),
         (NVCC + "/p/other.cu", "/p/other.cu is not its source"),
         (NVCC + "-I/p,q", "apart at its comma"),
     ],

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.intake import builds
-from tilusbuild.intake.commands import LANGUAGE_NAMES, Arguments, has_value, understood
+from tilusbuild.intake.commands import LANGUAGE_NAMES, STAGES, Arguments, understood
 from tilusbuild.intake.draft import (
     DEFAULT_ARCH,
     STANDARDS,
@@ -31,10 +31,12 @@ from tilusbuild.intake.draft import (
 )
 from tilusbuild.intake.spy import BEFORE, COMPILER, tool_of
 from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.command_words import has_value
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.pure_flags import impure, names_march
 from tilusbuild.plan.library import files_named
 from tilusbuild.runtime.places import is_within
+from tilusbuild.toolchain.cuda import is_toolkit
 
 _EXTENSION = "TORCH_EXTENSION_NAME"
 _OF_CMAKE = re.compile(r"(?:^|/)CMakeFiles/([^/]+)\.dir/")
@@ -43,8 +45,6 @@ _OF_TORCH = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_pytho
 _OF_PYTHON = re.compile(r"python3\.\d+")
 _TORCH = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
 _CUDART = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
-_OF_A_TOOLKIT = "crt/host_config.h"
-"""A directory with this header is a toolkit's, which tilusbuild finds itself."""
 _DEFAULT_STD = "c++17"
 """That of g++ and nvcc."""
 _OF_A_SYSTEM = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
@@ -161,13 +161,13 @@ def _take(draft: Draft, root: str, made: _Made, directory: str, said: Arguments,
     """Add what one command of a compiler makes."""
     for name in said.unread:
         draft.note(f"left out, because its file cannot be read: {name}")
-    if said.stage is not None:
+    if said.makes in STAGES:
         for source in said.sources:
             name = os.path.relpath(source, root)
-            draft.note(f"left out, because {said.stage} makes no object of it: {name}")
-    elif said.links_device_code:
+            draft.note(f"left out, because {said.makes} makes no object of it: {name}")
+    elif said.makes == "device link":
         made.device_links.add(said.output or "")
-    elif said.compiles:
+    elif said.makes == "object":
         if said.others and not said.sources:
             name = os.path.relpath(said.others[-1], root)
             draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
@@ -183,11 +183,9 @@ def _take(draft: Draft, root: str, made: _Made, directory: str, said: Arguments,
         output = said.output or os.path.join(directory, "a.out")
         inputs = [f"{output}/{source}" for source in said.sources]
         made.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
-        kind = "shared" if said.shared else "program"
         others = [made.latest.get(path, path) for path in said.others]
-        made.products[output] = _Product(
-            kind, output, [*inputs, *others], said, tool.endswith("nvcc")
-        )
+        by_nvcc = tool.endswith("nvcc")
+        made.products[output] = _Product(said.makes, output, [*inputs, *others], said, by_nvcc)
 
 
 class _Reader(Struct):
@@ -387,7 +385,7 @@ class _Reader(Struct):
         for path in paths:
             if path not in ours and not os.path.isdir(path):
                 self.draft.note(f"left out, because it does not exist: include directory {path}")
-            elif path not in ours and not os.path.isfile(os.path.join(path, _OF_A_TOOLKIT)):
+            elif path not in ours and not is_toolkit(path):
                 library.include_dirs.append(self._place(path))
         if said.march == "native" or not names_march(said.march or "x"):
             self.draft.note(f"flag left out: -march={said.march} (use host-march in [toolchain])")

@@ -79,12 +79,17 @@ def root_of(project: str, declared: IncludeDir, place: Place, taken: dict[str, s
     if relative != ".." and not relative.startswith("../"):
         return inside(PROJECT, project, relative)
     # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
-    name = os.path.basename(path) or "headers"
-    number = 1
-    while taken.setdefault(name, path) != path:
+    return inside(numbered(os.path.basename(path), path, taken), path)
+
+
+def numbered(name: str, path: str, taken: dict[str, str]) -> str:
+    """Return the name for a directory, with a number where another directory has taken it."""
+    name = name or "headers"
+    number, free = 1, name
+    while taken.setdefault(free, path) != path:
         number += 1
-        name = f"{os.path.basename(path)}-{number}"
-    return inside(name, path)
+        free = f"{name}-{number}"
+    return free
 
 
 def _base(path: str, below: str) -> str:

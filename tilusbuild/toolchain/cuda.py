@@ -38,6 +38,11 @@ _HEADERS = {
 }
 
 
+def is_toolkit(directory: str) -> bool:
+    """Return whether a directory of headers is a toolkit's."""
+    return os.path.isfile(os.path.join(directory, "crt/host_config.h"))
+
+
 class RejectedError(Exception):
     """A candidate cannot be used; `remedy` is a command that would help, or None."""
 

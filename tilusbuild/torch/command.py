@@ -16,30 +16,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from tilusbuild.manifest import pure_flags
+from tilusbuild.manifest.command_words import Option, options, words_of
 from tilusbuild.manifest.library import LANGUAGES
 
 _LAUNCHERS = ("ccache", "sccache")
 _GXX = re.compile(r"(?:.*-)?(?:g|c)\+\+(?:-[\d.]+)?")
-_INCLUDE = re.compile(r"(-(?:isystem|iquote|idirafter|I))(.*)", re.DOTALL)
 INCLUDES = ("-iquote", "-I", "-isystem", "-idirafter")
 """In the order in which they are searched."""
 SYSTEM = INCLUDES.index("-isystem")
-_LONG = {"--include-path": "-I", "--system-include": "-isystem"}
-_DROPPED = frozenset(["-c", "--compile", "-M", "-MM", "-MD", "-MMD", "-MP", "-MG"])
-_DROPPED_WITH_VALUE = frozenset(["-MF", "-MT", "-MQ", "-MJ"])
-_HOST = ("-ccbin", "--compiler-bindir")
+_DROPPED = frozenset(["-c", "-M", "-MM", "-MD", "-MMD", "-MP", "-MG", "-MF", "-MT", "-MQ", "-MJ"])
 _FILES = re.compile(
-    r"@.*|--?optf.*|--options-file.*|-B.*|-specs.*|--?Xclang|-fplugin.*|-wrapper|-fprofile-use.*"
-    r"|-fauto-profile.*|-imacros.*|-include-pch|-I-|--?(gpu-)?arch(itecture)?=?(native|all).*|-x"
+    r"-B.*|-specs.*|--?Xclang|-fplugin.*|-wrapper|-fprofile-use.*|-fauto-profile.*|-imacros.*"
+    r"|-include-pch|--?(gpu-)?arch(itecture)?=?(native|all).*|-x.*"
 )
 """What reads a file that no preprocessor lists, runs one, or means another thing elsewhere."""
-_NATIVE = re.compile(r"(?:-Xcompiler[=,]?|--compiler-options=)?.*-m(?:arch|tune|cpu)=native.*")
-_VALUED_TEXT = """
-    -D -U -include -gencode --generate-code -arch --gpu-architecture -code --gpu-code -std --std
-    -t --threads -Xfatbin -Xassembler --param -isysroot --sysroot -Xnvlink -nvlink-options
-    --define-macro --undefine-macro --pre-include
-"""
-_VALUED = frozenset(_VALUED_TEXT.split())
+_NATIVE = re.compile(r".*-m(?:arch|tune|cpu)=native.*")
 _NAME = "-DTORCH_EXTENSION_NAME="
 _MARKS = ("setup.py", "pyproject.toml", ".git")
 
@@ -77,6 +68,8 @@ class Compile(Struct):
     words: list[str | Include] = field(default_factory=list)
     native: bool = False
     """Whether it means the CPU of the machine."""
+    rdc: bool = False
+    """Whether device code is relocatable."""
 
     @property
     def extension(self) -> str:
@@ -89,7 +82,7 @@ class Compile(Struct):
 def understood(entry: Entry, environment: Mapping[str, str]) -> Compile:
     """Return what a compile command says, with what the environment adds to it. Raises
     `NotCarriedError`."""
-    words = shlex.split(entry.command)
+    words = words_of(entry.command)
     while words and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]
     name = os.path.basename(words[0]) if words else ""
@@ -101,32 +94,38 @@ def understood(entry: Entry, environment: Mapping[str, str]) -> Compile:
     if suffix not in LANGUAGES or (suffix == ".cu" and not is_nvcc):
         raise NotCarriedError(f"{suffix or source} is not among the suffixes that tilusbuild knows")
     found = Compile(source, "", "" if is_nvcc else words[0], words[0] if is_nvcc else "")
-    for option, value in _paired([*_words(words[1:], is_nvcc, environment)]):
-        _take(found, option, value, entry.directory)
+    unread: list[str] = []
+    given = [*_words(words[1:], is_nvcc, environment)]
+    for option in options(given, entry.directory, unread):
+        _take(found, option, entry.directory)
+    if unread:
+        raise NotCarriedError(f"{unread[0]} names a file of options that cannot be read")
     return found
 
 
-def _take(found: Compile, option: str, value: str | None, directory: str) -> None:
-    path = os.path.normpath(os.path.join(directory, option if value is None else value))
-    if option in _HOST:
-        found.compiler = value or ""
-    elif option == "-o":
+def _take(found: Compile, option: Option, directory: str) -> None:
+    name, value, written = option.name, option.value, option.written
+    said = " ".join(written)
+    path = os.path.normpath(os.path.join(directory, value or name))
+    if name == "-ccbin":
+        found.compiler = value
+    elif name == "-o":
         found.output = path
-    elif option in INCLUDES and found.nvcc and "," in path:
-        raise NotCarriedError(f"nvcc takes {option} {value} apart at its comma")
-    elif option in INCLUDES:
-        found.words.append(Include(option, path))
-    elif option in _DROPPED or option in _DROPPED_WITH_VALUE or path == found.source:
+    elif name in INCLUDES and found.nvcc and "," in path:
+        raise NotCarriedError(f"nvcc takes {said} apart at its comma")
+    elif name in INCLUDES:
+        found.words.append(Include(name, path))
+    elif name in _DROPPED or path == found.source:
         return
-    elif not option.startswith("-"):
-        raise NotCarriedError(f"{option} is not its source")
-    elif _FILES.fullmatch(option if value is None else f"{option}={value}"):
-        what = " ".join(filter(None, (option, value)))
-        raise NotCarriedError(f"{what} may name files that no hash covers, or mean this machine")
+    elif not name.startswith("-"):
+        raise NotCarriedError(f"{name} is not its source")
+    elif _FILES.fullmatch("=".join(written)):
+        raise NotCarriedError(f"{said} may name files that no hash covers, or mean this machine")
     else:
-        found.words += [option] if value is None else [option, _plain(value)]
-        is_native = _NATIVE.fullmatch(option if value is None else value)
-        found.native = found.native or is_native is not None
+        found.words += [written[0], *map(_plain, written[1:])]
+        found.native = found.native or _NATIVE.fullmatch(written[-1]) is not None
+        if name in ("-dc", "-rdc"):
+            found.rdc = value != "false"
 
 
 def _words(words: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]) -> Iterator[str]:
@@ -139,23 +138,6 @@ def _words(words: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]) 
     for name, option in (("CPATH", "-I"), ("CPLUS_INCLUDE_PATH", "-isystem")):
         for path in filter(None, environment.get(name, "").split(os.pathsep)):
             yield from (option, path)
-
-
-def _paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield options with their values, and the value None of one that has none apart."""
-    rest = iter(words)
-    for word in rest:
-        option, equals, value = word.partition("=")
-        if word in _DROPPED or not word.startswith("-"):
-            yield word, None
-        elif equals and option in (*_HOST, *_LONG):
-            yield _LONG.get(option, option), value
-        elif match := _INCLUDE.fullmatch(_LONG.get(word, word)):
-            yield match[1], match[2].removeprefix("=") or next(rest, "")
-        elif word in (*_HOST, "-o", *_DROPPED_WITH_VALUE, *_VALUED) or pure_flags.takes_value(word):
-            yield word, next(rest, "")
-        else:
-            yield word, None
 
 
 def _plain(value: str) -> str:

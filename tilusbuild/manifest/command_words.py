@@ -1,0 +1,135 @@
+"""The words of a compiler's command: its options, each with its value.
+
+Files of options are read in their place, as the compilers do it: a value is often only there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct, field
+
+from tilusbuild.manifest import pure_flags
+from tilusbuild.manifest.library import LANGUAGES
+from tilusbuild.runtime.regular import read_text
+
+_LONG_TEXT = """
+    --include-path -I  --system-include -isystem  --define-macro -D  --undefine-macro -U
+    --pre-include -include  --gpu-architecture -arch  --gpu-code -code  --generate-code -gencode
+    --std -std  --compiler-options -Xcompiler  --ptxas-options -Xptxas  --output-file -o
+    --output-directory -odir  --compiler-bindir -ccbin  --library -l  --library-path -L
+    --threads -t  --dependency-output -MF  --options-file -optf
+    --cuda-gpu-arch -arch  --offload-arch -arch  --cuda-path -ccbin  --cudart -cudart
+    --compile -c  --device-c -dc  --relocatable-device-code -rdc  --device-link -dlink
+    --shared -shared  --ptx -ptx  --cubin -cubin  --fatbin -fatbin
+    --generate-dependencies -M  --generate-dependencies-with-compile -MD
+    --generate-nonsystem-dependencies-with-compile -MMD
+"""
+_LONG = dict(zip(*[iter(_LONG_TEXT.split())] * 2, strict=True))
+"""The long names of nvcc's options, and those of clang that say the same."""
+
+_VALUED_TEXT = """
+    -o -odir -x -ccbin -MF -MT -MQ -MJ -I -isystem -iquote -idirafter -D -U -std -include -gencode
+    -arch -code -Xcompiler -Xptxas -Xlinker -Xcudafe -Xfatbin -Xassembler -Xnvlink -nvlink-options
+    -diag-suppress --diag-suppress -t -l -L -optf -march -cudart -rdc --param -isysroot --sysroot
+"""
+_VALUED = frozenset(_VALUED_TEXT.split())
+_JOINED = re.compile(r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!ineinfo)))=?(.+)")
+_MAX_WORDS = 100_000
+
+
+class Option(Struct, frozen=True):
+    """One option of a command, or one word that is not an option."""
+
+    name: str
+    """The short one, where there is a long one too; the word itself, of what is not an option."""
+    value: str
+    written: tuple[str, ...]
+
+
+class _Words(Struct):
+    """The words of a command, with those of the files that it names in their place."""
+
+    directory: str
+    unread: list[str]
+    count: int = 0
+    open: list[str] = field(default_factory=list)
+
+    def all(self, words: Sequence[str]) -> Iterator[str]:
+        rest, before = iter(words), ""
+        for word in rest:
+            self.count += 1
+            if self.count > _MAX_WORDS:
+                raise ValueError(f"a command has more than {_MAX_WORDS:,} words")
+            name, equals, value = word.partition("=")
+            # What follows -Xcompiler is for another tool.
+            if word.startswith("@") and not _LONG.get(before, before).startswith("-X"):
+                yield from self._file(word, word[1:])
+            elif _LONG.get(name, name) == "-optf":
+                for path in (value if equals else next(rest, "")).split(","):
+                    yield from self._file(f"{name} {path}", path)
+            else:
+                yield word
+            before = word
+
+    def _file(self, written: str, name: str) -> Iterator[str]:
+        path = os.path.join(self.directory, name)
+        try:
+            # A file that names itself has no end.
+            words = None if path in self.open else words_of(read_text(path, "replace"))
+        except OSError:
+            words = None
+        if words is None:
+            self.unread.append(written)
+            return
+        self.open.append(path)
+        yield from self.all(words)
+        self.open.pop()
+
+
+def options(words: Sequence[str], directory: str, unread: list[str]) -> Iterator[Option]:
+    """Yield the options of a compiler's arguments; `unread` takes the files of options that cannot
+    be read. Raises `ValueError`."""
+    rest = list(_Words(directory, unread).all(words))
+    at = 0
+    while at < len(rest):
+        word = rest[at]
+        end = at + 1 + has_value(rest, at)
+        if end == at + 2:
+            yield Option(_LONG.get(word, word), rest[at + 1], (word, rest[at + 1]))
+        else:
+            yield _alone(word)
+        at = end
+
+
+def _alone(word: str) -> Option:
+    name, equals, value = word.partition("=")
+    short = _LONG.get(name, name)
+    if equals and name.startswith("-") and short in _VALUED:
+        return Option(short, value, (word,))
+    if match := _JOINED.fullmatch(word):
+        return Option(match[1], match[2], (word,))
+    return Option(_LONG.get(word, word), "", (word,))
+
+
+def has_value(words: Sequence[str], at: int) -> bool:
+    """Return whether the next word is the value of the one at an index."""
+    if at + 1 >= len(words):
+        return False
+    word, following = words[at], words[at + 1]
+    if _LONG.get(word, word) in _VALUED:
+        return True
+    # gcc has flags of the same names without a value: -Werror.
+    is_source = os.path.splitext(following)[1] in LANGUAGES
+    return pure_flags.takes_value(word) and not following.startswith("-") and not is_source
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a shell's command."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()

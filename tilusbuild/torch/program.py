@@ -1,0 +1,283 @@
+"""A compile of torch's, as a program of the cache: its directories by names, and its job.
+
+A program is content: the source's text, the headers that it can reach, its command without paths,
+the compilers. What cannot be said so is refused with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct, field
+
+from tilusbuild.builder.project import Project
+from tilusbuild.compile.model import HERE, TOOLKIT, Includes, PartOptions, Pipeline, Recipe
+from tilusbuild.compile.module import options_text
+from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
+from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
+from tilusbuild.compile.reads import offered
+from tilusbuild.errors import InputError
+from tilusbuild.plan import identity
+from tilusbuild.plan.rendering import RenderedProgram, definitions
+from tilusbuild.plan.roots import PROJECT, numbered
+from tilusbuild.render.closure import Root, inside
+from tilusbuild.render.headers import Headers, Scans
+from tilusbuild.render.known import KnownClosures
+from tilusbuild.runtime.regular import read_text
+from tilusbuild.signature import Signature
+from tilusbuild.state.files import sha256_text
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain.cuda import is_toolkit
+from tilusbuild.torch.command import (
+    INCLUDES,
+    SYSTEM,
+    Compile,
+    Include,
+    NotCarriedError,
+    root_of,
+    unsure,
+)
+
+_NAME = re.compile(r"[\w.+/-]+")
+_PACKAGE = re.compile(r"(?P<base>/.*/(?:site|dist)-packages/(?P<name>\w[\w.-]*))(?:/(?P<path>.*))?")
+
+
+class Job(Struct, frozen=True):
+    """A source as the engine has it (`engine.interfaces.Job`)."""
+
+    hash: str
+    label: str
+    script: str
+    index: int
+    rendered: RenderedProgram
+    compile: Compile
+    places: Mapping[str, str]
+    """What messages call a file, and where it is."""
+    is_default = is_part = True
+    kept_here = unit = ""
+    needs = ()
+
+    @property
+    def instance(self) -> tuple[str, ...]:
+        return (self.script, self.label)
+
+    @property
+    def instance_label(self) -> str:
+        return self.label
+
+    def render(self) -> RenderedProgram:
+        return self.rendered
+
+    def readable(self, log: str) -> str:
+        for name, path in self.places.items():
+            shown = path.replace("\\", r"\\")
+            log = re.sub(rf"(?<![\w/.-]){re.escape(name)}(?=[/:(])", shown, log)
+        return log
+
+
+class Trees(Struct):
+    """The digests of a memory, each tree looked at once: every source asks for the same."""
+
+    memory: DigestMemory
+    known: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def digest(self, path: str) -> str:
+        return self.memory.digest(path)
+
+    def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
+        if (root, label) not in self.known:
+            self.known[root, label] = self.memory.tree(root, label, select)
+        return self.known[root, label]
+
+
+class Planner(Struct):
+    """Makes jobs of compiles; what it looked up is kept for the next one."""
+
+    project: Project
+    around: str
+    """The directory that sources are named from, where they lie in it."""
+    code: str
+    """The digest of the code that makes programs of inputs."""
+    trees: Trees
+    scans: Scans = field(default_factory=dict)
+    toolchains: dict[tuple[str, str], Toolchain] = field(default_factory=dict)
+    headers: dict[tuple[object, ...], Headers] = field(default_factory=dict)
+    known: list[KnownClosures] = field(default_factory=list)
+    """To be saved when all is planned."""
+
+    def job(self, found: Compile, index: int) -> Job:
+        """Return the program of a compile. Raises `NotCarriedError` and `InputError`."""
+        base, script = root_of(found.source, self.around), found.extension
+        name = os.path.relpath(found.source, base)
+        toolchain = self._toolchain(found)
+        words, roots, places = _placed(found, base, toolchain)
+        kind = "cuda" if found.nvcc else "beside" if TOOLKIT in words else "cpu"
+        pipeline = LIBRARY_PIPELINES[kind, "object"]
+        if (flag := unsure(found)) and not (toolchain.sandboxed and offered()):
+            raise NotCarriedError(
+                f"no hash covers what {flag} does, and this machine has no sandbox"
+            )
+        text = read_text(found.source, "surrogateescape")
+        source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
+        headers = self._headers(roots, pipeline, toolchain, script, places)
+        closure = headers.closure("\n".join((source, *definitions((), words))))
+        seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
+        recipe = Recipe(
+            pipeline=pipeline,
+            archs=(),  # the words have them
+            ptx=False,
+            source=source,
+            symbol="",
+            signature=Signature(()),
+            launch=None,
+            constants={},
+            includes=Includes(
+                closure.digest if closure.headers else None,
+                tuple((root.name, root.quoted_only) for root in roots) if closure.headers else (),
+            ),
+            flags=tuple(words),
+            part=PartOptions("cu" if found.nvcc else "c++", found.rdc, seeded, written=True),
+        )
+        program_txt = identity.program_text(
+            script=script,
+            entry=("object", name),
+            params={"cpu": _cpu()} if found.native else {},
+            schedule={},
+            derived={},
+            signature=(),
+            launch=(),
+            source=source,
+            headers=[(header.sha256, header.name) for header in closure.headers],
+        )
+        outside = pipeline.headers(toolchain)
+        others = outside.external_header_digests(closure.external, self.trees)
+        options_txt = options_text(recipe, toolchain, others)
+        rendered = RenderedProgram(program_txt, options_txt, recipe, toolchain, closure)
+        shown = {f"include/{tree}": path for tree, path in places.items()}
+        return Job(
+            rendered.hash, name, script, index, rendered, found, {**shown, name: found.source}
+        )
+
+    def _toolchain(self, found: Compile) -> Toolchain:
+        """Return the compilers of a command. Raises `NotCarriedError`."""
+        nvcc, host = shutil.which(found.nvcc or _nvcc_beside(found)) or "", _gxx(found.compiler)
+        if not host or (found.nvcc and not nvcc):
+            raise NotCarriedError(
+                f"{found.compiler or 'its compiler'} cannot be found, or is not g++"
+            )
+        if (nvcc, host) not in self.toolchains:
+            request = ToolchainRequest(nvcc=nvcc or None, cxx=host, needs_cuda=bool(nvcc))
+            try:
+                self.toolchains[nvcc, host] = discover(
+                    request, os.environ, self.project.runner, self.project.digests
+                )
+            except InputError as error:
+                raise NotCarriedError(error.message) from None
+        return self.toolchains[nvcc, host]
+
+    def _headers(
+        self,
+        roots: tuple[Root, ...],
+        pipeline: Pipeline,
+        toolchain: Toolchain,
+        script: str,
+        places: Mapping[str, str],
+    ) -> Headers:
+        outside = pipeline.outside(toolchain)
+        key = roots, outside
+        if key not in self.headers:
+            memory = self.project.digests
+            named = [(root.name, root.quoted_only) for root in roots]
+            path = os.path.join(
+                self.project.cache.state_path,
+                "plans",
+                sha256_text(repr((self.code, script, outside, named))),
+            )
+            where = {f"<{name}>": place for name, place in places.items()}
+            known = KnownClosures(path, memory, where)
+            self.known.append(known)
+            self.headers[key] = Headers(
+                roots, outside=outside, digests=memory, scans=self.scans, known=known
+            )
+        return self.headers[key]
+
+
+def _nvcc_beside(found: Compile) -> str:
+    """Return the nvcc of the toolkit whose headers host code includes, "" for none."""
+    places = (each.path for each in found.words if isinstance(each, Include))
+    toolkit = next(filter(is_toolkit, places), "")
+    return toolkit and os.path.join(os.path.dirname(toolkit), "bin/nvcc")
+
+
+def _gxx(name: str) -> str:
+    """Return the g++ that a name means, by a name by which its gcc is beside it; "" for none."""
+    real = os.path.realpath(shutil.which(name or "g++") or "")
+    match = re.fullmatch(r"(.*/(?:[^/]*-)?)(?:gcc|g\+\+)(-[\d.]+)?", real)
+    return f"{match[1]}g++{match[2] or ''}" if match else ""
+
+
+def _placed(
+    found: Compile, base: str, toolchain: Toolchain
+) -> tuple[list[str], tuple[Root, ...], dict[str, str]]:
+    """Return the words with names for directories, the directories in search order, and where
+    each tree of them is. Raises `NotCarriedError`."""
+    own = os.path.dirname(os.path.relpath(found.source, base))
+    beside = inside(PROJECT, base, own, quoted_only=True)
+    found_as: list[tuple[int, Root]] = []
+    taken = {PROJECT: base}
+    quote = f"{HERE}/include/{beside.name}"
+    words = ["-iquote", quote]
+    if found.nvcc:
+        words = [each for word in words for each in ("-Xcompiler", word)]
+    system = {*toolchain.host.compiler_headers, *toolchain.host.system_headers}
+    toolkit = toolchain.cuda.include_dirs if toolchain.cuda else ()
+    for each in found.words:
+        if isinstance(each, str):
+            words.append(each)
+            continue
+        real = os.path.realpath(each.path)
+        if real in system and each.option != "-I":
+            raise NotCarriedError(f"{each.option} {each.path} is a directory of the compiler's")
+        if real in system or not _has_files(each.path):
+            continue  # as for the compiler
+        if real in toolkit[:1]:
+            words += [each.option, TOOLKIT]
+            continue
+        root = _root(each.path, base, taken, quoted_only=each.option == "-iquote")
+        if not _NAME.fullmatch(root.name):
+            raise NotCarriedError(f"{each.path} has characters that compilers read otherwise")
+        found_as.append((INCLUDES.index(each.option), root))
+        words += [each.option, f"{HERE}/include/{root.name}"]
+    # As gcc does: by kind, then in order; what is a directory of the system's is no other.
+    system = {root.name for rank, root in found_as if rank >= SYSTEM}
+    ranked = sorted(found_as, key=lambda each: each[0])
+    roots = (root for rank, root in ranked if rank >= SYSTEM or root.name not in system)
+    if beside.name in system:
+        raise NotCarriedError("its own directory is declared as one of the system's")
+    return words, (beside, *dict.fromkeys(roots)), taken
+
+
+def _root(path: str, base: str, taken: dict[str, str], *, quoted_only: bool) -> Root:
+    """Return a directory by a name without a place: a package's, the project's, or its last."""
+    if match := _PACKAGE.fullmatch(path):
+        tree, above, below = match["name"], match["base"], match["path"] or ""
+    elif path == base or path.startswith(base + "/"):
+        tree, above, below = PROJECT, base, os.path.relpath(path, base)
+    else:
+        tree, above, below = os.path.basename(path), path, ""
+    return inside(numbered(tree, above, taken), above, below, quoted_only=quoted_only)
+
+
+def _has_files(path: str) -> bool:
+    return any(files for _, _, files in os.walk(path))
+
+
+def _cpu() -> str:
+    """Return what `-march=native` depends on."""
+    lines = read_text("/proc/cpuinfo").partition("\n\n")[0].splitlines()
+    facts = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part", "cache size")
+    return sha256_text("\n".join(each for each in lines if each.startswith(facts)))[:16]
