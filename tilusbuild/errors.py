@@ -7,8 +7,9 @@ error at a time. Anything else that escapes is for `cli/boundary.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
+
+from tilusbuild.runtime.errors import did_you_mean as did_you_mean
 
 
 class Place(NamedTuple):
@@ -93,16 +94,3 @@ class InputError(TilusbuildError):
 def input_error(message: str, *, place: Place | None = None, hint: str | None = None) -> InputError:
     """Return an `InputError` of one diagnostic."""
     return InputError(Diagnostic(message, place, hint))
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names the nearest known word, or lists them all when they are few."""
-    words = sorted(set(known))
-    import difflib  # only for a mistake
-
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if near:
-        return f'did you mean "{near[0]}"?'
-    if 0 < len(words) <= 24:
-        return "known: " + ", ".join(words)
-    return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.contents import Contents
     from tilusbuild.package.pack import Attest
+    from tilusbuild.plan.instance import PlannedInstance
 
 _FORMATS = ("dir", "tar.zst", "wheel", "oci", "kernels")
 
@@ -76,15 +78,23 @@ class PackageLine(JsonLine, frozen=True):
 
 def run(arguments: PackageArgs) -> int:
     """Write the packages, and print the path of each file or directory."""
+    from tilusbuild.errors import input_error
     from tilusbuild.package import pack
+    from tilusbuild.state.temporary import TemporaryDirectory
 
+    if arguments.as_built and arguments.with_tests:
+        raise input_error(
+            "--with-tests makes inputs from the manifest, and --as-built does not read it",
+            hint="leave one out",
+        )
     chosen = formats(arguments.formats, _FORMATS)
     attest = _attest(arguments.sign)
     with options.project(arguments) as project:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
-            with _kept(project), _tests(arguments, project, order, level) as tests:
+            with _kept(project), TemporaryDirectory("tests") as directory:
+                tests = partial(_tests, project, directory.path) if arguments.with_tests else None
                 contents = pack.gather(
                     project, order, level=level, unchecked=arguments.as_built, tests=tests
                 )
@@ -99,30 +109,16 @@ def _kept(project: Project) -> AbstractContextManager[None]:
     return project.cache.in_use() if project.cache.exists() else nullcontext()
 
 
-@contextmanager
 def _tests(
-    arguments: PackageArgs, project: Project, order: PackageOrder, level: int
-) -> Iterator[Mapping[str, str]]:
-    """Make the files of the tests, which are removed after the block. Raises `InputError`."""
-    if not arguments.with_tests:
-        yield {}
-        return
-    from tilusbuild.errors import input_error
-    from tilusbuild.package.pack import selection_of
-    from tilusbuild.state.temporary import TemporaryDirectory
+    project: Project, directory: str, planned: Sequence[PlannedInstance]
+) -> Mapping[str, str]:
+    """Make the files of the tests in a directory. Raises `InputError`."""
     from tilusbuild.tune.cases import make_tests
 
-    if arguments.as_built:
-        raise input_error(
-            "--with-tests makes inputs from the manifest, and --as-built does not read it",
-            hint="leave one out",
-        )
-    with TemporaryDirectory("tests") as directory:
-        planned = project.plan(selection_of(order, level)).instances
-        made = make_tests(project, planned, directory.path)
-        for what in made.left_out:
-            say(f"no test of {what}\n")
-        yield made.files
+    made = make_tests(project, planned, directory)
+    for what in made.left_out:
+        say(f"no test of {what}\n")
+    return made.files
 
 
 def _attest(key: str | None) -> Attest:

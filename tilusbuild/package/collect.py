@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct, field
@@ -89,7 +88,7 @@ def collect(
     cache: Tree,
     order: PackageOrder,
     instances: Iterable[tuple[str, str]],
-    tests: Mapping[str, str] = MappingProxyType({}),
+    tests: Mapping[str, str],
 ) -> Contents:
     """Read all that the package is to have. `instances` are (directory, hash) of the scripts, which
     are whole in the cache; `tests` has the file of each path of a test. Raises `PackageError`."""
@@ -259,10 +258,9 @@ def reachable(script: Script) -> frozenset[int]:
     return found if script.default in built else found | frozenset(sorted(built)[:1])
 
 
-def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str], ...]:
-    """Return (directory, hash) of the selected scripts as they are planned now. Raises
-    `InputError`, and `PackageError` when not all of it was built."""
-    planned = project.plan(selection).instances
+def current(project: Project, planned: Iterable[PlannedInstance]) -> tuple[tuple[str, str], ...]:
+    """Return (directory, hash) of the scripts that are planned now. Raises `PackageError` when not
+    all of it was built."""
     instances = [each for each in planned if _is_shipped(project.manifest, each.script)]
     missing = [
         f"{instance.script}/{index} {instance.target.name}"

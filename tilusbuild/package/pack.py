@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -29,12 +28,15 @@ from tilusbuild.package.formats.kernels import is_kernels, write_kernels
 from tilusbuild.package.formats.oci import write_oci
 from tilusbuild.package.formats.wheels import wheel_name, write_wheel
 from tilusbuild.package.read import opened
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.state.files import publish, sync_directory
 from tilusbuild.state.temporary import TemporaryDirectory
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
 """A function from a package to its attestations, by their names."""
+Tests = Callable[[Sequence[PlannedInstance]], Mapping[str, str]]
+"""A function from what is packed to the files of its tests: the path in the package, and where."""
 _MAX_TIME = 4354819199
 """The end of 2107, the last that a zip can say."""
 
@@ -67,16 +69,17 @@ def gather(
     *,
     level: int,
     unchecked: bool = False,
-    tests: Mapping[str, str] = MappingProxyType({}),
+    tests: Tests | None = None,
 ) -> Contents:
     """Collect a package's contents; `unchecked`: what the last build made, whatever has changed
-    since; `tests` as for `collect`. Raises `InputError`, `PackageError`."""
+    since, without tests. Raises `InputError`, `PackageError`."""
     selection = selection_of(order, level)
     if unchecked:
         scripts = as_built(project.cache, project.manifest, selection)
-    else:
-        scripts = current(project, selection)
-    return collect(project.cache, order, scripts, tests)
+        return collect(project.cache, order, scripts, {})
+    planned = project.plan(selection).instances
+    scripts = current(project, planned)
+    return collect(project.cache, order, scripts, tests(planned) if tests else {})
 
 
 def write(

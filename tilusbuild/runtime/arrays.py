@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
-from tilusbuild.runtime.errors import LoadError, suggestion
+from tilusbuild.runtime.errors import LoadError, did_you_mean
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value
 from tilusbuild.runtime.structs import is_struct, packed, struct_of
@@ -44,7 +44,7 @@ def bound(script: Script, args: Sequence[Any], named: Mapping[str, Any]) -> dict
     unknown = named.keys() - {argument.name for argument in wanted}
     if unknown:
         word = min(unknown)
-        hint = suggestion(word, [argument.name for argument in wanted])
+        hint = did_you_mean(word, [a.name for a in wanted]) or "none is like it"
         raise TypeError(f"{script.name}() has no argument {word!r}: {hint}")
     whole = len(args) + len(named) == len(wanted)
     gives_outputs = whole or any(a.out and a.name in named for a in wanted)

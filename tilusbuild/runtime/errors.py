@@ -28,12 +28,14 @@ class DriverError(RuntimeError):
     """The CUDA driver is missing or refused a call; the text names the function and the error."""
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return words to add to an error: the nearest known name, or all of them; "" without any."""
-    import difflib
-
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return a hint that names the nearest known word, or lists them all when they are few."""
     words = sorted(set(known))
+    import difflib  # only for a mistake
+
     near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if near:
         return f'did you mean "{near[0]}"?'
-    return f"there is {', '.join(words[:24])}" if words else ""
+    if 0 < len(words) <= 24:
+        return "known: " + ", ".join(words)
+    return None

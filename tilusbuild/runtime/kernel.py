@@ -17,7 +17,7 @@ from tilusbuild.runtime import arrays, choose, device, direct, library, tables
 from tilusbuild.runtime.arrays import CallForm
 from tilusbuild.runtime.choose import Choice, Chooser, Evaluation
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import DriverError, LoadError, suggestion
+from tilusbuild.runtime.errors import DriverError, LoadError, did_you_mean
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import Script
@@ -160,7 +160,8 @@ class Kernel:
         integers = [a.name for a in script.arguments if a.dims is None]
         for name in sizes:
             if name not in integers:
-                raise TypeError(f"{script.name} has no size {name!r}: {suggestion(name, integers)}")
+                hint = did_you_mean(name, integers) or "none is like it"
+                raise TypeError(f"{script.name} has no size {name!r}: {hint}")
         missing = [name for name in script.chosen_by if name not in sizes]
         if missing:
             raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from tilusbuild.runtime import choose, device
-from tilusbuild.runtime.errors import CorruptCacheError, LoadError, suggestion
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError, did_you_mean
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.naming import Name, parse_name, snake_case
@@ -108,7 +108,7 @@ def _found(
                     raise
         known.update(place.directories())
         looked.append(f"{place.path} ({place.origin})")
-    hint = suggestion(directory, known)
+    hint = did_you_mean(directory, known)
     lines = [f"there is no script {name.script!r}", *([hint] if hint else []), "searched:"]
     raise LoadError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
 
@@ -138,7 +138,7 @@ def _chosen(
     fitting = [each for each in found if _has(each, params) and name.fits(each.name, each.params)]
     if not fitting:
         unknown = sorted(params.keys() - found[0].params.keys())
-        what = suggestion(unknown[0], found[0].params) if unknown else ""
+        what = did_you_mean(unknown[0], found[0].params) if unknown else ""
         choices = "; ".join(sorted({_constants(each) for each in found}))
         raise LoadError(
             f"no instance of {script} in {place.path} has {_text(params) or name}"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from types import MappingProxyType
 
+from tilusbuild.runtime.errors import did_you_mean
 from tilusbuild.runtime.process import process
 
 Value = str | int | bool
@@ -33,11 +34,8 @@ def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     some of their own."""
     for name in sorted(environment):
         if name.startswith("TILUSBUILD_") and name not in VARIABLES and name[11:16] != "TEST_":
-            import difflib
-
-            near = difflib.get_close_matches(name, VARIABLES, n=1)
-            hint = f': did you mean "{near[0]}"?' if near else ""
-            yield f"{name} is not a variable of tilusbuild{hint}"
+            hint = did_you_mean(name, VARIABLES)
+            yield f"{name} is not a variable of tilusbuild{f': {hint}' if hint else ''}"
 
 
 @cache

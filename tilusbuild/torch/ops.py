@@ -22,7 +22,7 @@ import torch
 from tilusbuild.runtime import semantics
 from tilusbuild.runtime.arrays import passed
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.runtime.errors import LoadError, suggestion
+from tilusbuild.runtime.errors import LoadError, did_you_mean
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.loading import load
 from tilusbuild.runtime.naming import function_names, instance_name, parse_name, snake_case
@@ -309,7 +309,7 @@ def _gradient(forms: Mapping[str, _Form], name: str, other: str) -> _Hooks:
     """
     for each in (name, other):
         if each not in forms:
-            raise LoadError(f"backward: there is no op {each!r}: {suggestion(each, forms)}")
+            raise LoadError(f"backward: there is no op {each!r}: {did_you_mean(each, forms)}")
         if forms[each].mutated:
             raise LoadError(
                 f'backward: {each} mutates "{forms[each].mutated[0].name}": an op with a gradient,'
@@ -324,7 +324,7 @@ def _gradient(forms: Mapping[str, _Form], name: str, other: str) -> _Hooks:
         if each not in known:
             raise LoadError(
                 f'backward: {other} has an argument "{each}", and {name} has not:'
-                f" {suggestion(each, known)}"
+                f" {did_you_mean(each, known)}"
             )
     for argument in forward.inputs:
         floats = _is_tensor(argument) and DTYPES[argument.dtype].kind == "float"

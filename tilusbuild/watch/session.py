@@ -103,7 +103,7 @@ class Session:
     ) -> None:
         """`config` is what the command line says of a build, `command` what runs after each."""
         self._selection = selection
-        self._config = config
+        self._config = replace(config, history=History(project.cache.state_path))
         self._command = command
         self._screen = screen
         self._project = project
@@ -118,7 +118,6 @@ class Session:
             debounce=debounce,
         )
         self._pending = _PendingChanges()
-        self._history = History(project.cache.state_path)
         self._published: set[str] = set()
         self._state: PlanState | None = None
         self._broken: _Broken | None = None
@@ -331,12 +330,7 @@ class Session:
             project,
             toolchains,
             self._selection,
-            replace(
-                self._config,
-                jobs=project.settings.jobs.value,
-                history=self._history,
-                started_at=self._saved,
-            ),
+            replace(self._config, jobs=project.settings.jobs.value, started_at=self._saved),
             self._screen.building(),
             self._published,
             self._inbox.put,
