@@ -33,7 +33,7 @@ from tilusbuild.runtime.library import LIBRARY, check_images, check_library, rea
 from tilusbuild.runtime.naming import Name, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import read_dispatch, table_for
+from tilusbuild.runtime.tables import serving, table_for
 from tilusbuild.table import table, times
 from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu
 from tilusbuild.tune.bench.session import integers
@@ -246,7 +246,7 @@ def _checked(
 
 def _chooser(script: Script, here: Device) -> tuple[Chooser, frozenset[int]]:
     """Return what chooses as a call does, and the programs that no call uses."""
-    found = read_dispatch(script)
+    found = serving(script)
     refused = by_number(script.programs, found.refused)
     try:
         held = table_for(script, found.tables, here)

@@ -1,11 +1,13 @@
 """A Python package with kernels: its wheel, its sdist, its editable install."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.python_package import BACKENDS, CALL, PythonProject
+from tilusbuild.runtime.device import cpu
 
 Make = Callable[[str], PythonProject]
 
@@ -82,6 +84,27 @@ def test_a_package_comes_before_a_directory_of_its_name(
         cwd=tmp_path,
     )
     assert path == f"{tmp_path}/mypackage (where)"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wheel_and_an_sdist_have_the_rows_of_the_repository(
+    python_project: Make, backend: str, tmp_path: Path
+) -> None:
+    """Given kernels that were built once, when measurements come to the repository."""
+    project = python_project(backend)
+    with (project.directory / "tilus.toml").open("a") as file:
+        file.write('\n[script.scale.dispatch]\nkeys = ["n"]\nmeasured = "tuned/scale.jsonl"\n')
+    project.call("build_wheel")
+    row = {"target": "cpu", "device": cpu().name, "arch": "cpu", "params": {}, "sizes": {"n": 3}}
+    lines = [{"schema": 1, "script": "scale"}, {**row, "schedule": {"step": 2}, "seconds": 1}]
+    made = project.directory / "tuned/scale.jsonl"
+    made.parent.mkdir()
+    made.write_text("\n".join(map(json.dumps, lines)))
+    sdist = project.unpacked(project.call("build_sdist")[0])
+    assert (sdist / "tuned/scale.jsonl").read_text() == made.read_text()
+    site = project.unpacked(project.call("build_wheel", at=sdist)[0])
+    why = "import tilusbuild; print(tilusbuild.load('scale', where='mypackage').select(n=3).why)"
+    assert project.python(why, site, cwd=tmp_path) == ["measured at n = 3 (tuned/scale.jsonl)"]
 
 
 PACKAGES = "\n[package.one]\n[package.two]\n"

@@ -104,6 +104,7 @@ def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
         buckets={"n": int},
         rules=(),
         model=None,
+        committed=None,
     )
     values.update({"default": None, "not_built": {0: "failed"}, **changes})
     return Script(**values)

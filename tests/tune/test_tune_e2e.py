@@ -67,6 +67,28 @@ def test_a_call_uses_what_was_chosen(tune_project: New) -> None:
     assert kernel._direct is not None, "through the dispatcher that tuning made"
 
 
+def test_choices_go_to_the_file_of_the_repository_from_a_tuning_and_from_a_log(
+    tune_project: New,
+) -> None:
+    project = tune_project("slow", "fast")
+    space = "\n[script.scale.space]"
+    measured = '\n[script.scale.dispatch]\nkeys = ["n"]\nmeasured = "scale.jsonl"\n'
+    project.edit("tilus.toml", space, measured + space)
+    hint = "for the repository: `tilusbuild dispatch export scale` writes scale.jsonl\n"
+    assert project.run("tune", "scale", "--cache", "warm").out.endswith(hint)
+    project.run("dispatch", "export", "scale")
+    file = project.directory / "scale.jsonl"
+    _, line = file.read_text().splitlines()
+    row = json.loads(line)
+    assert (row["sizes"], row["schedule"]) == ({"n": 1000}, {"mode": "fast"})
+
+    for path in (file, project.script / "dispatch_table.json"):
+        path.unlink()
+    assert project.run("tune", "--import", str(project.log)).out.endswith(hint)
+    project.run("dispatch", "export", "scale")
+    assert json.loads(file.read_text().splitlines()[1]) == row
+
+
 def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
     """The caches in the head, one unit a table, the gain over the default, sizes by their names."""
     project = tune_project("slow", "fast", sizes=(100, 5000))

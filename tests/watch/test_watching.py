@@ -81,6 +81,30 @@ def test_what_changes_no_program_compiles_nothing(project, watching):
     assert (changed(said), compiled(said), renders(said)) == (["tilus.toml"], {}, 0)
 
 
+def test_rows_of_the_repository_are_followed(project, watching):
+    """A file that comes, one that is wrong, and one that is right again."""
+    text = (project.directory / "tilus.toml").read_text()
+    dispatch = 'dispatch = { keys = ["n"], measured = "scale.jsonl" }\nspace.unroll'
+    project.save("tilus.toml", text.replace("space.unroll", dispatch, 1))
+    watching.until("watching", ok=True)
+    row = {"target": "gpu", "device": "d", "arch": "sm_80", "params": {}, "sizes": {"n": 8}}
+    head = json.dumps({"schema": 1, "script": "scale"})
+    lines = [head, json.dumps({**row, "schedule": {"unroll": 3}, "seconds": 1})]
+    project.save("scale.jsonl", "\n".join(lines))
+    said = watching.rest()
+    assert (changed(said), compiled(said)) == (["scale.jsonl"], {})
+    described = next(project.cache.glob("scripts/scale/*/script.json"))
+    tables = json.loads(described.read_bytes())["dispatch"]["committed"]["tables"]
+    assert tables[0]["entries"] == [[[8], 2, "measured", 1, [8]]]
+    project.save("scale.jsonl", "\n".join([*lines, "<<<<<<<"]))
+    said = watching.until("watching", ok=False)
+    (problem,) = [event for event in said if event["event"] == "problem"]
+    assert problem["message"].startswith("scale.jsonl:3:1: error: this is not a measurement")
+    project.save("scale.jsonl", head)
+    assert watching.rest()[-1]["ok"]
+    assert "committed" not in json.loads(described.read_bytes())["dispatch"]
+
+
 def test_a_new_header_that_shadows_another_is_seen(project, watching):
     project.write("first/all.h", "// shadows\n")
     assert compiled(watching.rest()) == {"scale": 3, "add": 3}

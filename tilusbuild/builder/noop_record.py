@@ -209,9 +209,7 @@ def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
     found = _inputs_so_far(project, planned)
     others = {manifest.path, *_own_code(), *_places_of_tools(project.environment)}
     others |= manifest.searched
-    for script in manifest.scripts.values():
-        if script.space_file is not None:
-            others.add(os.path.join(manifest.root, script.space_file))
+    others.update(path for script in manifest.scripts for path in manifest.data_of(script))
     return {**{path: sighting(path) for path in others - found.keys()}, **found}
 
 

@@ -293,6 +293,11 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
             metas = [None] * len(instance.programs)
             described = partial(script_json, project.manifest, instance, metas)
             found.append(dropped(path, described))
+        dispatch = project.manifest.scripts[instance.script].dispatch
+        if dispatch is not None and dispatch.measured is not None:
+            from tilusbuild.dispatch.committed import lost
+
+            found.append(lost(project.cache, instance, dispatch.measured, dispatch.keys))
     return tuple(filter(None, found))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
@@ -29,6 +31,7 @@ _ACTIONS = {
     "check": "check every table, rule and program; exit with status 1 for a problem",
     "coverage": "print which program serves which sizes, and why",
     "build": "build the C dispatcher again, from the current tables",
+    "export": "write what was measured here to the file `measured` of the manifest",
 }
 
 
@@ -82,6 +85,8 @@ def run(arguments: DispatchArgs) -> int:
         looks = list(_looks(arguments, project))
         if arguments.action == "build":
             return _build(arguments, project, looks)
+        if arguments.action == "export":
+            return _export(arguments, project, looks)
         act = {"show": _show, "check": _check, "coverage": _coverage}
         return act[arguments.action](arguments, looks)
 
@@ -175,6 +180,50 @@ def _build(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOv
         if not arguments.json:
             print(made or f"{look.script.label}: cannot have a C dispatcher")
     return _summary(arguments, looks)
+
+
+def _export(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOverview]) -> int:
+    from tilusbuild.dispatch.committed import taken_over
+    from tilusbuild.errors import input_error
+    from tilusbuild.plan.tuned import TunedRow, read_rows, rows_text
+    from tilusbuild.table import table, times
+
+    manifest, script = project.manifest, looks[0].script.name
+    dispatch = manifest.scripts[script].dispatch
+    file = None if dispatch is None else dispatch.measured
+    if file is None:
+        hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
+        what = f"{script} names no file for its measurements"
+        raise input_error(what, place=manifest.place("script", script), hint=hint)
+    rows: Sequence[TunedRow] = read_rows(manifest, script)
+    changed: list[tuple[TunedRow, TunedRow | None]] = []
+    for look in looks:
+        rows, new = taken_over(look.script, rows)
+        changed += new
+    if changed:
+        path = os.path.join(manifest.root, file)
+        with suppress(OSError):  # the write says why
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        options.write_to(path, rows_text(script, rows).encode())
+    replaced = sum(before is not None for _, before in changed)
+    counts = {"rows": len(rows), "new": len(changed) - replaced, "changed": replaced}
+    if arguments.json:
+        emit(CountsLine(counts))
+        return 0
+    if changed:
+        unit, shown = times([row.seconds for row, _ in changed])
+        listed = [
+            (
+                *("new" if before is None else "changed", row.target, row.device),
+                *(*row.params.values(), *row.sizes.values(), *row.schedule.values(), took),
+            )
+            for (row, before), took in zip(changed, shown, strict=True)
+        ]
+        one = looks[0].script
+        heads = ("row", "target", "device", *one.params, *one.keys, *one.schedules)
+        print(table((*heads, f"latency ({unit})"), listed))
+    print(f"{file}: {counted(len(rows), 'row')}, {counts['new']} new, {replaced} changed")
+    return 0
 
 
 def _summary(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:

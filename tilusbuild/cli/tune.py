@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tilusbuild.plan.model import Target
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.work import Work
-    from tilusbuild.tune.tune import TuneRequest
+    from tilusbuild.tune.tune import TunedInstance, TuneRequest
 
 _MEASURING = "measuring"
 _ELSEWHERE = "measuring on another machine"
@@ -218,9 +218,23 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
 
     try:
         tuned = [tune(project, wanted, each, display, decided) for each in ready]
-        return show(tuned, json=arguments.json, replayed=False)
+        return _show(arguments, project, tuned, replayed=False)
     finally:
         display.close()
+
+
+def _show(
+    arguments: TuneArgs, project: Project, tuned: Sequence[TunedInstance], *, replayed: bool
+) -> int:
+    from tilusbuild.runtime.naming import command
+
+    status = show(tuned, json=arguments.json, replayed=replayed)
+    for name in dict.fromkeys(each.script.name for each in tuned):
+        owner = project.manifest.scripts.get(name)
+        file = owner and owner.dispatch and owner.dispatch.measured
+        if file and not arguments.json:
+            print(f"for the repository: `{command('dispatch', 'export', name)}` writes {file}")
+    return status
 
 
 def _target_away(project: Project, wanted: TuneRequest) -> Target:
@@ -241,7 +255,7 @@ def _import(arguments: TuneArgs, project: Project, log: str) -> int:
     from tilusbuild.tune.bundle import take_back
 
     tuned, missing = take_back(project, log)
-    status = show(tuned, json=arguments.json, replayed=True)
+    status = _show(arguments, project, tuned, replayed=True)
     for text in missing:
         say(f"not finished: {text}\n")
     return 1 if missing else status

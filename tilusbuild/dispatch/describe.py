@@ -11,6 +11,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tilusbuild.dispatch.committed import committed_tables
 from tilusbuild.dispatch.model import Columns, CostModel, built_in, declared, resources_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
@@ -142,9 +143,13 @@ def _dispatch(
     buckets = dispatch.bucket if dispatch else {}
     columns = Columns(schedules, resources_of(instance, schedules, metas))
     model = _model(manifest, dispatch, instance, keys, columns)
+    rounded = {key: bucket_json(buckets.get(key)) for key in keys}
+    tables = committed_tables(instance, rounded)
+    committed = {"from": dispatch.measured, "tables": tables} if dispatch and tables else None
     return {
+        **({} if committed is None else {"committed": committed}),
         "keys": list(keys),
-        "buckets": {key: bucket_json(buckets.get(key)) for key in keys},
+        "buckets": rounded,
         "rules": _rules(dispatch, instance, schedules),
         "model": None
         if model is None

@@ -30,7 +30,7 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.table_file import Refusal, by_number
-from tilusbuild.runtime.tables import TableFile, read_dispatch
+from tilusbuild.runtime.tables import TableFile, serving
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
@@ -52,7 +52,7 @@ def is_current(script: Script) -> bool:
 
 
 def _texts(script: Script) -> dict[str, str]:
-    found = read_dispatch(script)
+    found = serving(script)
     return sources(script, found.tables, by_number(script.programs, found.refused))
 
 

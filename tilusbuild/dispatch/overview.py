@@ -30,7 +30,7 @@ from tilusbuild.runtime.tables import (
     Table,
     TableEntry,
     TableFile,
-    read_dispatch,
+    serving,
     table_for,
 )
 
@@ -140,7 +140,7 @@ def overviews(
         found = True
         trouble, found_file = None, TableFile()  # type: str | None, TableFile
         try:
-            found_file = read_dispatch(read)
+            found_file = serving(read)
         except LoadError as error:
             trouble = str(error)
         device = devices.cpu() if read.kind == "cpu" else devices.first_gpu()

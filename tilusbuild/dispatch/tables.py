@@ -37,6 +37,7 @@ from tilusbuild.runtime.tables import (
     TableEntry,
     TableFile,
     read_dispatch,
+    with_committed,
 )
 from tilusbuild.state.directories import remove
 from tilusbuild.state.files import sweep, write_atomic
@@ -158,8 +159,9 @@ def texts(
 ) -> dict[str, bytes]:
     """Return both files, in the order in which they are written."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
+    served = with_committed(script, TableFile(tuple(tables), tuple(refused)))
     return {
-        TEXT: table_text(script, tables, refused).encode(),
+        TEXT: table_text(script, served, refused).encode(),
         FILE: table_json(script, tables, refused),
     }
 
@@ -175,7 +177,7 @@ def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
     listed = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
     text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}'
-    if not tables:
+    if not tables and script.committed is None:
         rest = json.dumps(unmeasured(script, refused), ensure_ascii=False)
         text += f',\n "unmeasured": {rest}'
     if refused:
@@ -198,7 +200,7 @@ def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
         unit, shown = times([entry.seconds for entry in each.entries])
         rows: list[tuple[Cell, ...]] = [
-            (*entry.sizes, entry.program, entry.source, took)
+            (*entry.sizes, entry.program, entry.source + entry.origin_text, took)
             for entry, took in zip(each.entries, shown, strict=True)
         ]
         heads = (*script.keys, "choice", "source", f"latency ({unit})")

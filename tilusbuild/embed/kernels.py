@@ -159,11 +159,11 @@ def inputs_of(project: Project, plan: Plan) -> set[str]:
     found = {manifest.path, *plan.inputs, _version.__file__}
     for instance in plan.instances:
         found.update(instance.spec.toolchain.witnesses())
-    for script in manifest.scripts.values():
+    for name, script in manifest.scripts.items():
         ref = script.tune.ref if script.tune is not None else None
-        for name in (script.template, script.space_file, ref and ref.rpartition(":")[0]):
-            if name is not None:
-                found.add(os.path.join(manifest.root, name))
+        found.add(os.path.join(manifest.root, script.template))
+        found.update([os.path.join(manifest.root, ref.rpartition(":")[0])] if ref else ())
+        found.update(map(_there, manifest.data_of(name)))
     return {
         path
         for path in found
@@ -171,6 +171,13 @@ def inputs_of(project: Project, plan: Plan) -> set[str]:
         # A directory that a build itself writes into would never be older than its outputs.
         or (os.path.isdir(path) and is_within(path, manifest.root) and not is_within(cache, path))
     }
+
+
+def _there(path: str) -> str:
+    """Return a path, or the directory that shows when it comes to be."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def sources_of(root: str, name: str) -> list[str]:

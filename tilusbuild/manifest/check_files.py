@@ -36,6 +36,9 @@ def check_files(checks: Checks) -> None:
             _file(checks, (*path, "generate", name), template, "template")
         if script.space_file is not None:
             _file(checks, (*path, "space-file"), script.space_file, "file")
+        if script.dispatch is not None and script.dispatch.measured is not None:
+            where = (*path, "dispatch", "measured")
+            _file(checks, where, script.dispatch.measured, "file", needed=False)
         if script.tune is not None and script.tune.ref is not None:
             _file(checks, (*path, "tune", "ref"), script.tune.ref.rpartition(":")[0], "reference")
         check_include_dirs(checks, path, script.include_dirs)
@@ -55,8 +58,9 @@ def _generated(checks: Checks, path: Path, name: str) -> None:
         )
 
 
-def _file(checks: Checks, path: Path, name: str, what: str) -> None:
-    """Check that a path, links followed, is a regular file inside the project."""
+def _file(checks: Checks, path: Path, name: str, what: str, *, needed: bool = True) -> None:
+    """Check that a path, links followed, is a regular file inside the project, or, where it is not
+    `needed`, that there is nothing."""
     place = partial(checks.document.value, *path)
     root = checks.manifest.root
     full = os.path.normpath(os.path.join(root, name))
@@ -70,8 +74,9 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
         try:
             mode = os.stat(full).st_mode
         except FileNotFoundError:
-            found = absent(root, name, place())
-            checks.error(found.message, place, found.hint)
+            if needed:
+                found = absent(root, name, place())
+                checks.error(found.message, place, found.hint)
             return
         except OSError as error:
             checks.error(f"the {what} cannot be read: {error.strerror}", place)

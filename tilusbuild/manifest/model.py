@@ -182,6 +182,12 @@ class Manifest(Table, frozen=True, kw_only=True):
         """Patterns of headers that programs include by computed names."""
         return (*self.scripts[script].headers, *self.build.headers)
 
+    def data_of(self, script: str) -> list[str]:
+        """Return the paths of the files that a script's space and measurements are read from."""
+        owner = self.scripts[script]
+        measured = None if owner.dispatch is None else owner.dispatch.measured
+        return [os.path.join(self.root, n) for n in (owner.space_file, measured) if n is not None]
+
     def library_of(self, script: str) -> str | None:
         """The library that a script is, or is an object of."""
         return script if script in self.libraries else self.scripts[script].library

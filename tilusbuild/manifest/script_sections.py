@@ -131,8 +131,8 @@ class DispatchTableRow(Table, frozen=True):
 class DispatchSection(Table, frozen=True):
     """Which schedule serves which sizes, where nothing is measured or a person knows better.
 
-    The first rule of `table` whose `when` holds decides; then what was measured; then `model`; then
-    the default schedule.
+    The first rule of `table` whose `when` holds decides; then what was measured, here or in the
+    file `measured`; then `model`; then the default schedule.
     """
 
     keys: Annotated[tuple[Text, ...], Key(min_length=1, examples=[["m", "n"]])]
@@ -156,6 +156,9 @@ class DispatchSection(Table, frozen=True):
         tuple[DispatchTableRow, ...], Key(examples=[[{"when": "m <= 16", "use": {"block_m": 16}}]])
     ] = ()
     """Rules by hand, which take precedence over everything else."""
+    measured: Annotated[Text | None, Key(examples=["tuned/matmul.jsonl"])] = None
+    """A file of measured choices, by schedule, for the repository: `tilusbuild dispatch export`
+    writes it. Measurements on this machine take precedence."""
 
 
 def _members(value: object) -> object:

@@ -56,7 +56,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.tables import serving
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
 
@@ -292,7 +292,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")
     try:
         script = read_script(path)
-        tables = read_dispatch(script).tables
+        tables = serving(script).tables
     except LoadError as error:
         raise inconsistent(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)

@@ -54,7 +54,7 @@ from tilusbuild.runtime.naming import snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal
 from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.tables import serving
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
@@ -235,7 +235,7 @@ class _Collector(Struct):
 def reachable(script: Script) -> frozenset[int]:
     """Return the numbers of the programs that were built and that dispatch can choose, whatever the
     sizes and the device. Raises `LoadError`."""
-    dispatch = read_dispatch(script)
+    dispatch = serving(script)
     refused = by_number(script.programs, dispatch.refused)
     for entry in (entry for table in dispatch.tables for entry in table.entries):
         if entry.source == "table" and entry.program in refused:

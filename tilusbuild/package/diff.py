@@ -35,7 +35,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.tables import serving
 from tilusbuild.status import Status
 
 Key: TypeAlias = tuple[str, str, str]
@@ -198,7 +198,7 @@ def _tables(old: Script, new: Script) -> Iterator[PackageChange]:
 def _rows(script: Script) -> dict[str, str]:
     """Return what the tables choose, by device and sizes: the schedule, and how it was found."""
     try:
-        tables = read_dispatch(script).tables
+        tables = serving(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
     found = {}

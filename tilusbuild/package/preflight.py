@@ -21,7 +21,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.script import SHARED, Script, read_script
 from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import Table, read_dispatch
+from tilusbuild.runtime.tables import Table, serving
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
@@ -110,7 +110,7 @@ def _instance(
     tables = _tables(chosen, host)
     entries = tables[0].entries if tables else ()
     try:
-        refused = by_number(chosen.programs, read_dispatch(chosen).refused)
+        refused = by_number(chosen.programs, serving(chosen).refused)
         chooser = Chooser(chosen, entries, packed_indices, refused)
         if not entries:
             chooser.default()
@@ -144,7 +144,7 @@ def _tables(script: Script, host: DescribedHost) -> list[Table]:
     wanted = host.device.fingerprint(script.hash)
     return [
         table
-        for table in read_dispatch(script).tables
+        for table in serving(script).tables
         if not table.refusal(
             {**wanted, "device": table.fingerprint["device"]}
             if host.device.name == ANY_GPU

@@ -25,6 +25,7 @@ from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
 from tilusbuild.manifest.script import signature_of
 from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.plan.roots import torch_defines
+from tilusbuild.plan.tuned import TunedRow
 from tilusbuild.plan.valued import Grouping, Valued
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.environment import Style
@@ -61,6 +62,8 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     """How kernels share translation units; None where each has one of its own."""
     objects: tuple[tuple[str, str], ...] = ()
     """Of a library: the name and the hash of each program that is linked, in order."""
+    tuned: tuple[TunedRow, ...] = ()
+    """What the repository says was measured."""
 
     @property
     def owner(self) -> ScriptSection:
@@ -249,6 +252,7 @@ def instance_spec(
     space: Space,
     toolchain: Toolchain,
     objects: tuple[tuple[str, str], ...] = (),
+    tuned: tuple[TunedRow, ...] = (),
 ) -> InstanceSpec:
     """Return an instance as the manifest describes it. Raises `InputError`."""
     owner = manifest.scripts[script]
@@ -291,6 +295,7 @@ def instance_spec(
         valued,
         grouping,
         objects,
+        tuned,
     )
 
 

@@ -39,6 +39,7 @@ from tilusbuild.plan.spaces import (
     spec_of,
     unmet_rules,
 )
+from tilusbuild.plan.tuned import read_rows
 from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.renderer import Renderer
@@ -122,6 +123,7 @@ class Planner(Struct):
         self, script: str, target: Target, selection: PlanSelection
     ) -> Iterator[InstanceSpec]:
         """Yield each selected instance of a script, described. Raises `InputError`."""
+        rows = read_rows(self.manifest, script)
         for params in instances_of(self.manifest, script, target.name):
             if not selection.has(script, params, target.name):
                 continue
@@ -139,7 +141,10 @@ class Planner(Struct):
                 raise located(self.manifest, script, target.name, error, params) from None
             toolchain = self.toolchain_of(script, target)
             objects = library.objects_of(self.manifest, script, target.name, self.objects)
-            yield instance_spec(self.manifest, script, target, params, space, toolchain, objects)
+            tuned = tuple(row for row in rows if row.is_of(target.name, params))
+            yield instance_spec(
+                self.manifest, script, target, params, space, toolchain, objects, tuned
+            )
 
     def toolchain_of(self, script: str, target: Target) -> Toolchain:
         """Return what a script is compiled with for a target."""

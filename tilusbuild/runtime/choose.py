@@ -127,7 +127,7 @@ class Chooser:
         exact = self._measured.get(bucket)
         if self._measured:
             row = exact or self._measured[nearest(bucket, self._measured)]
-            at = self._named(row.sizes)
+            at = self._named(row.sizes) + row.origin_text
             self._refuse(row.program, f"the row by hand for {at}")
             if exact is None:
                 return self._choice(row.program, "nearest", f"{at} is nearest")

@@ -208,7 +208,7 @@ class Kernel:
         script, judged = choose.best(self._scripts, here)
         notes: list[str] = []
         entries: tuple[tables.TableEntry, ...] = ()
-        found = tables.read_dispatch(script)
+        found = tables.serving(script)
         try:
             table = tables.table_for(script, found.tables, here)
         except LoadError as error:

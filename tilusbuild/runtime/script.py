@@ -106,6 +106,8 @@ class Script(NamedTuple):
     rules: tuple[DispatchRule, ...]
     model: ScriptModel | None
     form: str = CALLED
+    committed: Any = None
+    """Tables that its repository keeps, as the file has them (`runtime/tables.py` reads them)."""
 
     @property
     def first(self) -> int:
@@ -242,6 +244,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         rules=tuple(_rule(each, scalars, programs) for each in dispatch["rules"]),
         model=_model(dispatch["model"], {*keys, *scalars}, programs),
         form=_text(value.get("form", CALLED)),
+        committed=dispatch.get("committed"),
     )
 
 

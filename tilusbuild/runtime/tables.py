@@ -10,6 +10,10 @@ they are known the seconds of a call and the sizes of that call. A table holds w
 its fingerprint is that of the device in use, or "*". `refused`, which may be missing, are the
 programs that are chosen nowhere (`runtime/table_file.py`). `unmeasured` (`dispatch/tables.py`) is
 not read. People edit this file: it has no seal, and everything in it is checked.
+
+A script's description may have tables, too, below "committed": those that its repository keeps. A
+call is served by both; where both have a row for a device and a bucket, by the file's, which was
+measured here.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tilusbuild.runtime import script as script_file
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
-from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, read_refusals
+from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, by_number, read_refusals
 
 SCHEMA = 1
 SOURCES = ("table", "measured", "nearest", "model", "default")
@@ -41,11 +46,18 @@ class TableEntry(NamedTuple):
     seconds: float | None
     at: tuple[int, ...] | None = None
     """The sizes that it was measured at: they stand for all of the bucket."""
+    origin: str | None = None
+    """The file of the repository that it is from; None for a row of this directory's own."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """What people call the row: where it was measured, else its bucket."""
         return self.key if self.at is None else self.at
+
+    @property
+    def origin_text(self) -> str:
+        """Return where it is from, to be put behind what is said of it."""
+        return "" if self.origin is None else f" ({self.origin})"
 
 
 class Table(NamedTuple):
@@ -67,6 +79,36 @@ class TableFile(NamedTuple):
 
     tables: tuple[Table, ...] = ()
     refused: tuple[Refusal, ...] = ()
+
+
+def serving(script: Script) -> TableFile:
+    """Return what serves calls: what the file says, and what is committed. Raises
+    `CorruptCacheError`."""
+    found = read_dispatch(script)
+    return found._replace(tables=with_committed(script, found))
+
+
+def with_committed(script: Script, own: TableFile) -> tuple[Table, ...]:
+    """Return tables with the rows that are committed for other buckets, of programs that there are
+    and that are not refused. Raises `CorruptCacheError`."""
+    if script.committed is None:
+        return own.tables
+    path = os.path.join(script.path, script_file.FILE)
+    out = by_number(script.programs, own.refused).keys() | script.not_built.keys()
+    try:
+        origin = str(script.committed["from"])
+        made = []
+        for each in script.committed["tables"]:
+            fingerprint = _fingerprint(each["fingerprint"])
+            kept = _entries(script, path, [row for row in each["entries"] if row[1] not in out])
+            rows = {row.key: row._replace(origin=origin) for row in kept}
+            first = next((t for t in own.tables if t.refusal(fingerprint) is None), None)
+            rows |= {row.key: row for row in first.entries} if first is not None else {}
+            made += [Table(fingerprint, tuple(rows[key] for key in sorted(rows)))] if rows else []
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CorruptCacheError(f"{path} is malformed: {type(error).__name__}: {error}") from None
+    known = [table.fingerprint for table in made]
+    return (*made, *(table for table in own.tables if table.fingerprint not in known))
 
 
 def read_dispatch(script: Script) -> TableFile:
@@ -95,7 +137,7 @@ _MEND = "fix or delete it; `tilusbuild tune` makes a new one"
 def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
     """Return the first that holds on the device; None when there is none at all.
 
-    Raises `LoadError` when there are tables and none of them holds.
+    Raises `LoadError` when there are tables of the file and none of them holds.
     """
     wanted = device.fingerprint(script.hash)
     reasons = []
@@ -103,7 +145,8 @@ def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Tabl
         reason = table.refusal(wanted)
         if reason is None:
             return table
-        reasons.append(reason)
+        if not table.entries or any(entry.origin is None for entry in table.entries):
+            reasons.append(reason)
     if reasons:
         raise LoadError(
             f"{os.path.join(script.path, FILE)}: no table holds on {device}: {'; '.join(reasons)}"

@@ -107,8 +107,7 @@ def dependencies_of_part(
     paths = set(inputs.paths)
     if not owner.template.startswith(PACKAGE):
         paths.add(os.path.join(manifest.root, owner.template))
-    if owner.space_file is not None:
-        paths.add(os.path.join(manifest.root, owner.space_file))
+    paths.update(manifest.data_of(script))
     paths.update(root.path for root in roots)
     paths.update(_directories_of(manifest.headers_for(script), roots))
     return Dependencies(frozenset(paths), inputs.names)

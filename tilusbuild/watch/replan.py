@@ -284,7 +284,8 @@ class Replanner(Struct):
         return PlannedPart(instances, self._declared(manifest, part), dependencies)
 
     def _declared(self, manifest: Manifest, part: Part) -> str:
-        """Return everything that the manifest, and a T1 file that it names, say about a part."""
+        """Return everything that the manifest, and the files of data that it names, say about a
+        part."""
         name, target = part
         script = manifest.scripts[name]
         texts = [
@@ -294,9 +295,9 @@ class Replanner(Struct):
             _said(manifest.build, without=_NOT_OF_THE_PLAN),
             _said(manifest.toolchain),
         ]
-        if script.space_file is not None:
+        for path in manifest.data_of(name):
             try:
-                texts.append(read_bytes(os.path.join(manifest.root, script.space_file)).hex())
+                texts.append(read_bytes(path).hex())
             except OSError as error:
                 texts.append(str(error))
         return "\n".join(texts)

@@ -22,7 +22,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.tables import Table, read_dispatch
+from tilusbuild.runtime.tables import Table, serving
 from tilusbuild.status import Status
 
 
@@ -116,7 +116,7 @@ def _script(
     path = cache.script_path(name, digest)
     try:
         script = read_script(path)
-        tables = read_dispatch(script).tables
+        tables = serving(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
     programs = tuple(

@@ -1,0 +1,248 @@
+"""Choices by schedule that a repository keeps: written from what was measured, read by builds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.marks import MANIFEST, MARK, Marks, record
+from support.project import needs_cxx
+from tilusbuild.runtime import load
+from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.errors import CorruptCacheError
+from tilusbuild.runtime.tables import TableEntry, serving
+
+FILE = "tuned/mark.jsonl"
+HEAD = '{"schema": 1, "script": "mark"}'
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Marks:
+    """A built project, whose manifest names a file that is not there yet."""
+    needs_cxx()
+    project = Marks(tmp_path_factory.mktemp("committed"))
+    manifest = MANIFEST.partition("\n[script.modelled]")[0]
+    project.write_all({"tilus.toml": manifest, "mark.cu.j2": MARK, ".git": ""})
+    project.edit("tilus.toml", "\ntable", f'\nmeasured = "{FILE}"\ntable')
+    project.run("build")
+    return project
+
+
+@pytest.fixture
+def declared(first: Marks, tmp_path: Path) -> Marks:
+    """The same, one's own, in a cache of one project."""
+    project = first.copy(tmp_path / "copy")
+    (project.cache / "index.json").unlink()
+    return project
+
+
+def row(n: int, variant: int, **other: Any) -> str:
+    here = {"target": "cpu", "device": cpu().name, "arch": "cpu", "params": {}}
+    found = {"sizes": {"n": n}, "schedule": {"variant": variant}, "seconds": 1e-5}
+    return json.dumps({**here, **found, **other})
+
+
+def write(project: Marks, *lines: str) -> None:
+    project.write(FILE, "".join(f"{line}\n" for line in (HEAD, *lines)))
+
+
+def measure(project: Marks, n: int, variant: int, seconds: float = 1.234567e-5) -> None:
+    """Note a measurement at `n`, of the bucket 64, as tuning does."""
+    script = project.script("mark")
+    entry = TableEntry((64,), variant, "measured", seconds, (n,))
+    record(script, cpu().fingerprint(script.hash), [entry])
+
+
+def chosen(project: Marks, n: int = 64) -> tuple[int, str]:
+    found = load("mark", where=str(project.cache)).select(n=n)
+    return found.program, found.source
+
+
+def test_what_was_measured_here_is_chosen_in_another_checkout(declared, tmp_path) -> None:
+    """Given a tuned project, when its choices are exported, then a checkout that has never been
+    tuned, whose programs are others, chooses the same schedules, and so does its package."""
+    measure(declared, 50, 3)
+    said = declared.run("dispatch", "export", "mark").out
+    assert said.endswith(f"\n{FILE}: 1 row, 1 new, 0 changed\n")
+    head, line = (declared.directory / FILE).read_text().splitlines()
+    assert head == HEAD
+    assert line == row(50, 3, seconds=1.235e-05)
+
+    other = declared.copy(tmp_path / "other", cache=False)
+    other.edit("mark.cu.j2", "10 * x[i]", "x[i] * 10")
+    other.run("build")
+    assert other.programs.keys().isdisjoint(declared.programs)
+    other.run("package", "--format", "dir", "-o", "dist")
+    (package,) = (other.directory / "dist").iterdir()
+    for place in (other.cache, package):
+        kernel = load("mark", where=str(place))
+        found = kernel.select(n=64)
+        assert (found.program, found.source) == (3, "measured")
+        assert found.why == f"measured at n = 50 ({FILE})"
+        assert f"source: nearest: nothing is measured for n = 100; n = 50 ({FILE}) is nearest" in (
+            kernel.explain(n=100)
+        )
+        assert kernel(np.ones(60, "f4"))[0] == 13
+    assert f"measured ({FILE})" in other.run("dispatch", "show", "mark").out
+    other.run("dispatch", "check", "mark")
+
+
+def test_a_call_through_c_chooses_alike(declared: Marks) -> None:
+    write(declared, row(50, 3))
+    declared.run("build")
+    kernel = load("mark", where=str(declared.cache))
+    assert kernel(np.ones(60, "f4"))[0] == 13
+    assert kernel._direct is not None
+    assert json.loads((declared.paths("mark")[0] / "dispatch_table.json").read_text()) == {
+        "schema": 1,
+        "keys": ["n"],
+        "tables": [],
+    }, "it is of what was measured here"
+
+
+def test_builds_follow_an_edit_of_the_file(declared: Marks) -> None:
+    """Also where nothing else changed, and none of the rows of before stays."""
+    write(declared, row(64, 3), row(1000, 0))
+    declared.run("build")
+    assert (chosen(declared), chosen(declared, 1000)) == ((3, "measured"), (0, "measured"))
+    assert "nothing to do" in declared.run("build").err
+    write(declared, row(64, 0))
+    assert "nothing to do" in declared.run("build").err
+    assert (chosen(declared), chosen(declared, 1000)) == ((0, "measured"), (0, "nearest"))
+    (declared.directory / FILE).unlink()
+    declared.run("build")
+    assert chosen(declared) == (1, "default")
+
+
+def test_an_edit_of_the_space_keeps_rows_and_renumbers_them(declared: Marks) -> None:
+    write(declared, row(64, 3))
+    declared.run("build")
+    declared.edit("tilus.toml", "variant = { range = [0, 3] }", "variant = [1, 2, 3]")
+    declared.run("build")
+    script = declared.cache / "scripts/mark"
+    assert chosen(declared) == (2, "measured")
+    tables = [json.loads((path / "dispatch_table.json").read_text()) for path in script.iterdir()]
+    assert [table["tables"] for table in tables] == [[], []]
+
+
+def test_what_was_measured_here_takes_precedence_in_its_bucket(declared: Marks) -> None:
+    write(declared, row(64, 3), row(1000, 0))
+    declared.run("build")
+    measure(declared, 50, 2)
+    assert (chosen(declared), chosen(declared, 1000)) == ((2, "measured"), (0, "measured"))
+    measure(declared, 50, 1)
+    declared.run("build")
+    assert chosen(declared) == (1, "measured")
+
+
+def test_rows_of_another_device_are_no_mistake(declared: Marks) -> None:
+    write(declared, row(64, 3, device="another"))
+    done = declared.run("build")
+    assert "warning" not in done.err
+    declared.run("dispatch", "check", "mark")
+    kernel = load("mark", where=str(declared.cache), strict=True)
+    assert kernel.select(n=64).source == "default"
+
+
+def test_rows_without_a_program_are_counted_in_one_warning(declared: Marks) -> None:
+    """Rows of other targets and constants are not: they are for other builds."""
+    others = row(64, 9, target="gone"), row(64, 9, params={"dtype": "f16"})
+    write(declared, row(64, 9), row(96, 3), row(128, 2), *others)
+    said = declared.run("build").err
+    assert said.count("warning") == 1
+    assert f"warning: mark cpu: 1 of 3 rows of {FILE} serve nothing: n=64 (the space has" in said
+    assert "`tilusbuild tune mark`, `tilusbuild dispatch export mark`" in said
+
+    declared.edit("mark.cu.j2", "{{ variant }}", "{{ variant if variant != 3 else 'no' }}")
+    declared.run("build")
+    said = declared.run("build").err
+    assert f"2 of 3 rows of {FILE} serve nothing: n=64 (" in said
+    assert "), n=96 (its program is failed)" in said
+    assert chosen(declared, 96) == (2, "nearest")
+
+
+def test_a_lower_level_leaves_rows_out_in_silence(declared: Marks) -> None:
+    write(declared, row(64, 3))
+    done = declared.run("build", "mark", "--level", "0")
+    assert "warning" not in done.err
+    assert chosen(declared) == (1, "default")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([""], f"{FILE}:1:1: error: this is not a measurement: Input data was truncated"),
+        (["{}"], f"{FILE}:1:1: error: this is not a measurement: Object missing required field"),
+        ([HEAD.replace("1", "2")], f"{FILE}:1:1: error: it is of schema 2"),
+        ([HEAD.replace("mark", "sum")], f"{FILE}:1:1: error: these are measurements of sum"),
+        (
+            [HEAD, "<<<<<<< main"],
+            f"{FILE}:2:1: error: this is not a measurement: JSON is malformed",
+        ),
+        ([HEAD, row(1, 1, sizes={"n": "1"})], f"{FILE}:2:1: error: this is not a measurement"),
+        ([HEAD, row(1, 1, more=1)], f"{FILE}:2:1: error: this is not a measurement"),
+        ([HEAD, row(1, 1), row(1, 2)], f"{FILE}:3:1: error: another row has"),
+    ],
+)
+def test_a_mistake_in_the_file_is_shown_at_its_line(declared, lines, said) -> None:
+    declared.write(FILE, "".join(f"{line}\n" for line in lines))
+    err = declared.run("plan", status=2).err
+    assert err.startswith(said)
+    assert len(err.splitlines()) == 4, "the line, the place in it, what would be right"
+
+
+def test_a_mistake_in_the_file_ends_what_would_use_it(declared: Marks) -> None:
+    declared.write(FILE, "no file of ours\n")
+    for verb in (["build"], ["dispatch", "export", "mark"]):
+        assert declared.run(*verb, status=2).err.startswith(f"{FILE}:1:1: error:")
+    assert (declared.directory / FILE).read_text() == "no file of ours\n"
+
+
+def test_a_file_that_cannot_be_one_is_shown_in_the_manifest(declared: Marks) -> None:
+    (declared.directory / FILE).mkdir(parents=True)
+    assert "the file is a directory" in declared.run("plan", status=2).err
+    declared.edit("tilus.toml", FILE, "../mark.jsonl")
+    assert "the file is outside the project" in declared.run("plan", status=2).err
+
+
+def test_an_export_replaces_what_its_buckets_had_and_nothing_else(declared: Marks) -> None:
+    other = row(50, 0, device="another"), row(1000, 0), row(5, 0, sizes={"m": 5})
+    write(declared, row(50, 3), *other)
+    measure(declared, 60, 2)
+    assert declared.run("dispatch", "export", "mark").out.endswith(": 4 rows, 0 new, 1 changed\n")
+    text = (declared.directory / FILE).read_text()
+    assert sorted(text.splitlines()[1:]) == sorted([row(60, 2, seconds=1.235e-05), *other])
+    said = declared.run("dispatch", "export", "mark").out
+    assert said == f"{FILE}: 4 rows, 0 new, 0 changed\n"
+    assert declared.run("dispatch", "export", "mark", "--json").events == [
+        {"event": "summary", "rows": 4, "new": 0, "changed": 0}
+    ]
+
+
+def test_an_export_needs_a_name(declared: Marks) -> None:
+    declared.edit("tilus.toml", f'measured = "{FILE}"\n', "")
+    said = declared.run("dispatch", "export", "mark", status=2).err
+    assert "mark names no file for its measurements" in said
+    assert '`measured = "tuned/mark.jsonl"` in [script.mark.dispatch]' in said
+
+
+@pytest.mark.parametrize(
+    "committed",
+    [[], {}, {"from": FILE, "tables": [{}]}, {"from": FILE, "tables": [{"fingerprint": {}}]}, 1],
+)
+def test_a_damaged_description_is_an_error(first: Marks, committed: object) -> None:
+    with pytest.raises(CorruptCacheError, match=r"script\.json is malformed"):
+        serving(first.script("mark")._replace(committed=committed))
+
+
+def test_shards_agree_and_the_merged_cache_has_the_rows(declared: Marks, tmp_path: Path) -> None:
+    write(declared, row(64, 3))
+    caches = [tmp_path / str(number) for number in (1, 2)]
+    for number, cache in enumerate(caches, 1):
+        shard = ("--shard", f"{number}/2", "--cache-dir", str(cache))
+        declared.run("build", *shard)
+    whole = str(tmp_path / "whole")
+    declared.run("cache", "merge", *map(str, caches), "--cache-dir", whole)
+    assert load("mark", where=whole).select(n=64).program == 3

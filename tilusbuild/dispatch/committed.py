@@ -1,0 +1,130 @@
+"""Rows by schedule that a repository keeps (`plan/tuned.py`): as tables of an instance's programs,
+and made of what was measured here.
+
+They stand in the script's description, so they follow the file, and a build after an edit of it
+keeps none of before. What was measured here stays in the directory's own file of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.tree import Tree
+from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.tuned import TunedRow, rounded
+from tilusbuild.runtime.naming import command
+from tilusbuild.runtime.script import Script, rounding
+from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.space import SpaceError
+from tilusbuild.status import Status
+
+_NAMED = 4
+"""Rows that a message names."""
+
+
+def committed_tables(instance: PlannedInstance, buckets: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the tables of an instance as `dispatch_table.json` would have them; of several rows in
+    a bucket the one with the greatest sizes, as in tuning. Schedules that are not planned, as at a
+    lower level, have none."""
+    planned = {*(instance.schedules if instance.spec.tuned else ())}
+    to_buckets = [rounding(bucket) for bucket in buckets.values()]
+    found: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
+    fitting = (row for row in instance.spec.tuned if row.sizes.keys() == buckets.keys())
+    for row in sorted(fitting, key=lambda row: [row.sizes[name] for name in buckets]):
+        if (number := _number(instance, row)) in planned:
+            at = [row.sizes[name] for name in buckets]
+            key = [to_bucket(size) for to_bucket, size in zip(to_buckets, at, strict=True)]
+            entries = found.setdefault((row.device, row.arch), {})
+            entries[tuple(key)] = [key, number, "measured", row.seconds, at]
+    return [
+        {
+            "fingerprint": {"arch": arch, "device": device, "script": instance.hash},
+            "entries": [entries[key] for key in sorted(entries)],
+        }
+        for (device, arch), entries in sorted(found.items())
+    ]
+
+
+def _number(instance: PlannedInstance, row: TunedRow) -> int | None:
+    """Return the number of a row's schedule; None where the space does not have it."""
+    if row.schedule.keys() != {*instance.parameters}:
+        return None
+    try:
+        return instance.spec.space.complete(row.schedule).index
+    except SpaceError:
+        return None
+
+
+def lost(cache: Tree, instance: PlannedInstance, file: str, keys: Sequence[str]) -> str | None:
+    """Return in words which rows serve nothing, as far as that is known before a build."""
+    rows, programs = instance.spec.tuned, instance.numbered
+    found = [(row, why) for row in rows if (why := _why_lost(cache, instance, programs, row, keys))]
+    if not found:
+        return None
+    named = [
+        f"{' '.join(f'{n}={size}' for n, size in row.sizes.items())} ({why})"
+        for row, why in found[:_NAMED]
+    ]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    again = command("tune", instance.script), command("dispatch", "export", instance.script)
+    return (
+        f"{instance.label}: {len(found)} of {len(rows)} rows of {file} serve nothing:"
+        f" {', '.join(named)}{more}; tune these sizes again (`{again[0]}`, `{again[1]}`), or delete"
+        " the rows"
+    )
+
+
+def _why_lost(
+    cache: Tree,
+    instance: PlannedInstance,
+    programs: Mapping[int, str],
+    row: TunedRow,
+    keys: Sequence[str],
+) -> str | None:
+    if {*row.sizes} != {*keys}:
+        return f"the keys are {', '.join(keys)}"
+    number = _number(instance, row)
+    if number is None:
+        return "the space has no such schedule"
+    entry = lookup(cache, programs[number]) if number in programs else None
+    status = Status.BUILT if entry is None else entry.meta["status"]
+    return None if status == Status.BUILT else f"its program is {status}"
+
+
+def measured_rows(script: Script) -> Iterator[TunedRow]:
+    """Yield what was measured of a script here. Raises `LoadError`."""
+    for table in read_dispatch(script).tables:
+        device, arch = table.fingerprint["device"], table.fingerprint["arch"]
+        for entry in table.entries:
+            if "*" not in (device, arch) and entry.source == "measured" and entry.seconds:
+                yield TunedRow(
+                    script.target,
+                    device,
+                    arch,
+                    dict(script.params),
+                    dict(zip(script.keys, entry.sizes, strict=True)),
+                    script.schedule(entry.program),
+                    rounded(entry.seconds),
+                )
+
+
+def taken_over(
+    script: Script, rows: Sequence[TunedRow]
+) -> tuple[list[TunedRow], list[tuple[TunedRow, TunedRow | None]]]:
+    """Return a file's rows with those of a script that were measured here in the place of what the
+    same buckets had; and those that are new, each with what it replaces. Raises `LoadError`."""
+    known = {_bucket(script, row): row for row in rows}
+    new = {_bucket(script, row): row for row in measured_rows(script)}
+    kept = [row for row in rows if _bucket(script, row) not in new]
+    changed = [(row, known.get(key)) for key, row in new.items() if row != known.get(key)]
+    return [*kept, *new.values()], changed
+
+
+def _bucket(script: Script, row: TunedRow) -> tuple[object, ...]:
+    """Return what a row of the script stands for; for another one's row its own place."""
+    if not row.is_of(script.target, script.params) or row.sizes.keys() != script.buckets.keys():
+        return row.place
+    sizes = (to_bucket(row.sizes[name]) for name, to_bucket in script.buckets.items())
+    return (row.device, row.arch, *sizes)
