@@ -6,7 +6,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from support.cuda_on_cpu.emulator import Kernel, KernelError
+from support.cuda_on_cpu.emulator import Kernel, KernelError, TensorMap
 from support.cuda_on_cpu.halves import narrow, widen
 from support.paths import ROOT
 
@@ -81,6 +81,28 @@ def test_tiles_cover_the_matrix_in_groups(gemm, emulate, launch):
     check_launch(
         gemm, launch, program, emulate(program), 32 * 10, program.values["block_n"] * 3, 16
     )
+
+
+@pytest.mark.parametrize(("dtype", "block_m", "block_n"), [("f16", 128, 256), ("bf16", 256, 64)])
+def test_hoppers_way_through_the_kernel(gemm, emulate, dtype, block_m, block_n):
+    """Given tiles that land at once, or as late as is allowed; edges; and blocks that take several
+    tiles, with fewer steps along k than stages, and more."""
+    values = {"dtype": dtype, "block_m": block_m, "block_n": block_n}
+    program = gemm.programs("gemm_tma", "hopper", **values)[0]
+    kernel = emulate(program)
+    stages = program.values["stages"]
+    for m, n, k, blocks, options in (
+        (block_m + 16, block_n + 8, 64 * stages + 72, 4, {}),
+        (block_m, block_n * 2, 128, 1, {"order": "backward"}),
+        (block_m * 2, block_n, 64 * stages + 8, 1, {"late_copies": False, "order": "random"}),
+    ):
+        a, b, c = matrices(m, n, k, dtype)
+        _, block, smem = program.geometry(m=m, n=n, k=k)
+        boxes = [(64, block_m), (64, 64), (64, 64)]
+        maps = [TensorMap(i, each, boxes[i]) for i, each in enumerate((a, b, c))]
+        arguments = [*maps, np.int32(m), np.int32(n), np.int32(k), ALPHA]
+        done = kernel.launch([blocks], block, smem, arguments, mapped=(a, b, c), **options)
+        check(gemm, done.tensors[2], a, b, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

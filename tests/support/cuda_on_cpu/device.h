@@ -7,7 +7,7 @@
 // waits for ever; that ldmatrix and cp.async stay inside the block's shared memory and aligned; that
 // cp.async reads only memory that is the kernel's; that ldmatrix and cp.async have no bank conflict;
 // that nothing writes behind a buffer or behind the dynamic shared memory. Shared memory and the
-// surroundings of every buffer start as NaNs.
+// surroundings of every buffer start as NaNs. hopper.h has what sm_90 added.
 #pragma once
 
 #include <sys/mman.h>
@@ -284,6 +284,8 @@ void mma_m16n8k16(const char *instruction, Number number, float *d, const unsign
 
 }  // namespace device
 
+#include "hopper.h"
+
 // The instructions by their names, with `_` for the dots: what translate.py makes of inline assembly.
 namespace ptx {
 
@@ -432,6 +434,7 @@ inline void run_block(std::vector<unsigned char *> &stacks) {
   std::memset(shared_memory, 0xff, sizeof shared_memory);
   threads.assign(count, Thread{});
   warps.assign(count / lanes, Warp{});
+  begin_hopper();
   alive = count;
   at_barrier = 0;
   for (int i = 0; i < count; ++i) {
@@ -468,13 +471,15 @@ inline void run_block(std::vector<unsigned char *> &stacks) {
           again = progress = true;
         }
       }
-    if (!progress) fail("deadlock: " + std::to_string(alive) + " threads wait, " + std::to_string(at_barrier) +
-                        " of them at a barrier");
+    if (!progress && !land_one())
+      fail("deadlock: " + std::to_string(alive) + " threads wait, " + std::to_string(at_barrier) +
+           " of them at a barrier");
   }
   for (size_t i = dynamic_bytes; i < sizeof shared_memory; ++i)
     if (shared_memory[i] != 0xff) fail("a write behind the dynamic shared memory");
   for (const Warp &warp : warps)
     if (warp.arrived) fail("threads left while their warp waits for them");
+  end_hopper();
   count_copy_conflicts();
 }
 
@@ -498,22 +503,21 @@ int main(void (*kernel)(P...), const char *input, const char *output) {
   options.late_copies = read<uint32_t>(file);
   options.order = Order(read<uint32_t>(file));
   options.seed = read<uint32_t>(file);
-  if (read<uint32_t>(file) != sizeof...(P)) fail("wrong number of arguments");
-  for (void *&argument : arguments) {
-    const bool tensor = read<uint32_t>(file);
+  void **argument = arguments;
+  for (auto left = read<uint32_t>(file); left; --left) {
+    const auto kind = read<uint32_t>(file);  // 0 is a scalar, 1 a tensor, 2 one that only maps know
     const size_t shift = read<uint32_t>(file), bytes = read<uint64_t>(file);
     // A scalar needs no guards, but eight bytes to be copied from.
     auto *memory = static_cast<unsigned char *>(std::aligned_alloc(256, (bytes + shift + 3 * guard) / 256 * 256));
     std::memset(memory, 0xff, (bytes + shift + 3 * guard) / 256 * 256);
     unsigned char *data = memory + guard + shift;
     if (bytes && std::fread(data, bytes, 1, file) != 1) std::abort();
-    if (tensor) {
-      buffers.push_back({data - guard, bytes});
-      argument = new void *(data);
-    } else {
-      argument = data;
-    }
+    if (kind) buffers.push_back({data - guard, bytes});
+    if (kind == 2) continue;
+    if (argument == arguments + sizeof...(P)) fail("too many arguments");
+    *argument++ = kind ? new void *(data) : static_cast<void *>(data);
   }
+  if (argument != arguments + sizeof...(P)) fail("too few arguments");
   std::fclose(file);
 
   run_thread = [] { call(the_kernel, arguments, std::index_sequence_for<P...>{}); };

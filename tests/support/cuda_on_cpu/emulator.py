@@ -20,6 +20,22 @@ class KernelError(AssertionError):
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A map of a matrix, which is one of the launch's `mapped`, by its number there."""
+
+    number: int
+    tensor: np.ndarray
+    box: tuple[int, int]
+    """Columns and rows of a tile."""
+    swizzle: int = 128
+
+    def tobytes(self) -> bytes:
+        rows, columns = self.tensor.shape
+        item = self.tensor.itemsize
+        return struct.pack("<7I", self.number, columns, rows, *self.box, item, self.swizzle)
+
+
+@dataclass(frozen=True)
 class Launched:
     """What a launch left: the tensors in the order of the arguments, and the counts."""
 
@@ -51,22 +67,23 @@ class Kernel:
         smem: int,
         arguments: Sequence[Any],
         *,
+        mapped: Sequence[np.ndarray] = (),
         late_copies: bool = True,
         order: str = "forward",
         seed: int = 0,
         shift: int = 0,
     ) -> Launched:
         """One launch. Tensors are NumPy arrays, scalars NumPy scalars of the kernel's own types.
-        `shift` moves each tensor that many bytes away from its alignment to 256 bytes.
+        `shift` moves each tensor that many bytes away from its alignment to 256 bytes. `mapped` are
+        tensors that the kernel knows by a `TensorMap` only; they come back first.
         """
         sizes = [*grid, 1, 1][:3] + [*block, 1, 1][:3]
-        job = struct.pack(
-            "<11I", *sizes, smem, late_copies, ORDERS.index(order), seed, len(arguments)
-        )
-        for argument in arguments:
-            tensor = isinstance(argument, np.ndarray)
-            job += struct.pack("<IIQ", tensor, shift if tensor else 0, argument.nbytes)
-            job += argument.tobytes()
+        count = len(mapped) + len(arguments)
+        job = struct.pack("<11I", *sizes, smem, late_copies, ORDERS.index(order), seed, count)
+        for kind, given in [*((2, each) for each in mapped), *((None, each) for each in arguments)]:
+            tensor = isinstance(given, np.ndarray)
+            data = given.tobytes()
+            job += struct.pack("<IIQ", kind or tensor, shift if tensor else 0, len(data)) + data
         files = [os.path.join(self._directory, name) for name in ("job", "result")]
         with open(files[0], "wb") as file:
             file.write(job)
@@ -78,7 +95,7 @@ class Kernel:
         with open(files[1], "rb") as file:
             data = file.read()
         tensors, offset = [], 0
-        for argument in arguments:
+        for argument in (*mapped, *arguments):
             if isinstance(argument, np.ndarray):
                 flat = np.frombuffer(data, argument.dtype, argument.size, offset)
                 tensors.append(flat.reshape(argument.shape))

@@ -1,7 +1,8 @@
 """CUDA C++ source to C++ that runs on device.h: inline assembly becomes function calls.
 
-`asm("name.suffix {%0, %1}, [%2];" : outputs : inputs)` becomes `ptx::name_suffix(out0, out1, in0)`.
-An instruction that device.h lacks is thus a compile error that names it.
+`asm("name.suffix {%0, %1}, [%2];" : outputs : inputs)` becomes `ptx::name_suffix(out0, out1, in0)`,
+and a block of several, `{ .reg .pred p; …; }`, one of calls with its registers as variables. An
+instruction that device.h does not have is thus a compile error that names it.
 """
 
 import re
@@ -15,7 +16,7 @@ DYNAMIC_SHARED = re.compile(
 
 def translate(source: str, kernel: str) -> str:
     """The source with assembly and shared memory replaced, and a `main` that launches `kernel`."""
-    source = assembly(source)
+    source = assembly(source).replace("#include <cuda.h>", "")
     source = DYNAMIC_SHARED.sub(r"static \1 *const \2 = (\1 *)device::shared_memory;", source)
     source = re.sub(r"\b__shared__\b", "static", source)  # one block runs at a time
     return (
@@ -31,8 +32,7 @@ def assembly(source: str) -> str:
     while match := ASSEMBLY.search(source, end):
         pieces.append(source[end : match.start()])
         sections, end = _sections(source, match.end())
-        name, arguments = _call(sections)
-        pieces.append(f"ptx::{name}({', '.join(arguments)})")
+        pieces.append(_statement(sections))
     return "".join([*pieces, source[end:]])
 
 
@@ -59,14 +59,33 @@ def _sections(source: str, start: int) -> tuple[list[str], int]:
         at += 1
 
 
-def _call(sections: list[str]) -> tuple[str, list[str]]:
-    """The function that stands for an instruction, and its arguments."""
-    instruction = "".join(STRING.findall(sections[0])).replace("\\n", " ").strip().rstrip(";")
+REGISTERS = {".pred": "unsigned", ".b64": "unsigned long long"}
+
+
+def _statement(sections: list[str]) -> str:
+    """What stands for an asm statement, without its semicolon."""
+    text = "".join(STRING.findall(sections[0])).replace("\\n", " ").strip()
     values = [value for section in sections[1:3] for value in _operands(section)]
+    if not text.startswith("{"):
+        return _call(text.rstrip(";"), values)
+    calls = []
+    for part in text[1 : text.rindex("}")].split(";"):
+        name, _, rest = part.strip().partition(" ")
+        if name == ".reg":
+            kind, register = rest.split()
+            calls.append(f"{REGISTERS[kind]} {register} = 0;")
+        elif name:
+            calls.append(_call(part.strip(), values) + ";")
+    return f"{{ {' '.join(calls)} }}"
+
+
+def _call(instruction: str, values: list[str]) -> str:
+    """The call that stands for an instruction; nothing for an empty one."""
     name, _, operands = instruction.partition(" ")
     words = [o for o in re.split(r"[\s,\[\]{}]+", operands) if o]
     arguments = [values[int(o[1:])] if o.startswith("%") else o for o in words]
-    return re.sub(r"[.:]+", "_", name), arguments
+    function = re.sub(r"[.:]+", "_", name)
+    return f"ptx::{function}({', '.join(arguments)})" if name else "(void)0"
 
 
 def _operands(section: str) -> list[str]:
