@@ -126,6 +126,7 @@ def test_directories_of_packages_and_of_the_toolkit(folder, monkeypatch) -> None
     assert library.name == "ops_2"
     assert library.include_dirs == [{"package": "cutlass", "path": "include"}]
     assert library.keys == {"torch": True}
+    assert '[build]\ntimeout = "2h"' in manifest_text(draft)
 
 
 def test_a_directory_that_others_may_not_have_is_noted(folder: Path) -> None:

@@ -86,7 +86,9 @@ def manifest_text(draft: Draft) -> str:
     """Return `tilus.toml` of a draft, its notes first."""
     lines = [f"# {note}" for note in draft.notes] + ([""] if draft.notes else [])
     lines += ["edition = 1", "", *_table("project", {"name": draft.project, "version": "0.1.0"})]
-    lines += _table("build", {"level": draft.level})
+    # Torch's headers for each of ten architectures: its own build waits as long as it takes.
+    timeout = "2h" if any(library.keys.get("torch") for library in draft.libraries) else None
+    lines += _table("build", {"level": draft.level, "timeout": timeout})
     lines += _table("toolchain", draft.toolchain)
     for name, keys in draft.toolchains.items():
         lines += _table(f"toolchain.named.{toml_key(name)}", keys)
