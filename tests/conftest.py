@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +44,17 @@ if NVCC is not None and shutil.which("nvcc") is None:
     os.environ["PATH"] += os.pathsep + os.path.dirname(NVCC)
 
 
+_PYTHONPATH = os.environ.get("PYTHONPATH")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide torch from the processes of tests: tvm_ffi imports it, and few tests are about that."""
+    if config.getoption("dist", "no") == "no":  # else tests run in workers, which may import torch
+        hiding = str(Path(__file__).parent / "support/without_torch")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (hiding, _PYTHONPATH)))
+        sys.path.append(hiding)  # some tests hand it to their processes
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     nvcc = NVCC is not None
     gpu = bool(glob.glob("/dev/nvidia[0-9]*"))
@@ -77,6 +89,14 @@ def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CI", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture
+def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of the test find torch, if it is installed."""
+    monkeypatch.delenv("PYTHONPATH")
+    if _PYTHONPATH is not None:
+        monkeypatch.setenv("PYTHONPATH", _PYTHONPATH)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ run("init", "p")
 os.chdir("p")
 os.environ |= {"TILUSBUILD_REMOTE_CACHE": "file://" + os.path.abspath("../remote")}
 os.environ |= {"TILUSBUILD_REMOTE_WRITE": "1"}
-run("build", "-t", "cpu")
+run("build", "-t", "cpu", "--level", "0")
 assert os.listdir("../remote")
 run("--cache-dir", "../third", "cache", "pull", "-t", "cpu")
 run("cache", "ls")
@@ -61,15 +61,14 @@ run("preflight", "../dist/" + package, "--device", "cpu")
 
 @pytest.mark.parametrize("room", rooms())
 def test_the_core_works_without_a_room(room: str, tmp_path: Path) -> None:
-    shutil.copytree(
-        PACKAGE, tmp_path / "tilusbuild", ignore=shutil.ignore_patterns(room, "__pycache__")
-    )
+    shutil.copytree(PACKAGE, tmp_path / "tilusbuild", ignore=shutil.ignore_patterns(room))
     if not (tmp_path / "tilusbuild" / "_templates").exists():
         shutil.copytree(PACKAGE.parent / "templates", tmp_path / "tilusbuild" / "_templates")
     work = tmp_path / "work"
     work.mkdir()
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS}", "HOME": str(work)}
-    run_python(WALK, room, cwd=work, env=environment, timeout=120)
+    path = f"{tmp_path}:{TESTS}:{os.environ['PYTHONPATH']}"
+    environment = {"PYTHONPATH": path, "HOME": str(work)}
+    run_python(WALK, room, cwd=work, environment=environment, timeout=120)
 
 
 @pytest.mark.parametrize("room", rooms())

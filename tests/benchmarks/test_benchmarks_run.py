@@ -115,6 +115,7 @@ def test_load() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("with_torch")
 def test_torch_ops() -> None:
     needs_cxx()
     pytest.importorskip("torch", reason="torch is not installed")

@@ -221,6 +221,7 @@ def ops_page(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_the_example_of_ops_of_torch_says_what_it_prints(ops_page: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     example = blocks(ROOT / "docs" / "torch-ops.md", "python")[0]

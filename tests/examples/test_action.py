@@ -138,6 +138,7 @@ def test_the_wheels_workflow_makes_a_wheel(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("with_torch")
 def test_the_workflow_of_a_setup_py_compiles_no_source_twice(tmp_path: Path) -> None:
     """Given the extension of the page, when a second run has the first one's cache."""
     pytest.importorskip("torch", reason="needs torch")

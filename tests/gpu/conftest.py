@@ -14,6 +14,11 @@ from support.paths import ROOT
 from support.project import Project
 
 
+@pytest.fixture(autouse=True)
+def _with_torch(with_torch: None) -> None:
+    """Processes call kernels on tensors of torch."""
+
+
 @pytest.fixture(scope="session")
 def torch() -> Any:
     """PyTorch with a device; skips where it is missing."""

@@ -13,8 +13,8 @@ TRIALS = int(os.environ.get("HOSTILE_TRIALS", "6"))
 def test_a_sample_of_each_class() -> None:
     """In a process of its own: trials are forks, and threads of the tests are no part of them."""
     command = [sys.executable, "-m", "support.hostile", "--count", str(TRIALS)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    run_to_end(command, env=environment)
+    path = f"{Path(__file__).parents[1]}:{os.environ['PYTHONPATH']}"
+    run_to_end(command, environment={"PYTHONPATH": path})
 
 
 def test_the_oracle_sees_what_it_is_for(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_names_that_kernels_does_not_take_are_refused(project: PackedProject) ->
     assert '"m" is not a name that kernels takes' in refused.err
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_the_real_library_chooses_checks_and_calls(laid_out: Path, listed: FileList) -> None:
     pytest.importorskip("kernels", reason="needs Hugging Face's kernels")
     pytest.importorskip("torch", reason="needs torch")

@@ -17,7 +17,10 @@ needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None or importlib.util.find_spec("setuptools") is None,
     reason="torch and setuptools are not installed (pip install torch setuptools)",
 )
-pytestmark = pytest.mark.skipif(shutil.which("ninja") is None, reason="no ninja on PATH")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("ninja") is None, reason="no ninja on PATH"),
+    pytest.mark.usefixtures("with_torch"),
+]
 
 # No header of torch: with one a compile takes half a minute.
 MODULE = """\

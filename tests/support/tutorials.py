@@ -113,12 +113,14 @@ def run(tutorial: Tutorial, directory: Path, home: Path) -> list[tuple[Command, 
             (staged / str(number)).write_text(step.text)
             script += [f"mkdir -p $(dirname {step.path}); cp {staged / str(number)} {step.path}"]
         else:
-            script += [f"printf '\\036'; {step.line}", "printf '\\037%d\\n' $?"]
+            line = f"PYTHONPATH= {step.line}" if "torch" in step.needs else step.line
+            script += [f"printf '\\036'; {line}", "printf '\\037%d\\n' $?"]
     programs = os.path.dirname(sys.executable)
     environment = {
         "HOME": str(home),
         "PATH": f"{programs}:{os.environ['PATH']}:/usr/sbin",
         "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": os.environ["PYTHONPATH"],
         "PYTHONUNBUFFERED": "1",  # stdout and stderr in order, as on a terminal
     }
     (home / "script").write_text("\n".join(script) + "\n")
