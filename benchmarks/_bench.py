@@ -77,8 +77,8 @@ class Arm:
 
 
 def alternate(arms: Sequence[Arm], rounds: int, warm_up: bool = True) -> None:
-    """Run every arm once a round, each round in the other order."""
-    if warm_up:
+    """Run every arm once a round, each round in the other order; one round has no warm-up."""
+    if warm_up and rounds > 1:
         for arm in arms:
             arm.once(keep=False)
     for number in range(rounds):

@@ -318,7 +318,7 @@ def main() -> None:
     options = arguments(__doc__, rounds=40, kernels=1_000)
     rounds, count, kernels = options.rounds, 2_000, options.kernels
     if options.small:
-        rounds, count, kernels = 2, 200, 3
+        rounds, count, kernels = 1, 200, 3
     found: dict[str, object] = {}
     with workshop() as directory:
         if rounds:

@@ -150,7 +150,7 @@ def small(directory: Path, rounds: int) -> dict[str, object]:
 def main() -> None:
     asked = _bench.arguments(__doc__, rounds=11, programs=0)
     sizes = [asked.programs] if asked.programs else [40] if asked.small else [10_000, 100_000]
-    rounds = 2 if asked.small else asked.rounds
+    rounds = 1 if asked.small else asked.rounds
     with _bench.workshop() as directory:
         nvcc = _projects.fake_toolkit(directory / "toolkit")
         results = [small(directory / "small", rounds)]
