@@ -2,6 +2,7 @@
 
 import os
 import types
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tilusbuild.signature import Tile
 
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}
+CALL = {"packed": [1.0, TENSOR, SECOND]}
 
 
 def test_a_launch_passes_grid_block_and_parameters(driver, link):
@@ -42,29 +44,15 @@ def test_the_code_is_loaded_once_for_all_threads(driver, link):
     assert len(driver.lines("push")) == len(driver.lines("pop")) == 16
 
 
-class TestSharedMemory:
-    def test_grows_with_the_arguments(self, driver, link):
-        library = link(make_recipe(smem="n * 4"))
+def test_shared_memory_grows_with_the_arguments(driver, link):
+    def call(n):
+        return {"packed": [1.0, {**TENSOR, "shape": [n]}, {**SECOND, "shape": [n]}]}
 
-        def call(n):
-            return {"packed": [1.0, {**TENSOR, "shape": [n]}, {**SECOND, "shape": [n]}]}
-
-        driver.call(library, call(15000), call(20000), call(16000))
-        assert driver.lines("cuKernelSetAttribute") == [
-            "cuKernelSetAttribute 8=60000 device=0",
-            "cuKernelSetAttribute 8=80000 device=0",
-        ]
-
-    def test_more_than_the_device_has(self, driver, link):
-        answer = driver.call(link(make_recipe(smem="150000")), {"packed": [1.0, TENSOR, SECOND]})
-        status, text = answer.answers[0]
-        assert status == -1
-        assert "a block needs 150000 bytes of dynamic shared memory" in text
-        assert "device 0 has at most 101376" in text
-        assert answer.current == "none"
-
-
-CALL = {"packed": [1.0, TENSOR, SECOND]}
+    driver.call(link(make_recipe(smem="n * 4")), call(15000), call(20000), call(16000))
+    assert driver.lines("cuKernelSetAttribute") == [
+        "cuKernelSetAttribute 8=60000 device=0",
+        "cuKernelSetAttribute 8=80000 device=0",
+    ]
 
 
 class TestAttributes:
@@ -104,53 +92,10 @@ class TestAttributes:
             for device in (0, 1)
         )
 
-    @pytest.mark.parametrize(
-        ("changes", "text"),
-        [
-            ({"cluster": ("3",)}, "grid.x is 4, which is not a multiple of cluster.x, 3"),
-            ({"cluster": ("n",)}, "cluster.x is 1000, outside 1..16"),
-            ({"cluster": ("n - 1000",)}, "cluster.x is 0, outside 1..16"),
-            (
-                {"cluster": ("n // 250", "8"), "grid": ("n", "8")},
-                "a cluster of (4, 8, 1) has more than 16 blocks",
-            ),
-        ],
-    )
-    def test_a_cluster_that_cannot_be(self, driver, link, changes, text):
-        answer = driver.call(link(make_recipe(**changes)), CALL)
-        assert answer.answers == [[-1, f"saxpy: {text}"]]
-        assert driver.lines("launch") == []
-
-    @pytest.mark.parametrize(
-        ("failing", "text"),
-        [
-            (
-                "cuLaunchKernelEx=720",
-                (
-                    "0 bytes of dynamic shared memory, cluster (1, 1, 1), cooperative: "
-                    "CUDA_ERROR_FAKE (a fake error)"
-                ),
-            ),
-            ("cuKernelSetAttribute=1", "device 0 cannot have a carve-out of shared memory"),
-        ],
-    )
-    def test_a_driver_that_refuses(self, driver, link, failing, text):
-        answer = driver.call(
-            link(make_recipe(cooperative=True, carve_out=10)),
-            CALL,
-            environment={"FAKE_CUDA_FAIL": failing},
-        )
-        status, message = answer.answers[0]
-        assert status == -1
-        assert text in message
-        assert answer.current == "none"
-
 
 class TestDevices:
     def test_a_current_context_of_the_device_is_used(self, driver, link):
-        answer = driver.call(
-            link(make_recipe()), {"make_current": 0}, {"packed": [1.0, TENSOR, SECOND]}
-        )
+        answer = driver.call(link(make_recipe()), {"make_current": 0}, CALL)
         assert driver.lines("launch")[0].startswith("launch in own0 ")
         assert driver.lines("push") == []
         assert answer.current == "own0"
@@ -228,38 +173,42 @@ class TestPlainCall:
         assert driver.lines("launch") == []
 
 
-class TestNothingToDo:
-    def test_a_size_of_zero_launches_nothing(self, driver, link):
-        empty = {**TENSOR, "shape": [0], "data": 0}
-        answer = driver.call(link(make_recipe()), {"packed": [1.0, empty, empty]})
-        assert answer.answers == [[0, ""]]
-        assert driver.lines() == []
-
-    def test_a_grid_of_zero_with_work_to_do_is_an_error(self, driver, link):
-        answer = driver.call(
-            link(make_recipe(grid=("n // 2000",))), {"packed": [1.0, TENSOR, SECOND]}
-        )
-        assert answer.answers == [[-1, "saxpy: grid.x is 0, outside 1..2147483647"]]
+def test_a_size_of_zero_launches_nothing(driver, link):
+    empty = {**TENSOR, "shape": [0], "data": 0}
+    answer = driver.call(link(make_recipe()), {"packed": [1.0, empty, empty]})
+    assert answer.answers == [[0, ""]]
+    assert driver.lines() == []
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"grid": ("1", "n * 100")}, "grid.y is 100000, outside 1..65535"),
+        ({"grid": ("n // 2000",)}, "grid.x is 0, outside 1..2147483647"),
         ({"block": ("n + 100",)}, "block.x is 1100, outside 1..1024"),
         ({"block": ("n", "2")}, "a block of (1000, 2, 1) has more than 1024 threads"),
         ({"block": ("1", "1", "n")}, "block.z is 1000, outside 1..64"),
         ({"smem": "0 - n"}, "the dynamic shared memory is -1000 bytes"),
         ({"grid": ("n // (n - 1000)",)}, "grid.x = n // (n - 1000): a division by zero"),
         ({"grid": ("n * n * n * n * n * n * n",)}, "a number beyond 64 bits"),
+        ({"smem": "150000"}, "a block needs 150000 bytes of dynamic shared memory"),
+        ({"smem": "150000"}, "device 0 has at most 101376"),
+        ({"cluster": ("3",)}, "grid.x is 4, which is not a multiple of cluster.x, 3"),
+        ({"cluster": ("n",)}, "cluster.x is 1000, outside 1..16"),
+        ({"cluster": ("n - 1000",)}, "cluster.x is 0, outside 1..16"),
+        (
+            {"cluster": ("n // 250", "8"), "grid": ("n", "8")},
+            "a cluster of (4, 8, 1) has more than 16 blocks",
+        ),
     ],
 )
 def test_a_launch_out_of_range(driver, link, changes, text):
-    answer = driver.call(link(make_recipe(**changes)), {"packed": [1.0, TENSOR, SECOND]})
+    answer = driver.call(link(make_recipe(**changes)), CALL)
     status, message = answer.answers[0]
     assert status == -1
     assert text in message
     assert driver.lines("launch") == []
+    assert answer.current == "none"
 
 
 @pytest.mark.parametrize(
@@ -272,14 +221,18 @@ def test_a_launch_out_of_range(driver, link, changes, text):
             "the kernel is built for sm_90a and cannot be loaded on device 0 (sm_89)",
         ),
         ("cuLibraryGetKernel=500", "was not found"),
+        ("cuKernelSetAttribute=1", "device 0 cannot have a carve-out of shared memory"),
+        ("cuLaunchKernelEx=720", "the launch failed: grid (4, 1, 1), block (256, 1, 1), 0 bytes"),
+        ("cuLaunchKernelEx=720", "cluster (1, 1, 1), cooperative: CUDA_ERROR_FAKE (a fake error)"),
         ("cuLaunchKernel=1", "the launch failed: grid (4, 1, 1), block (256, 1, 1), 0 bytes"),
     ],
 )
 def test_a_driver_that_refuses(driver, link, failing, text):
+    attributes: Any = (
+        {} if failing == "cuLaunchKernel=1" else {"cooperative": True, "carve_out": 10}
+    )
     answer = driver.call(
-        link(make_recipe()),
-        {"packed": [1.0, TENSOR, SECOND]},
-        environment={"FAKE_CUDA_FAIL": failing},
+        link(make_recipe(**attributes)), CALL, environment={"FAKE_CUDA_FAIL": failing}
     )
     status, message = answer.answers[0]
     assert status == -1
@@ -288,7 +241,7 @@ def test_a_driver_that_refuses(driver, link, failing, text):
 
 
 def test_a_driver_that_is_too_old(old_driver, link):
-    answer = old_driver.call(link(make_recipe()), {"packed": [1.0, TENSOR, SECOND]})
+    answer = old_driver.call(link(make_recipe()), CALL)
     assert "a driver of CUDA 12.0 or later is needed" in answer.answers[0][1]
 
 
@@ -296,7 +249,7 @@ def test_without_a_driver_it_loads_and_says_so(driver, link, tmp_path):
     on_cpu = {**TENSOR, "device_kind": 1}
     answer = driver.call(
         link(make_recipe()),
-        {"packed": [1.0, TENSOR, SECOND]},
+        CALL,
         {"packed": [1.0, on_cpu, on_cpu]},
         driver=False,
         environment={"LD_LIBRARY_PATH": str(tmp_path)},

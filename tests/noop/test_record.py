@@ -45,9 +45,15 @@ def made(tree: Path, started: int = LATER) -> bytes | None:
     )
 
 
-def test_holds_while_nothing_changes(tree: Path) -> None:
-    data = made(tree)
-    assert data is not None
+@pytest.fixture
+def data(tree: Path) -> bytes:
+    """A record of them."""
+    found = made(tree)
+    assert found is not None
+    return found
+
+
+def test_holds_while_nothing_changes(data: bytes) -> None:
     assert record.holds(data, NAME) == SUMMARY
 
 
@@ -69,33 +75,24 @@ def replaced(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [edit, same_size_and_times, replaced, Path.unlink])
 @pytest.mark.parametrize("file", ["in/a", "in/b", "out/p/lib.so", "out/r/lib.so"])
-def test_any_change_of_a_file_ends_it(tree: Path, file: str, change: object) -> None:
-    data = made(tree)
-    assert data is not None
+def test_any_change_of_a_file_ends_it(tree: Path, data: bytes, file: str, change: object) -> None:
     time.sleep(0.02)  # a file system's clock moves in ticks
     change(tree / file)  # type: ignore[operator]
     assert record.holds(data, NAME) is None
 
 
-def test_a_file_that_appears_where_none_was_ends_it(tree: Path) -> None:
-    data = made(tree)
-    assert data is not None
-    (tree / "in/none").write_text("")
-    assert record.holds(data, NAME) is None
-
-
-def test_a_file_that_appears_in_a_looked_at_directory_ends_it(tree: Path) -> None:
-    data = made(tree)
-    assert data is not None
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: (tree / "in/none").write_text(""),
+        lambda tree: (tree / "in/shadow").write_text(""),
+        lambda tree: (tree / "in").rename(tree / "elsewhere"),
+    ],
+    ids=["where none was", "in a looked at directory", "the directory is gone"],
+)
+def test_a_name_that_comes_or_goes_ends_it(tree: Path, data: bytes, change: object) -> None:
     time.sleep(0.02)
-    (tree / "in/shadow").write_text("")
-    assert record.holds(data, NAME) is None
-
-
-def test_a_directory_of_inputs_that_is_gone_ends_it(tree: Path) -> None:
-    data = made(tree)
-    assert data is not None
-    (tree / "in").rename(tree / "elsewhere")
+    change(tree)  # type: ignore[operator]
     assert record.holds(data, NAME) is None
 
 
@@ -112,9 +109,7 @@ def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) 
     assert record.holds(data, NAME) is None
 
 
-def test_answers_its_own_command_only(tree: Path) -> None:
-    data = made(tree)
-    assert data is not None
+def test_answers_its_own_command_only(data: bytes) -> None:
     assert record.holds(data, NAME + b"!") is None
 
 
@@ -127,19 +122,17 @@ def test_is_not_made_when_an_entry_is_missing(tree: Path) -> None:
     assert made(tree) is None
 
 
-def test_a_truncated_record_is_ignored(tree: Path) -> None:
-    data = made(tree)
-    assert data is not None
+def test_a_truncated_record_is_ignored(data: bytes) -> None:
     for length in range(len(data)):
         assert record.holds(data[:length], NAME) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_a_flipped_bit_anywhere_makes_it_no_record(tree: Path, position: int, bit: int) -> None:
-    data = bytearray(made(tree) or b"")
-    data[position % len(data)] ^= 1 << bit
-    assert record.holds(bytes(data), NAME) is None
+def test_a_flipped_bit_anywhere_makes_it_no_record(data: bytes, position: int, bit: int) -> None:
+    flipped = bytearray(data)
+    flipped[position % len(data)] ^= 1 << bit
+    assert record.holds(bytes(flipped), NAME) is None
 
 
 @given(st.binary(max_size=300))
@@ -147,9 +140,7 @@ def test_a_garbage_record_is_ignored(data: bytes) -> None:
     assert record.holds(data, NAME) is None
 
 
-def test_one_look_at_each_file(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = made(tree)
-    assert data is not None
+def test_one_look_at_each_file(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     stat = os.stat
 
@@ -274,31 +265,24 @@ def looked_at(cache: Tree, program: str) -> tuple[Stamp, ...]:
     return tuple(stamp_of(cache.program_path(program) + part) for part in WATCHED)
 
 
-def library(cache: Tree, program: str) -> Path:
-    return Path(cache.program_path(program), "module/lib.so")
-
-
 def test_an_entry_that_was_seen_is_not_read(cache: Tree, program: str) -> None:
-    store = BuildStore(cache, {program: looked_at(cache, program)})
-    entry = store.lookup(program)
+    entry = BuildStore(cache, {program: looked_at(cache, program)}).lookup(program)
     assert entry is not None
     assert (entry.status, entry.meta) == ("built", {})
-
-
-def test_an_entry_that_was_not_seen_is_read(cache: Tree, program: str) -> None:
     entry = BuildStore(cache).lookup(program)
     assert entry is not None
     assert entry.meta["status"] == "built"
 
 
-def test_an_entry_whose_library_is_another_file_is_read(cache: Tree, program: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("module/lib.so", lambda path: path.write_bytes(b"cut")),
+        *((name, Path.unlink) for name in ("meta.json", "module/lib.so", "program.txt")),
+        ("options.txt", Path.unlink),
+    ],
+)
+def test_an_entry_with_another_part_or_one_less_is_not_seen(cache, program, name, change) -> None:
     seen = {program: looked_at(cache, program)}
-    library(cache, program).write_bytes(b"cut")
-    assert BuildStore(cache, seen).lookup(program) is None
-
-
-@pytest.mark.parametrize("name", ["meta.json", "module/lib.so", "program.txt", "options.txt"])
-def test_an_entry_with_a_missing_part_is_not_seen(cache: Tree, program: str, name: str) -> None:
-    seen = {program: looked_at(cache, program)}
-    Path(cache.program_path(program), name).unlink()
+    change(Path(cache.program_path(program), name))
     assert BuildStore(cache, seen).lookup(program) is None

@@ -108,52 +108,44 @@ def test_a_rendering_ends(project, template):
     assert found.place.line == 1
 
 
-def test_an_error_in_an_included_template_points_into_it_and_tells_the_way(project):
-    project.write(
-        {
-            "outer.j2": '\n{% include "inner.j2" %}',
-            "inner.j2": "a\nb\n{{ blok }}\n",
-        }
-    )
-    diagnostic = project.refusal('\n\n{% include "outer.j2" %}', block=1)
-    assert str(diagnostic.place) == "inner.j2:3:4"
-    assert diagnostic.hint.splitlines()[-2:] == ["from outer.j2:2", "from k.cu.j2:3"]
-
-
-def test_a_syntax_error_in_an_imported_template(project):
-    project.write({"lib.j2": "{% macro f( %}"})
-    diagnostic = project.refusal('{% import "lib.j2" as lib %}')
-    assert (diagnostic.place.path, diagnostic.place.line) == ("lib.j2", 1)
-    assert "from k.cu.j2:1" in diagnostic.hint
-
-
-def test_a_macro_that_reads_the_schedule_gets_a_hint(project):
-    project.write({"lib.j2": "{% macro f() %}{{ block_m }}{% endmacro %}"})
-    diagnostic = project.refusal('{% import "lib.j2" as lib %}\n{{ lib.f() }}', block_m=64)
-    assert str(diagnostic.place) == "lib.j2:1:19"
-    assert '"with context"' in diagnostic.hint
-
-
-def test_an_error_in_the_library_points_to_the_call(project):
-    diagnostic = project.refusal(
-        '{% import "tilusbuild/smem.cuh.j2" as smem %}\n{{ smem.swizzle("at", 48) }}'
-    )
-    assert str(diagnostic.place) == "k.cu.j2:2"
-    assert "48" in diagnostic.message
-
-
-def test_a_missing_macro_is_reported_with_the_known_ones(project):
-    diagnostic = project.refusal(
-        '{% import "tilusbuild/mma.cuh.j2" as mma %}\n{{ mma.m16n8k61("f16") }}'
-    )
-    assert str(diagnostic.place) == "k.cu.j2:2:8"
-    assert 'did you mean "m16n8k16"?' in diagnostic.hint
-
-
-def test_a_template_that_is_not_utf8(project):
-    project.write({"bad.j2": b"fine\nnot \xff\n"})
-    diagnostic = project.refusal('{% include "bad.j2" %}')
-    assert (diagnostic.place.path, diagnostic.place.line) == ("bad.j2", 2)
+@pytest.mark.parametrize(
+    ("files", "template", "place", "words"),
+    [
+        (
+            {"outer.j2": '\n{% include "inner.j2" %}', "inner.j2": "a\nb\n{{ blok }}\n"},
+            '\n\n{% include "outer.j2" %}',
+            "inner.j2:3:4",
+            "\nfrom outer.j2:2\nfrom k.cu.j2:3",
+        ),
+        ({"l.j2": "{% macro f( %}"}, '{% import "l.j2" as l %}', "l.j2:1", "from k.cu.j2:1"),
+        (
+            {"l.j2": "{% macro f() %}{{ block_m }}{% endmacro %}"},
+            '{% import "l.j2" as l %}\n{{ l.f() }}',
+            "l.j2:1:19",
+            '"with context"',
+        ),
+        (
+            {},
+            '{% import "tilusbuild/smem.cuh.j2" as s %}\n{{ s.swizzle("at", 48) }}',
+            "k.cu.j2:2",
+            "48",
+        ),
+        (
+            {},
+            '{% import "tilusbuild/mma.cuh.j2" as mma %}\n{{ mma.m16n8k61("f16") }}',
+            "k.cu.j2:2:8",
+            'did you mean "m16n8k16"?',
+        ),
+        ({"bad.j2": b"fine\nnot \xff\n"}, '{% include "bad.j2" %}', "bad.j2:2", ""),
+    ],
+)
+def test_a_mistake_elsewhere_is_at_its_place_and_tells_the_way(
+    project, files, template, place, words
+):
+    project.write(files)
+    found = project.refusal(template, block_m=64, block=1)
+    assert str(found.place).startswith(place)
+    assert words in f"{found.message}\n{found.hint}"
 
 
 def test_a_script_without_its_template(project):
