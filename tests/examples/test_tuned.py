@@ -1,0 +1,50 @@
+"""What the examples keep of tunings, beside their spaces of today."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.paths import ROOT
+from tilusbuild.manifest.loading import load
+from tilusbuild.plan.model import instances_of, targets_of
+from tilusbuild.plan.spaces import spec_of
+from tilusbuild.plan.tuned import read_rows
+from tilusbuild.space import Space, SpaceError
+
+TUNED = sorted({path.parents[1] for path in (ROOT / "examples").glob("*/tuned/*.jsonl")})
+
+
+def strays(example: Path) -> Iterator[str]:
+    """Yield each row that no program of the example can serve."""
+    manifest = load(example / "tilus.toml")
+    targets = targets_of(manifest)
+    for script in manifest.scripts:
+        spaces = [
+            (target, params, Space(spec_of(manifest, script, targets[target], params)))
+            for target in manifest.targets_of(script)
+            for params in instances_of(manifest, script, target)
+        ]
+        for row in read_rows(manifest, script):
+            space = next((s for target, params, s in spaces if row.is_of(target, params)), None)
+            own = space and {name for each in space.spec.parameters for name in each.names}
+            if space is None or own != {*row.schedule}:
+                yield f"{script}: {row} is for another instance"
+                continue
+            try:
+                space.complete(row.schedule)
+            except SpaceError as error:
+                yield f"{script}: {row}: {error}"
+
+
+@pytest.mark.parametrize("example", TUNED, ids=lambda path: path.name)
+def test_every_row_has_a_schedule_of_the_space(example: Path) -> None:
+    assert [*strays(example)] == []
+
+
+def test_every_file_is_named_by_its_manifest() -> None:
+    assert len(TUNED) >= 2
+    for example in TUNED:
+        manifest = load(example / "tilus.toml")
+        named = {path for script in manifest.scripts for path in manifest.data_of(script)}
+        assert {str(path) for path in example.glob("tuned/*")} <= named
