@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test faults lint bench real ship hostile walk docs site device-kit peers remote clean
+.PHONY: demo test faults lint bench real ship hostile walk docs site device-kit device-results peers remote clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -66,6 +66,10 @@ site: $(VENV)/.ready
 # One archive for a machine with a GPU: it tests and measures itself there (docs/testing.md).
 device-kit: $(VENV)/.ready
 	$(BIN)/python scripts/device_kit/make.py $(KIT_ARGS)
+
+# FILE is the results.json that a run of the kit left: the page docs/performance.md, and the examples' measurements.
+device-results: $(VENV)/.ready
+	$(BIN)/python scripts/device_kit/results.py $(FILE) $(RESULTS_ARGS)
 
 peers:
 	PYTHON=$(PYTHON) sh scripts/peers.sh

@@ -3,7 +3,9 @@
    the tests need. A kernel library calls `fake_kernel(ns)` where a real one would launch; one that
    is launched through the driver is taken for fill(float *y, int n), whose block size says how it
    does: 32 slowly, 64 fast, 128 wrong, 256 with a fault. With FAKE_GPU_MORE it takes a struct of an int
-   and a float more, which y is multiplied by, and a tensor map, and adds the variable `start`. */
+   and a float more, which y is multiplied by, and a tensor map, and adds the variable `start`.
+   With FAKE_GPU_IDLE kernels do nothing but have their launch noted: name, grid, block, shared memory
+   and the first four parameters, 32 bits of each. The one that FAKE_GPU_FAULT names faults. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,8 +133,8 @@ int cuLibraryLoadData(void **library, const void *image, void *a, void *b, unsig
 }
 int cuLibraryUnload(void *library) { (void)library; return 0; }
 int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
-  (void)library; (void)name;
-  *kernel = (void *)7;
+  (void)library;
+  *kernel = setting("FAKE_GPU_IDLE", 0) ? strdup(name) : (void *)7;
   return 0;
 }
 int cuKernelGetFunction(void **function, void *kernel) { *function = kernel; return 0; }
@@ -179,10 +181,29 @@ static int fill(unsigned threads, void **parameters) {
   return fake_kernel(threads == 32 ? 5000 : 3000);
 }
 
+static int idle(const char *name, const unsigned *config, void **parameters) {
+  const char *path = getenv("FAKE_GPU_LOG"), *faulty = getenv("FAKE_GPU_FAULT");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  if (file) {
+    fprintf(file, "launch %s", name);
+    for (int i = 0; i < 7; i++) fprintf(file, " %u", config[i]);
+    for (int i = 0; i < 4; i++) fprintf(file, " %u", *(unsigned *)parameters[i]);
+    fprintf(file, "\n");
+    fclose(file);
+  }
+  if (faulty && !strcmp(faulty, name)) failed = 700;
+  queue(3000);
+  return 0;
+}
+
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
   (void)stream; (void)extra;
   if (function == (void *)7) return fill(bx, parameters);
+  if (function != (void *)4) {
+    const unsigned config[] = {gx, gy, gz, bx, by, bz, shared};
+    return idle(function, config, parameters);
+  }
   if (gx * gy * gz * bx * by * bz != 1 || shared) return 1;
   note("spin", *(uint64_t *)parameters[0]);
   queue(*(uint64_t *)parameters[0]);
@@ -191,5 +212,5 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 
 int cuLaunchKernelEx(const unsigned *config, void *function, void **parameters, void **extra) {
   (void)extra;
-  return function == (void *)7 ? fill(config[3], parameters) : 1;
+  return function == (void *)7 ? fill(config[3], parameters) : idle(function, config, parameters);
 }
