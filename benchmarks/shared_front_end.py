@@ -65,9 +65,9 @@ def work(example: Path, script: str, target: str, count: int, directory: Path) -
         path = directory / "include" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else Path(content).read_bytes())
-    first = recipes[0]
-    flags = [*gencode(first.archs, ptx=False), f"-std={first.std}", "-Xptxas", "-v", *first.flags]
-    flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in first.defines]
+    first, said = recipes[0], recipes[0].options
+    flags = [*gencode(first.archs, ptx=False), f"-std={said.std}", "-Xptxas", "-v", *said.flags]
+    flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in said.defines]
     for root, _ in first.includes.roots:
         flags += ["-I", str(directory / "include" / root)]
     return Work(script, tuple(r.source for r in recipes), first.symbol, tuple(flags))

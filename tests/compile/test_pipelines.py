@@ -242,7 +242,7 @@ def test_options_say_everything_and_no_place(tmp_path):
     assert "'-DX=a b'$'\\n''c'" in text
     assert text.endswith("[toolchain]\nnvcc 0 test\n")
     assert text == options_text(made, make_toolchain(str(tmp_path / "elsewhere/nvcc")))
-    assert text != options_text(replace(made, flags=("-O2",)), make_toolchain("/nvcc"))
+    assert text != options_text(make_recipe(flags=("-O2",)), make_toolchain("/nvcc"))
 
 
 def test_a_device_compiler_that_no_pipeline_knows_is_an_error():

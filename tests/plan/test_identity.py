@@ -135,7 +135,7 @@ def test_flags_follow_the_values_of_each_program(tmp_path):
     made = programs(
         tmp_path, """["-O{{ level }}", '{{ "-fno-math-errno" if kind == "fast" else "" }}']"""
     )
-    flags = {values: program.recipe.flags for values, program in made.items()}
+    flags = {values: program.recipe.options.flags for values, program in made.items()}
     assert flags == {
         ("plain", 1): ("-O1",),
         ("plain", 3): ("-O3",),
@@ -169,4 +169,4 @@ def test_what_a_flag_becomes_is_checked_at_its_place(tmp_path, flags, message):
 
 def test_a_script_has_a_standard_of_its_own(tmp_path):
     made = programs(tmp_path, "[]", more='std = "c++20"\n')
-    assert {program.recipe.std for program in made.values()} == {"c++20"}
+    assert {program.recipe.options.std for program in made.values()} == {"c++20"}

@@ -14,7 +14,7 @@ from support.recipes import make_recipe, make_toolchain
 from tilusbuild.arch import parse_arch
 from tilusbuild.compile import Link, Recipe, launcher_directory, module_files, options_text
 from tilusbuild.compile.kernel_names import naming, naming_all
-from tilusbuild.compile.model import Includes, PartOptions
+from tilusbuild.compile.model import Includes, Options, PartOptions
 from tilusbuild.compile.module import command_lines
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.steps import steps
@@ -54,14 +54,16 @@ def a_recipe(chosen: random.Random) -> tuple[Recipe, list[Header]]:
     changes: dict[str, Any] = {
         "archs": tuple(map(parse_arch, archs)),
         "ptx": archs[0] == "sm_80" and chosen.random() < 0.5,
-        "flags": tuple(word for flag in some(chosen, _FLAGS[cpu]) for word in flag),
-        "defines": tuple(("M", each) for each in some(chosen, _ODD)),
-        "std": chosen.choice(("c++17", "c++20")),
-        "host_march": chosen.choice((None, "native-ish", "x86-64-v3")),
+        "options": Options(
+            flags=tuple(word for flag in some(chosen, _FLAGS[cpu]) for word in flag),
+            defines=tuple(("M", each) for each in some(chosen, _ODD)),
+            std=chosen.choice(("c++17", "c++20")),
+            host_march=chosen.choice((None, "native-ish", "x86-64-v3")),
+            cudart=chosen.choice(("static", "shared")),
+            assembled=form == "kernel-nvrtc" and chosen.random() < 0.5,
+        ),
         "includes": Includes(closure_of(headers).digest if headers else None, tuple(roots)),
         "headers": {"made.h": "#define X\n"} if chosen.random() < 0.3 else {},
-        "assembled": form == "kernel-nvrtc" and chosen.random() < 0.5,
-        "cudart": chosen.choice(("static", "shared")),
     }
     if form == "object":
         language = chosen.choice(("c", "c++") if cpu else ("cu", "c++", "c"))
@@ -133,16 +135,18 @@ def test_two_recipes_of_one_name_are_the_same_bytes(seed: int) -> None:
     for _ in range(ROUNDS // 4):
         recipe, headers = a_recipe(chosen)
         other, _ = a_recipe(chosen)
-        fields = ("flags", "defines", "std", "host_march", "cudart", "assembled", "part")
-        for name in fields:
+        own, others = recipe.options, other.options
+        changes = [{n: getattr(others, n)} for n in Options.__struct_fields__]
+        differing = [replace(recipe, options=replace(own, **change)) for change in changes]
+        for differs in (*differing, replace(recipe, part=other.part)):
             try:
-                changed = texts(replace(recipe, **{name: getattr(other, name)}), headers)
+                changed = texts(differs, headers)
             except ValueError:
                 continue
             written = texts(recipe, headers)
             if changed[:2] == written[:2] and recipe.part.language == other.part.language:
-                same += getattr(recipe, name) != getattr(other, name)
-                assert changed == written, name
+                same += differs != recipe
+                assert changed == written
     assert same
 
 
@@ -171,12 +175,12 @@ def test_a_stranger_says_no_more_than_a_manifest_may(evil: str) -> None:
     recipe = make_recipe("cpu")
     link = LIBRARY_PIPELINES["cpu", "shared"]
     changes = [
-        replace(recipe, flags=(evil,)),
-        replace(recipe, host_march=evil),
+        replace(recipe, options=Options(flags=(evil,))),
+        replace(recipe, options=Options(host_march=evil)),
         replace(recipe, part=PartOptions(evil), pipeline=LIBRARY_PIPELINES["cpu", "object"]),
     ]
     if not evil.startswith("."):  # it is a path, and no option
-        changes += [replace(recipe, std=evil)]
+        changes += [replace(recipe, options=Options(std=evil))]
         changes += [replace(recipe, pipeline=link, link=Link("l.so", libs=(evil,)))]
         changes += [replace(recipe, pipeline=link, link=Link("l.so", rpath=(evil,)))]
     for changed in changes:

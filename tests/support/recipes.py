@@ -16,7 +16,7 @@ from tilusbuild.compile import (
     launcher_directory,
     module_files,
 )
-from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.model import Options, Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
 from tilusbuild.compile.pipelines.kernel import image_name
 from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
@@ -99,6 +99,7 @@ def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:
             for name in ("cooperative", "pdl", "carve_out")
         ),
     )
+    options = {n: changes.pop(n) for n in Options.__struct_fields__ if n in changes}
     archs = changes.pop("archs", ("cpu",) if pipeline == "cpu" else ("sm_90a",))
     compiled_by, source = PIPELINES[pipeline]
     recipe = Recipe(
@@ -110,6 +111,7 @@ def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:
         signature=make_signature(arguments, out),
         launch=launch,
         constants={"block": 256},
+        options=Options(**options),
     )
     return replace(recipe, **changes)
 

@@ -133,10 +133,10 @@ def clang_command(
         "--cuda-host-only",
         "-nocudalib",
         "-Wno-unknown-cuda-version",
-        f"-std={recipe.std}",
+        f"-std={recipe.options.std}",
         *defines(recipe),
         *roots,
-        *_common(recipe.flags),
+        *_common(recipe.options.flags),
         "-fsyntax-only",
         source,
     )

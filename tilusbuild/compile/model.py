@@ -123,6 +123,21 @@ class Includes(Struct, frozen=True):
     """(directory in the include layout, found by #include "…" only), in order of search."""
 
 
+class Options(Struct, frozen=True):
+    """What compilers get besides the source. A pipeline need not have use for all of it."""
+
+    flags: tuple[str, ...] = ()
+    """For nvcc, or for the host compiler on the cpu target."""
+    defines: tuple[tuple[str, str], ...] = ()
+    std: str = "c++17"
+    host_march: str | None = None
+    """None: x86-64-v2, or armv8-a."""
+    cudart: str = "static"
+    """How host code gets the CUDA runtime: "static" or "shared"."""
+    assembled: bool = False
+    """Whether there is a ptxas of NVRTC's version, for PTX less what no kernel reaches."""
+
+
 class PartOptions(Struct, frozen=True):
     """How a library's object is compiled."""
 
@@ -154,22 +169,13 @@ class Recipe(Struct, frozen=True):
     constants: Mapping[str, Value]
     """The names that the launch's expressions see: parameters, schedule, derived values."""
     includes: Includes = Includes()
-    flags: tuple[str, ...] = ()
-    """For nvcc, or for the host compiler on the cpu target."""
-    defines: tuple[tuple[str, str], ...] = ()
-    std: str = "c++17"
-    host_march: str | None = None
-    """None: x86-64-v2, or armv8-a."""
-    cudart: str = "static"
-    """How host code gets the CUDA runtime: "static" or "shared"."""
+    options: Options = Options()
     prune: Prune | None = None
     unit: tuple[str, ...] = ()
     """The kernels of which the source is one translation unit, `symbol` among them; () for a
     program that is compiled alone."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that were rendered for the program, by the name that it includes them by."""
-    assembled: bool = False
-    """Whether there is a ptxas of NVRTC's version, for PTX less what no kernel reaches."""
     part: PartOptions = PartOptions()
     """Where the program is an object, or a library of objects."""
     link: Link | None = None
@@ -409,13 +415,13 @@ class Pipeline(ABC):
 
     def unsafe(self, recipe: Recipe) -> str | None:
         """Return the flag that may mean something else on another machine, in words; or None."""
-        if not recipe.flags:
+        if not recipe.options.flags:
             return None
         # Imported only here: a manifest that was checked before needs none of it.
         from tilusbuild.manifest.pure_flags import impure
 
         cpu = self.compiler == "g++"
-        named = next((words for _, words in impure(recipe.flags, cpu=cpu)), None)
+        named = next((words for _, words in impure(recipe.options.flags, cpu=cpu)), None)
         if named is None:
             return None
         return f"{named} needs unsafe-flags: no hash covers what it reads or means on a worker"

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec import to_builtins
+from msgspec.structs import asdict, replace
 
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import (
@@ -27,6 +27,7 @@ from tilusbuild.compile.model import (
     PRODUCT,
     TOOLKIT,
     Link,
+    Options,
     PartOptions,
     Recipe,
     Step,
@@ -85,20 +86,14 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
     return "\n".join(lines) + "\n"
 
 
-class Given(Struct, omit_defaults=True, forbid_unknown_fields=True):
+class Given(Options, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What the commands are made of besides the program's texts, as fields of a recipe: a line of
     JSON in `compile.sh`, of which the program is compiled again without its manifest. It is in no
     hash: the commands that come of it are."""
 
     compiler: str
-    std: str
-    flags: tuple[str, ...] = ()
-    defines: tuple[tuple[str, str], ...] = ()
     roots: tuple[tuple[str, bool], ...] = ()
-    host_march: str | None = None
-    cudart: str = "static"
     unit: tuple[str, ...] = ()
-    assembled: bool = False
     part: PartOptions | None = None
     link: Link | None = None
 
@@ -106,34 +101,25 @@ class Given(Struct, omit_defaults=True, forbid_unknown_fields=True):
 GIVEN = "# given: "
 
 
-_UNUSED: Mapping[str, object] = {
-    "flags": (),
-    "defines": (),
-    "std": "c++17",
-    "host_march": None,
-    "cudart": "static",
-    "assembled": False,
-}
-"""Fields that some pipelines, or sources, have no use for, and what each is then."""
-
-
 def _given(recipe: Recipe) -> str:
     """Return the recipe's `Given` as a comment, in ASCII. What changes no command is left out: a
     program has the same bytes in whichever build it is made."""
     words = _said(recipe)
-    for name, unused in _UNUSED.items():
-        without = replace(recipe, **{name: unused})
-        recipe = without if _said(without) == words else recipe
-    for name in ("rdc", "seeded"):
-        without = replace(recipe, part=replace(recipe.part, **{name: False}))
-        recipe = without if _said(without) == words else recipe
-    given: dict[str, Any] = {
-        "compiler": recipe.pipeline.compiler,
-        "roots": recipe.includes.roots,
-        "part": None if recipe.part == PartOptions() else recipe.part,
-    }
-    same = {n: getattr(recipe, n) for n in Given.__struct_fields__ if n not in given}
-    return f"{GIVEN}{json.dumps(to_builtins(Given(**given, **same)))}\n"
+    for owner, names in (("options", Options.__struct_fields__), ("part", ("rdc", "seeded"))):
+        for name in names:
+            said = getattr(recipe, owner)
+            less = replace(said, **{name: getattr(type(said)(), name)})
+            without = replace(recipe, **{owner: less})
+            recipe = without if _said(without) == words else recipe
+    given = Given(
+        **asdict(recipe.options),
+        compiler=recipe.pipeline.compiler,
+        roots=recipe.includes.roots,
+        unit=recipe.unit,
+        part=None if recipe.part == PartOptions() else recipe.part,
+        link=recipe.link,
+    )
+    return f"{GIVEN}{json.dumps(to_builtins(given))}\n"
 
 
 def _said(recipe: Recipe) -> tuple[object, ...]:

@@ -309,7 +309,7 @@ class Compile(Struct):
         generated = recipe.pipeline.written(recipe).keys() - recipe.headers.keys()
         ours = {LAUNCHER, *recipe.pipeline.fixed_files, *generated}
         return Program(
-            flags=(*recipe.flags, *defines(recipe), f"-std={recipe.std}", march),
+            flags=(*recipe.options.flags, *defines(recipe), f"-std={recipe.options.std}", march),
             ours=frozenset(ours),
             headers=self._promised_headers,
             roots=tuple(name for name, _ in recipe.includes.roots),

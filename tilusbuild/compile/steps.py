@@ -147,7 +147,7 @@ def default_march(machine: str | None = None) -> str:
 
 def host_march(recipe: Recipe) -> str:
     """Return the `-march` of a recipe's host code."""
-    return recipe.host_march or default_march()
+    return recipe.options.host_march or default_march()
 
 
 DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")
@@ -158,13 +158,14 @@ def user_flags(recipe: Recipe) -> tuple[str, ...]:
     """Return the user's flags, of which none is a placeholder, but for another build's toolkit."""
     ours = TOOLKIT if recipe.part.written else None
     return tuple(
-        UserWord(flag) if is_placeholder(flag) and flag != ours else flag for flag in recipe.flags
+        UserWord(flag) if is_placeholder(flag) and flag != ours else flag
+        for flag in recipe.options.flags
     )
 
 
 def defines(recipe: Recipe) -> list[str]:
     """Return the `-D` words."""
-    return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.defines]
+    return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.options.defines]
 
 
 def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.compile import Pipeline, Recipe, pipeline_for
-from tilusbuild.compile.model import PartOptions
+from tilusbuild.compile.model import Options, PartOptions
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
@@ -271,11 +271,13 @@ def instance_spec(
         signature=_signature(manifest, script, params, around),
         launch=valued.launch(),
         constants={},
-        defines=tuple(_defines(manifest, script, target.name).items()),
-        std=manifest.std_for(script, target.name),
-        host_march=manifest.toolchain_for(script, target.name).host_march,
-        cudart=manifest.cudart_for(script, target.name),
-        assembled=bool(toolchain.fingerprint_assembler),
+        options=Options(
+            defines=tuple(_defines(manifest, script, target.name).items()),
+            std=manifest.std_for(script, target.name),
+            host_march=manifest.toolchain_for(script, target.name).host_march,
+            cudart=manifest.cudart_for(script, target.name),
+            assembled=bool(toolchain.fingerprint_assembler),
+        ),
         part=PartOptions(
             rdc=is_part and manifest.libraries[owner.library or script].rdc,
             seeded=cuda is not None and cuda.release >= FIRST_SEEDED,

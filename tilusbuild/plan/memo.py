@@ -239,12 +239,12 @@ def fixed(spec: InstanceSpec, sources: Sources) -> str:
         (spec.signature, spec.signature.text()),
         (launch, [expression.canonical for expression in expressions]),
         [(name, each.source, each.canonical) for name, each in spec.valued.prune.items()],
-        (spec.valued.written_flags, recipe.defines, roots, tuple(owner.generate.items())),
-        (recipe.std, recipe.host_march, recipe.cudart, recipe.part.rdc),
+        (spec.valued.written_flags, recipe.options.defines, roots, tuple(owner.generate.items())),
+        (recipe.options.std, recipe.options.host_march, recipe.options.cudart, recipe.part.rdc),
         (spec.manifest.build.line_directives, spec.manifest.headers_for(spec.script)),
         (tools.fingerprint_cuda, tools.fingerprint_host, tools.fingerprint_nvrtc),
         (repr(type(spec.pipeline)), tools.fingerprint_joiner, tools.fingerprint_assembler),
-        tools.fingerprint_cudart if recipe.cudart == "shared" else "",
+        tools.fingerprint_cudart if recipe.options.cudart == "shared" else "",
         None if spec.grouping is None else spec.grouping.group,
     )
     return "\n".join(repr(part) for part in parts)

@@ -19,7 +19,7 @@ import msgspec
 
 from tilusbuild.arch import parse_arch
 from tilusbuild.compile import Link, Recipe
-from tilusbuild.compile.model import STAND_IN, Includes, PartOptions, Pipeline
+from tilusbuild.compile.model import STAND_IN, Includes, Options, PartOptions, Pipeline
 from tilusbuild.compile.module import GIVEN, Given, command_lines
 from tilusbuild.compile.pipelines import pipeline_named
 from tilusbuild.compile.steps import LAUNCHER
@@ -113,14 +113,9 @@ def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given:
         launch=None,
         constants={},
         includes=Includes(headers_of(program_txt)[0], given.roots),
-        flags=given.flags,
-        defines=given.defines,
-        std=given.std,
-        host_march=given.host_march,
-        cudart=given.cudart,
+        options=msgspec.convert(given, Options, from_attributes=True),
         unit=given.unit,
         headers={n: texts[n] for n in digests if n not in (*_OURS, "source.cu")},
-        assembled=given.assembled,
         part=given.part or PartOptions(),
         link=given.link and msgspec.structs.replace(given.link, objects=objects),
         recorded={name: texts[name] for name in digests if name in _OURS},

@@ -181,7 +181,7 @@ def _program(
     valued = spec.valued
     flags = valued.flags(spec.shared(values))
     texts = (source, *(each.text for each in headers.values()))
-    scanned = "\n".join((*texts, *definitions(spec.recipe.defines, flags)))
+    scanned = "\n".join((*texts, *definitions(spec.recipe.options.defines, flags)))
     found = closure_of_text(spec, sources, scanned, template)
     link, libs, files = library.link_of_entry(spec, sources.memory)
     closure = joined(found, libs)
@@ -196,7 +196,7 @@ def _program(
             closure.digest if closure.headers else None,
             tuple((root.name, root.quoted_only) for root in roots),
         ),
-        flags=flags,
+        options=replace(spec.recipe.options, flags=flags),
         prune=valued.limits(values),
         unit=unit,
         headers={name: each.text for name, each in headers.items()},

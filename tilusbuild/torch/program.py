@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct, field
 
 from tilusbuild.builder.project import Project
-from tilusbuild.compile.model import HERE, TOOLKIT, Includes, PartOptions, Pipeline, Recipe
+from tilusbuild.compile.model import HERE, TOOLKIT, Includes, Options, PartOptions, Pipeline, Recipe
 from tilusbuild.compile.module import options_text
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
@@ -139,7 +139,7 @@ class Planner(Struct):
                 closure.digest if closure.headers else None,
                 tuple((root.name, root.quoted_only) for root in roots) if closure.headers else (),
             ),
-            flags=tuple(words),
+            options=Options(flags=tuple(words)),
             part=PartOptions("cu" if found.nvcc else "c++", found.rdc, seeded, written=True),
         )
         program_txt = identity.program_text(

@@ -48,7 +48,7 @@ class Cpu(Pipeline):
 
     def commands(self, recipe: Recipe) -> list[Step]:
         options = (
-            f"-std={recipe.std}",
+            f"-std={recipe.options.std}",
             f"-march={host_march(recipe)}",
             *defines(recipe),
             *includes(recipe, ("-iquote",)),

@@ -73,7 +73,7 @@ class ObjectNvcc(NvccPipeline):
             device += _seed(recipe)
         compiler = self.nvcc(recipe, "-c", code)
         if recipe.part.language == "c":
-            compiler.remove(f"-std={recipe.std}")
+            compiler.remove(f"-std={recipe.options.std}")
         return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
 
     def copies_headers(self, recipe: Recipe) -> bool:
@@ -97,7 +97,7 @@ def _seed(recipe: Recipe) -> tuple[str, ...]:
     templates and their instances. Objects that are linked as device code are distinguished by the
     source's name. What the user's flags say is said once: nvcc warns of two.
     """
-    own = any(flag.lstrip("-").startswith("frandom-seed") for flag in recipe.flags)
+    own = any(flag.lstrip("-").startswith("frandom-seed") for flag in recipe.options.flags)
     return ("-frandom-seed=0",) if recipe.part.seeded and not own else ()
 
 
@@ -120,7 +120,7 @@ class ObjectCpu(Cpu):
         words = [OBJECT if word == "source.o" else word for word in source]
         if recipe.part.language == "c":
             words[words.index("c++")] = "c"
-            words.remove(f"-std={recipe.std}")
+            words.remove(f"-std={recipe.options.std}")
         return [Step("source", tuple(words), OBJECT)]
 
 

@@ -51,7 +51,7 @@ _PTX = re.compile(r"source(?:\.compute_(\w+))?\.ptx")
 
 def has_line_info(recipe: Recipe) -> bool:
     """Return whether the flags make ptxas record the names, sizes and times of source files."""
-    return not _LINE_INFO.isdisjoint(recipe.flags)
+    return not _LINE_INFO.isdisjoint(recipe.options.flags)
 
 
 _ARRIVES = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
@@ -121,7 +121,7 @@ class NvccPipeline(Pipeline):
             *code,
             "-ccbin",
             "{cxx}",
-            f"-std={recipe.std}",
+            f"-std={recipe.options.std}",
             *map(for_nvcc, defines(recipe)),
             *includes(recipe, ("-Xcompiler", "-iquote")),
             *self.names(recipe),
@@ -285,9 +285,9 @@ class HostPipeline(NvccPipeline):
         linker = [
             word for flag in linker_options(link, EXPORT_FLAGS) for word in ("-Xlinker", flag)
         ]
-        words = (*_LINK, *cudart(recipe.cudart), "-cudadevrt", "none", "-nodlink", *linker)
+        words = (*_LINK, *cudart(recipe.options.cudart), "-cudadevrt", "none", "-nodlink", *linker)
         libs = (DRIVER[0], *_link_flags(recipe), *linked_libs(link), DRIVER[1], "-ldl")
-        inputs = ("source.o", "launcher.o", *libs, *linked_runtime(recipe.cudart))
+        inputs = ("source.o", "launcher.o", *libs, *linked_runtime(recipe.options.cudart))
         return [
             Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
             *DRIVER_STEPS,
@@ -296,7 +296,7 @@ class HostPipeline(NvccPipeline):
         ]
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
-        runtime = toolchain.fingerprint_cudart if linked_runtime(recipe.cudart) else ()
+        runtime = toolchain.fingerprint_cudart if linked_runtime(recipe.options.cudart) else ()
         return (*super().fingerprint(recipe, toolchain), *runtime)
 
     def copies_headers(self, recipe: Recipe) -> bool:

@@ -118,12 +118,12 @@ _ONE_WORD = re.compile(r"-[\w-]+(?:=\w+)?")
 
 def assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
     """Return what ptxas is given besides the architecture; None where NVRTC's cubin is kept."""
-    if not recipe.assembled or recipe.ptx or not _INCLUDES.search(recipe.source):
+    if not recipe.options.assembled or recipe.ptx or not _INCLUDES.search(recipe.source):
         return None
     if recipe.signature.constants:  # the launcher fills them, whether a kernel reads them or not
         return None
     found: list[str] = []
-    words = iter(own_flags(recipe.flags))
+    words = iter(own_flags(recipe.options.flags))
     for word in words:
         name, equals, value = word.partition("=")
         if name in VALUED and not equals:
@@ -274,7 +274,7 @@ class KernelNvrtc(KernelPipeline):
         return tools.nvrtc.on_worker(step.argv[1:])
 
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
-        for word in (*recipe.flags, *defines(recipe)):
+        for word in (*recipe.options.flags, *defines(recipe)):
             if _dated_line(word):
                 return f"error: {word}: {_NO_DATE}"
         texts = {"source.cu": recipe.source, **recipe.headers}
@@ -351,7 +351,7 @@ def _options(recipe: Recipe) -> tuple[str, ...]:
     if recipe.headers:
         directories = [HERE, *directories, *of_source]
     return (
-        f"--std={recipe.std}",
+        f"--std={recipe.options.std}",
         *defines(recipe),
         *(f"-I{directory}" for directory in directories),
         "--ptxas-options=-v",
