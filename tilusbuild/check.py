@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
+from typing import ClassVar
 from xml.etree import ElementTree as Xml
 
 from tilusbuild.errors import TilusbuildError, input_error
@@ -66,9 +67,10 @@ class CheckRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedScript:
-    """Which instance of a script serves the device. `target` is None where none does."""
+class ServedLine:
+    """The instance of a script that serves the device. `target` is None where none does."""
 
+    event: ClassVar[str] = "served"
     script: str
     """With its constants."""
     target: str | None
@@ -81,9 +83,10 @@ class ServedScript:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedProgram:
-    """What came of a program at one case."""
+class CheckedLine:
+    """A program that was called with the tensors of a case."""
 
+    event: ClassVar[str] = "checked"
     script: str
     target: str
     program: int
@@ -104,7 +107,7 @@ class CheckedProgram:
     """The command that shows it again; "" for one that is right."""
 
 
-Row = ServedScript | CheckedProgram
+Row = ServedLine | CheckedLine
 
 
 def check(wanted: CheckRequest, take: Callable[[Row], None]) -> tuple[int, int]:
@@ -187,8 +190,8 @@ def _served(
     here: Device,
     cases: int,
     why: tuple[str, ...],
-) -> ServedScript:
-    return ServedScript(
+) -> ServedLine:
+    return ServedLine(
         script=_name_of(scripts[0]) if scripts else ", ".join(wanted.names),
         target=script.target if script else None,
         arch=script.arch if script else "",
@@ -225,7 +228,7 @@ def _checked(
     cases: Sequence[tuple[str, Case]],
     only: int | None,
     here: Device,
-) -> Iterator[CheckedProgram]:
+) -> Iterator[CheckedLine]:
     chooser, refused = _chooser(script, here)
     if only is not None and only not in chooser.available:
         there = ", ".join(map(str, sorted(chooser.available)))
@@ -264,7 +267,7 @@ def _tried(
     program: int,
     here: Device,
     chosen: bool,
-) -> CheckedProgram:
+) -> CheckedLine:
     library = script.library(program)
     candidate = Candidate(program, script.programs[program], library, script.schedule(program))
     seconds, error = None, 0.0
@@ -285,7 +288,7 @@ def _tried(
             if wrong is not None:
                 status, why, seconds = wrong.status, wrong.why, None
     name = f"{_name_of(script)}/{program}"
-    return CheckedProgram(
+    return CheckedLine(
         script=_name_of(script),
         target=script.target,
         program=program,
@@ -323,8 +326,8 @@ def parse_sizes(text: str | None) -> dict[str, str] | None:
 
 def report(rows: Sequence[Row]) -> str:
     """Return the table of a check, and each failure with what shows it again."""
-    served = [row for row in rows if isinstance(row, ServedScript)]
-    calls = [row for row in rows if isinstance(row, CheckedProgram)]
+    served = [row for row in rows if isinstance(row, ServedLine)]
+    calls = [row for row in rows if isinstance(row, CheckedLine)]
     lines = []
     for row in served:
         which = f"{row.target} ({row.arch})" if row.target else "nothing serves it"
@@ -333,7 +336,7 @@ def report(rows: Sequence[Row]) -> str:
             lines += [f"  {each}" for each in row.why]
         elif not row.cases:
             lines.append("  no case: not checked")
-    groups: dict[tuple[str, str], list[CheckedProgram]] = {}
+    groups: dict[tuple[str, str], list[CheckedLine]] = {}
     for call in calls:
         groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
     best = [_least(each) for each in groups.values()]
@@ -363,11 +366,11 @@ def report(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _least(calls: Sequence[CheckedProgram]) -> float | None:
+def _least(calls: Sequence[CheckedLine]) -> float | None:
     return min((call.seconds for call in calls if call.seconds is not None), default=None)
 
 
-def _outcomes(calls: Sequence[CheckedProgram]) -> str:
+def _outcomes(calls: Sequence[CheckedLine]) -> str:
     counts = Counter(
         call.status if call.status != OK or call.compared else "ran, not compared" for call in calls
     )
@@ -381,7 +384,7 @@ def junit(rows: Sequence[Row]) -> bytes:
     for row in rows:
         if row.script not in suites:
             suites[row.script] = Xml.SubElement(top, "testsuite", name=row.script)
-        if isinstance(row, ServedScript):
+        if isinstance(row, ServedLine):
             if row.target is None:
                 case = Xml.SubElement(suites[row.script], "testcase", name="serves the device")
                 Xml.SubElement(case, "failure", message="; ".join(row.why))
@@ -402,8 +405,7 @@ def junit(rows: Sequence[Row]) -> bytes:
 
 def json_line(row: Row) -> str:
     """Return a result as a line of JSON."""
-    event = "served" if isinstance(row, ServedScript) else "checked"
-    return json.dumps({"event": event, **asdict(row)})
+    return json.dumps({"event": row.event, **asdict(row)})
 
 
 def main(words: Sequence[str]) -> int:

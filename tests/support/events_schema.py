@@ -16,7 +16,7 @@ import msgspec
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.parser import actions_of, verbs
 from tilusbuild.engine import events
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import Line
 from tilusbuild.rooms import brought, load
 from tilusbuild.watch import events as watching
 
@@ -47,9 +47,9 @@ WATCH: tuple[type[events.Event], ...] = (
 )
 
 
-def lines() -> dict[str, tuple[type[events.Event] | type[JsonLine], ...]]:
+def lines() -> dict[str, tuple[type[Line], ...]]:
     """Return the lines of every verb and of every action, as "cache gc", that has any."""
-    found: dict[str, tuple[type[events.Event] | type[JsonLine], ...]] = {}
+    found: dict[str, tuple[type[Line], ...]] = {}
     for verb in verbs():
         for action, declared in actions_of(verb).items():
             name = f"{verb} {action}".strip()

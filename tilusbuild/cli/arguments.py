@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from tilusbuild.report.jsonl import JsonLine
+    from tilusbuild.report.jsonl import Line
 
 A = TypeVar("A", bound="Common")
 
@@ -374,6 +374,6 @@ class Verb(Struct, Generic[A], frozen=True):
     arguments: type[A]
     run: Callable[[A], int]
     """Returns the exit status."""
-    emits: tuple[type[JsonLine], ...] = ()
+    emits: tuple[type[Line], ...] = ()
     help: str = ""
     """Of an action of `cache`; that of a verb is in `parser.VERBS`, which imports no verb."""

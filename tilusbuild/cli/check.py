@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import ClassVar
 
+from tilusbuild import check
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, option, positional, positionals
 from tilusbuild.cli.options import CountsLine, emit
-from tilusbuild.report.jsonl import JsonLine, Scalar
 
 
 class CheckArgs(LimitArgs, frozen=True, kw_only=True):
@@ -33,44 +31,8 @@ class CheckArgs(LimitArgs, frozen=True, kw_only=True):
     junit: str | None = option("--junit", metavar="FILE", help="write the results as JUnit XML")
 
 
-class ServedLine(JsonLine, frozen=True):
-    """The instance of a script that serves the device."""
-
-    event: ClassVar[str] = "served"
-    script: str
-    target: str | None
-    arch: str
-    device: str
-    programs: int
-    cases: int
-    why: tuple[str, ...]
-
-
-class CheckedLine(JsonLine, frozen=True):
-    """A program that was called with the tensors of a case."""
-
-    event: ClassVar[str] = "checked"
-    script: str
-    target: str
-    program: int
-    hash: str
-    sizes: Mapping[str, Scalar]
-    status: str
-    why: str
-    compared: bool
-    """Whether the case has expected outputs."""
-    error: float
-    """The largest absolute error."""
-    seconds: float | None
-    chosen: bool
-    """Whether a call with these sizes chooses it."""
-    again: str
-    """The command that shows a failure again."""
-
-
 def run(arguments: CheckArgs) -> int:
     """Check, and print a table; 1 when a program is wrong or nothing serves a script."""
-    from tilusbuild import check
     from tilusbuild.package import names
     from tilusbuild.package.read import unpacked
 
@@ -106,4 +68,4 @@ def run(arguments: CheckArgs) -> int:
     return 1 if bad else 0
 
 
-VERB = Verb(CheckArgs, run, (ServedLine, CheckedLine, CountsLine))
+VERB = Verb(CheckArgs, run, (check.ServedLine, check.CheckedLine, CountsLine))

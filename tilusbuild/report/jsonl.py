@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 Scalar: TypeAlias = bool | int | float | str
 """The value of a constant, a parameter or a size."""
+
+
+class Line(Protocol):
+    """A class of lines, whose fields are their keys; a dataclass where there is no msgspec."""
+
+    event: ClassVar[str]
 
 
 class JsonLine(Struct, frozen=True):
