@@ -34,17 +34,17 @@ class Shard(Struct, frozen=True):
         return f"{self.number}/{self.count}"
 
 
-def parse_shard(text: str, option: str = "--shard") -> Shard:
+def parse_shard(text: str) -> Shard:
     """ "2/4" as a value. Raises `InputError`."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise _refused(f'{option} "{text}": not a shard', "write I/N, as in 2/4 for the second")
+        raise _refused(f'--shard "{text}": not a shard', "write I/N, as in 2/4 for the second")
     number, count = int(match[1]), int(match[2])
     if not 1 <= count <= MAX_SHARDS:
-        raise _refused(f'{option} "{text}": {count} shards', f"from 1 to {MAX_SHARDS} are possible")
+        raise _refused(f'--shard "{text}": {count} shards', f"from 1 to {MAX_SHARDS} are possible")
     if not 1 <= number <= count:
         raise _refused(
-            f'{option} "{text}": there is no shard {number} of {count}', f"from 1/{count} on"
+            f'--shard "{text}": there is no shard {number} of {count}', f"from 1/{count} on"
         )
     return Shard(number, count)
 

@@ -87,6 +87,15 @@ def compiler_log(tree: Tree, program: str) -> str:
         return ""
 
 
+def dumped(path: str, part: str) -> str:
+    """Return the PTX or SASS that was dumped of a program; "" where none was. Raises `OSError`."""
+    import glob  # for people only
+
+    found = sorted(glob.glob(f"{glob.escape(path)}/module/ir/*.{part}"))
+    heads = [f"// {os.path.basename(each)}\n" if len(found) > 1 else "" for each in found]
+    return "".join(h + read_text(each, "replace") for h, each in zip(heads, found, strict=True))
+
+
 def read_meta(path: str, program: str) -> dict[str, Any]:
     """meta.json, checked in form. Raises `CorruptFileError`; `FileNotFoundError`: no directory."""
     try:

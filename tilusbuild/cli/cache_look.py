@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import subprocess
 import sys
@@ -268,11 +267,11 @@ def _text(cache: Tree, program: str, directory: str, part: str) -> str:
         return _read(os.path.join(directory, "module", "source.cu"))
     if part == "log":
         return _read(os.path.join(directory, "module", "nvcc_output.txt"))
+    from tilusbuild.cache.entries import dumped, lookup, product_of
+
     if text := dumped(directory, part):
         return text
     if part == "sass":
-        from tilusbuild.cache.entries import lookup, product_of
-
         entry = lookup(cache, program)
         made = product_of(entry.meta if entry else {}).name
         return _disassembled(os.path.join(directory, made))
@@ -280,13 +279,6 @@ def _text(cache: Tree, program: str, directory: str, part: str) -> str:
         f"{program[:12]}: its PTX was not dumped",
         hint="`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again",
     )
-
-
-def dumped(directory: str, part: str) -> str:
-    """Return the PTX or SASS that was dumped of a program; "" where none was."""
-    found = sorted(glob.glob(os.path.join(glob.escape(directory), "module", "ir", f"*.{part}")))
-    heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
-    return "".join(head + _read(path) for head, path in zip(heads, found, strict=True))
 
 
 def _read(path: str) -> str:

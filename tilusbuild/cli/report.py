@@ -133,7 +133,7 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
 def _texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
     """Yield the texts of the programs that are built, each once, up to `_MAX_TEXTS`: as lines that
     only the page has."""
-    from tilusbuild.cli.cache_look import dumped
+    from tilusbuild.cache.entries import dumped
 
     left = _MAX_TEXTS
     built = (each.hash for each in lines if isinstance(each, Cost) and each.library is not None)

@@ -140,14 +140,10 @@ def object_name(number: int) -> str:
     return f"{number}.o"
 
 
-def default_march(machine: str | None = None) -> str:
-    """Return the `-march` of host code when the manifest has none."""
-    return {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}[machine or os.uname().machine]
-
-
 def host_march(recipe: Recipe) -> str:
     """Return the `-march` of a recipe's host code."""
-    return recipe.options.host_march or default_march()
+    plain = {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}
+    return recipe.options.host_march or plain[os.uname().machine]
 
 
 DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")

@@ -73,10 +73,10 @@ _REFUSED = {
 }
 
 
-def parse_text(source: str, *, max_characters: int = MAX_CHARACTERS) -> Node:
+def parse_text(source: str) -> Node:
     """Return the tree of `source`. Raises `ExprError`."""
-    if len(source) > max_characters:
-        raise ExprError(f"the expression has {len(source)} characters, at most {max_characters}")
+    if len(source) > MAX_CHARACTERS:
+        raise ExprError(f"the expression has {len(source)} characters, at most {MAX_CHARACTERS}")
     _check_characters(source)
     lead = len(source) - len(source.lstrip())
     # One line: Python's parser would end the expression at a newline outside parentheses.

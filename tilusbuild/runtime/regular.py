@@ -48,7 +48,6 @@ class FileTooLargeError(OSError):
 def open_regular(
     path: str | os.PathLike[str],
     flags: int = os.O_RDONLY,
-    mode: int = 0o666,
     *,
     follow: bool = True,
     dir_fd: int | None = None,
@@ -57,23 +56,22 @@ def open_regular(
 
     Raises `OSError`, of which `NotAFileError` and `IsADirectoryError` for what is not a file.
     """
-    return _opened(os.fspath(path), flags, mode, follow, dir_fd)[0]
+    return _opened(os.fspath(path), flags, follow, dir_fd)[0]
 
 
 def _opened(
     name: str,
     flags: int = os.O_RDONLY,
-    mode: int = 0o666,
     follow: bool = True,
     dir_fd: int | None = None,
 ) -> tuple[int, int]:
     """Return the descriptor of `open_regular`, and how many bytes the file has."""
     flags |= os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
-        handle = os.open(name, flags | os.O_NONBLOCK, mode, dir_fd=dir_fd)
+        handle = os.open(name, flags | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
     except BlockingIOError:
         # Another has a lease of it (file servers do): the kernel waits until it is given back.
-        handle = os.open(name, flags, mode, dir_fd=dir_fd)
+        handle = os.open(name, flags, 0o666, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise NotAFileError(name, "a link") from None
@@ -89,16 +87,14 @@ def _opened(
     raise NotAFileError(name)
 
 
-def open_file(path: str | os.PathLike[str], limit: int | None = None) -> BinaryIO:
-    """Return a regular file, open for reading in pieces; `limit` bounds its size."""
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Return a regular file, open for reading in pieces."""
     name = os.fspath(path)
     handle, size = _opened(name)
     try:
-        if limit is not None and size > limit:
-            raise FileTooLargeError(name, limit)
         if size == 0:
             # Empty, or one of the kernel's, which may have no end and may wait for more.
-            return io.BytesIO(_read(handle, size, name, MAX_SIZE if limit is None else limit))
+            return io.BytesIO(_read(handle, size, name, MAX_SIZE))
         return open(os.dup(handle), "rb")
     finally:
         os.close(handle)
