@@ -65,8 +65,8 @@ def test_what_was_measured_here_is_chosen_in_another_checkout(declared, tmp_path
     tuned, whose programs are others, chooses the same schedules, and so does its package."""
     measure(declared, 50, 3)
     said = declared.run("dispatch", "export", "mark").out
-    assert said.endswith(f"\n{FILE}: 1 row, 1 new, 0 changed\n")
     head, line = (declared.directory / FILE).read_text().splitlines()
+    assert said == f"new: {line}\n{FILE}: 1 row, 1 new, 0 changed\n"
     assert head == HEAD
     assert line == row(50, 3, seconds=1.235e-05)
 
@@ -173,23 +173,22 @@ def test_a_lower_level_leaves_rows_out_in_silence(declared: Marks) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([""], f"{FILE}:1:1: error: this is not a measurement: Input data was truncated"),
-        (["{}"], f"{FILE}:1:1: error: this is not a measurement: Object missing required field"),
-        ([HEAD.replace("1", "2")], f"{FILE}:1:1: error: it is of schema 2"),
-        ([HEAD.replace("mark", "sum")], f"{FILE}:1:1: error: these are measurements of sum"),
-        (
-            [HEAD, "<<<<<<< main"],
-            f"{FILE}:2:1: error: this is not a measurement: JSON is malformed",
-        ),
-        ([HEAD, row(1, 1, sizes={"n": "1"})], f"{FILE}:2:1: error: this is not a measurement"),
-        ([HEAD, row(1, 1, more=1)], f"{FILE}:2:1: error: this is not a measurement"),
-        ([HEAD, row(1, 1), row(1, 2)], f"{FILE}:3:1: error: another row has"),
+        ([""], "1:1: error: not measurements of mark: "),
+        (["[]"], "1:1: error: not measurements of mark: this version of tilusbuild reads schema 1"),
+        ([HEAD.replace("1", "2")], "1:1: error: not measurements of mark: this version of"),
+        ([HEAD.replace("mark", "sum")], "1:1: error: not measurements of mark: they are of 'sum'"),
+        ([HEAD, "<<<<<<< main"], "2:1: error: not measurements of mark: JSON is malformed"),
+        (["[" * 100_000], "1:1: error: not measurements of mark: "),
+        ([HEAD, "{}"], "2:1: error: not measurements of mark: Object missing required field"),
+        ([HEAD, row(1, 1, sizes={"n": "1"})], "2:1: error: not measurements of mark: Expected"),
+        ([HEAD, row(1, 1, more=1)], "2:1: error: not measurements of mark: Object contains unkn"),
+        ([HEAD, row(1, 1), row(1, 2)], "3:1: error: another row has the same instance"),
     ],
 )
 def test_a_mistake_in_the_file_is_shown_at_its_line(declared, lines, said) -> None:
     declared.write(FILE, "".join(f"{line}\n" for line in lines))
     err = declared.run("plan", status=2).err
-    assert err.startswith(said)
+    assert err.startswith(f"{FILE}:{said}")
     assert len(err.splitlines()) == 4, "the line, the place in it, what would be right"
 
 

@@ -99,7 +99,7 @@ def test_rows_of_the_repository_are_followed(project, watching):
     project.save("scale.jsonl", "\n".join([*lines, "<<<<<<<"]))
     said = watching.until("watching", ok=False)
     (problem,) = [event for event in said if event["event"] == "problem"]
-    assert problem["message"].startswith("scale.jsonl:3:1: error: this is not a measurement")
+    assert problem["message"].startswith("scale.jsonl:3:1: error: not measurements of scale: JSON")
     project.save("scale.jsonl", head)
     assert watching.rest()[-1]["ok"]
     assert "committed" not in json.loads(described.read_bytes())["dispatch"]

@@ -186,7 +186,6 @@ def _export(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchO
     from tilusbuild.dispatch.committed import taken_over
     from tilusbuild.errors import input_error
     from tilusbuild.plan.tuned import TunedRow, read_rows, rows_text
-    from tilusbuild.table import table, times
 
     manifest, script = project.manifest, looks[0].script.name
     dispatch = manifest.scripts[script].dispatch
@@ -210,18 +209,8 @@ def _export(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchO
     if arguments.json:
         emit(CountsLine(counts))
         return 0
-    if changed:
-        unit, shown = times([row.seconds for row, _ in changed])
-        listed = [
-            (
-                *("new" if before is None else "changed", row.target, row.device),
-                *(*row.params.values(), *row.sizes.values(), *row.schedule.values(), took),
-            )
-            for (row, before), took in zip(changed, shown, strict=True)
-        ]
-        one = looks[0].script
-        heads = ("row", "target", "device", *one.params, *one.keys, *one.schedules)
-        print(table((*heads, f"latency ({unit})"), listed))
+    for row, before in changed:
+        print(f"{'new' if before is None else 'changed'}: {row.line}")
     print(f"{file}: {counted(len(rows), 'row')}, {counts['new']} new, {replaced} changed")
     return 0
 

@@ -13,7 +13,7 @@ from typing import Any
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.instance import PlannedInstance
-from tilusbuild.plan.tuned import TunedRow, rounded
+from tilusbuild.plan.tuned import TunedRow
 from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.script import Script, rounding
 from tilusbuild.runtime.tables import read_dispatch
@@ -106,7 +106,7 @@ def measured_rows(script: Script) -> Iterator[TunedRow]:
                     dict(script.params),
                     dict(zip(script.keys, entry.sizes, strict=True)),
                     script.schedule(entry.program),
-                    rounded(entry.seconds),
+                    float(f"{entry.seconds:.4g}"),  # the rest is noise, and shows in a diff
                 )
 
 

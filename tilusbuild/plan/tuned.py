@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.runtime.regular import read_text
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
 
 SCHEMA = 1
-_DIGITS = 4
-"""Of the seconds: the rest is noise, which a diff need not show."""
 _Size = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -51,14 +49,14 @@ class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
         """What no two rows have in common, in the order of the file."""
         return (self.target, self.device, self.arch, _text(self.params), _text(self.sizes))
 
+    @property
+    def line(self) -> str:
+        """Return it as the file has it."""
+        return json.dumps(msgspec.to_builtins(self), ensure_ascii=False)
+
     def is_of(self, target: str, params: Mapping[str, Value]) -> bool:
         """Return whether it speaks of this instance."""
         return self.target == target and _text(self.params) == _text(params)
-
-
-class _Head(Struct, frozen=True):
-    schema: int
-    script: str
 
 
 def _text(values: Mapping[str, Value]) -> str:
@@ -81,53 +79,41 @@ def read_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     except OSError as error:
         place = manifest.place_of_value("script", script, "dispatch", "measured")
         raise input_error(f"{name} cannot be read: {error.strerror}", place=place) from None
-    lines = text.splitlines() or [""]
-    _check_head(name, lines[0], script)
     found: dict[tuple[str, ...], TunedRow] = {}
-    for number, line in enumerate(lines[1:], 2):
-        row: TunedRow = _decoded(name, number, line, TunedRow, _ROW)
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        place = Place(name, number, 1, line)
+        try:
+            if number == 1:
+                _check_head(line, script)
+                continue
+            row = msgspec.json.decode(line, type=TunedRow)
+        except (ValueError, RecursionError) as error:
+            what = f"not measurements of {script}: {error}"
+            hint = f"the first line is {_head(script)}, each other one a row with the keys {_KEYS}"
+            raise input_error(what, place=place, hint=hint) from None
         if row.place in found:
             what = "another row has the same instance, device and sizes"
-            raise _wrong(name, number, line, what, "keep one of the rows")
+            raise input_error(what, place=place, hint="keep one of them")
         found[row.place] = row
     return tuple(found.values())
 
 
-_ROW = "`tilusbuild dispatch export` writes a row a line, with the keys " + ", ".join(
-    TunedRow.__struct_fields__
-)
+_KEYS = ", ".join(TunedRow.__struct_fields__)
 
 
-def _check_head(name: str, line: str, script: str) -> None:
-    hint = f'the first line is {{"schema": {SCHEMA}, "script": "{script}"}}'
-    head: _Head = _decoded(name, 1, line, _Head, hint)
-    if head.schema != SCHEMA:
-        what = f"it is of schema {head.schema}, and this version of tilusbuild reads {SCHEMA}"
-        raise _wrong(name, 1, line, what, hint)
-    if head.script != script:
-        what = f"these are measurements of {head.script}, not of {script}"
-        raise _wrong(name, 1, line, what, "give each script a file of its own")
+def _head(script: str) -> str:
+    return json.dumps({"schema": SCHEMA, "script": script})
 
 
-def _decoded(name: str, number: int, line: str, kind: type[Any], hint: str) -> Any:
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.DecodeError as error:
-        raise _wrong(name, number, line, f"this is not a measurement: {error}", hint) from None
-
-
-def _wrong(name: str, number: int, line: str, what: str, hint: str) -> InputError:
-    return InputError(Diagnostic(what, Place(name, number, 1, line), hint))
+def _check_head(line: str, script: str) -> None:
+    head = json.loads(line)
+    if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+        raise ValueError(f"this version of tilusbuild reads schema {SCHEMA}")
+    if head.get("script") != script:
+        raise ValueError(f"they are of {head.get('script')!r:.80}")
 
 
 def rows_text(script: str, rows: Iterable[TunedRow]) -> str:
     """Return the file of a script's rows."""
-    head = {"schema": SCHEMA, "script": script}
-    ordered = sorted(rows, key=lambda row: row.place)
-    values = [head, *(msgspec.to_builtins(row) for row in ordered)]
-    return "".join(f"{json.dumps(value, ensure_ascii=False)}\n" for value in values)
-
-
-def rounded(seconds: float) -> float:
-    """Return seconds as a row has them."""
-    return float(f"{seconds:.{_DIGITS}g}")
+    lines = (row.line for row in sorted(rows, key=lambda row: row.place))
+    return "".join(f"{line}\n" for line in (_head(script), *lines))
