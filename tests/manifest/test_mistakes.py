@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ edition = 1
 project = { name = "p", version = "1" }
 target.cpu = { arch = "cpu" }
 """
-MANY = 100_000
+MANY = 30_000
 LARGE = {
     "keys that nothing knows": ("".join(f"k{i} = 1\n" for i in range(MANY)), "more mistakes"),
     "tables": ("".join(f"[t{i}]\n" for i in range(MANY)), "more mistakes"),
@@ -74,11 +75,11 @@ LARGE = {
         "".join(f"[script.s{i}]\ntemplate = 1\n" for i in range(MANY // 2)),
         "more mis",
     ),
-    "values": ("x = [" + "1," * 300_000 + "]\n", "unknown key"),
+    "values": ("x = [" + "1," * 90_000 + "]\n", "unknown key"),
     "brackets": ("x = " + "[" * MANY + "]" * MANY + "\n", "nested too deeply"),
-    "a word": ("a" * 8_000_000 + " = 1\n", "unknown key"),
-    "dots": ("x = '" + "." * 8_000_000 + "'\n", "unknown key"),
-    "quotes": ('x = "' + '\\"' * 4_000_000 + '"\n', "unknown key"),
+    "a word": ("a" * 2_000_000 + " = 1\n", "unknown key"),
+    "dots": ("x = '" + "." * 2_000_000 + "'\n", "unknown key"),
+    "quotes": ('x = "' + '\\"' * 1_000_000 + '"\n', "unknown key"),
 }
 
 
@@ -109,11 +110,8 @@ WRONG = ("x\\u0000.py:f", "a\\u0000b", ".", "../..", "a\\nb", "m +")
 TEXTS = list(re.finditer(r'"[^"\\\n]*"', EXAMPLE))
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_each_text_of_the_example_can_be_wrong(
-    wrong: str, load_example: Callable[[str], Manifest]
-) -> None:
+def test_each_text_of_the_example_can_be_wrong(load_example: Callable[[str], Manifest]) -> None:
     """Each text in turn is something else: it is taken, or refused, and the loader stands."""
-    for text in TEXTS:
+    for text, wrong in zip(TEXTS, cycle(WRONG), strict=False):
         with suppress(InputError):
             load_example(f'{EXAMPLE[: text.start()]}"{wrong}"{EXAMPLE[text.end() :]}')

@@ -1,5 +1,6 @@
 """The Python package of docs/wheels-with-kernels.md, built as `pip` and `uv` do: by PEP 517."""
 
+import os
 import re
 import sys
 import tarfile
@@ -80,7 +81,8 @@ class PythonProject:
 
     def python(self, code: str, path: Path, *, cwd: Path, **environment: str) -> list[str]:
         """What Python code prints that finds the package in `path`."""
-        env = {**self.environment, "PYTHONPATH": str(path), **environment}
+        found = f"{path}{os.pathsep}{os.environ['PYTHONPATH']}"
+        env = {**self.environment, "PYTHONPATH": found, **environment}
         return run_python(code, cwd=cwd, environment=env).stdout.splitlines()
 
     def build(self) -> None:
