@@ -95,16 +95,17 @@ def test_cubins_agree_with_ptxas(nvcc: Nvcc, source: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_every_name_that_nvcc_takes_is_read_back(nvcc: Nvcc, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["", "a", "f"])
+def test_every_name_that_nvcc_takes_is_read_back(nvcc: Nvcc, tmp_path: Path, suffix: str) -> None:
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}\n')
-    names = sorted(set(re.findall(r"'(sm_\d+[af]?)'", nvcc("--help"))))
-    for name in names:
-        nvcc("-fatbin", *gencode(name, ptx=True), "k.cu", "-o", "k.fatbin")
-        data = (tmp_path / "k.fatbin").read_bytes()
-        assert [(i.kind, i.arch) for i in read_archs(data)] == [("sass", name), ("ptx", name)]
-        (cubin,) = extract_cubins(data)
-        (image,) = read_archs(cubin.data)
-        assert (image.arch, image.exact) == (name, True)
+    names = sorted(set(re.findall(rf"'(sm_\d+{suffix})'", nvcc("--help"))))
+    flags = [word for name in names for word in gencode(name, ptx=True)]
+    nvcc("-fatbin", *flags, "k.cu", "-o", "k.fatbin")
+    data = (tmp_path / "k.fatbin").read_bytes()
+    found = sorted((image.arch, image.kind) for image in read_archs(data))
+    assert found == sorted((name, kind) for name in names for kind in ("sass", "ptx"))
+    images = [image for cubin in extract_cubins(data) for image in read_archs(cubin.data)]
+    assert sorted((image.arch, image.exact) for image in images) == [(n, True) for n in names]
 
 
 @pytest.mark.parametrize("mode", ["default", "none", "size", "speed"])

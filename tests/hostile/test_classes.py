@@ -7,7 +7,7 @@ from pathlib import Path
 from support.hostile.trial import Trial, attempt
 from support.processes import run_to_end
 
-TRIALS = int(os.environ.get("HOSTILE_TRIALS", "6"))
+TRIALS = int(os.environ.get("HOSTILE_TRIALS", "3"))
 
 
 def test_a_sample_of_each_class() -> None:

@@ -1,4 +1,4 @@
-"""Forty steps of a random walk: `make walk` takes more of them, with a GPU's compiler, too."""
+"""Twenty steps of a random walk: `make walk` takes more of them, with a GPU's compiler, too."""
 
 import shutil
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from support.walk import __main__ as command
 from support.walk import steps
 from support.walk.world import FoundError
 
-SEED, STEPS = 4, 40
+SEED, STEPS = 4, 20
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ class Kills:
     """The process is killed at each call that changes something."""
 
     name: str = "kills"
-    sample: int = 2
+    sample: int = 1
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO NUMBER before|half`."""
@@ -122,7 +122,7 @@ def told(world: World, findings: list[Finding]) -> list[Finding]:
     ]
 
 
-CHANGES = Calls("changes", injector.CHANGES, 16)
-READS = Calls("reads", injector.READS, 8)
-PROCESS = Calls("processes", injector.PROCESS, 6, _PROCESS_SCENARIOS)
+CHANGES = Calls("changes", injector.CHANGES, 8)
+READS = Calls("reads", injector.READS, 4)
+PROCESS = Calls("processes", injector.PROCESS, 3, _PROCESS_SCENARIOS)
 KILLS = Kills()

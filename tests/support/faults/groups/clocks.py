@@ -23,7 +23,7 @@ class Clocks:
     """Our clock goes wrong by some seconds."""
 
     name = "clocks"
-    sample = 2
+    sample = 1
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`OFFSET SEED`: seconds by which our clock is ahead of the file system's."""

@@ -66,7 +66,7 @@ class Compilers:
     """Tools that misbehave."""
 
     name = "compilers"
-    sample = 2
+    sample = 1
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`nvcc FAULT once|twice|all`, and `TOOL FAULT …` of the host's tools."""

@@ -25,7 +25,7 @@ class Damage:
     """Bytes that rot."""
 
     name = "damage"
-    sample = 2
+    sample = 1
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`FILE flip|cut AT`, `FILE KIND`; files relative to cache or home."""

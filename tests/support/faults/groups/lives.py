@@ -30,7 +30,7 @@ class Lives:
 
     name: str
     removes: bool
-    sample: int = 2
+    sample: int = 1
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`NUMBER`, the life's seed."""

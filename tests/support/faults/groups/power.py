@@ -31,7 +31,7 @@ class Power:
     """The plug is pulled."""
 
     name = "power"
-    sample = 2
+    sample = 1
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO CALL`."""

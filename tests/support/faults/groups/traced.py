@@ -52,7 +52,7 @@ class Traced:
     """Any process of a build."""
 
     name = "traced"
-    sample = 2
+    sample = 1
 
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO CALLS ERROR|KILL NUMBER once|on`; each process has a count of its own."""
