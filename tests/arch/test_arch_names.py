@@ -6,15 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.arch import (
-    CPU,
-    ArchError,
-    can_run,
-    combined,
-    gencode,
-    known_names,
-    parse_arch,
-)
+from tilusbuild.arch import CPU, ArchError, can_run, combined, gencode, known_names, parse_arch
 from tilusbuild.arch.table import ATTRIBUTES
 
 

@@ -208,12 +208,7 @@ ptxas info    : Used 8 registers, 2048+0 bytes smem, 360 bytes cmem[0]
 def test_each_kernel_has_what_was_said_of_it_and_of_what_it_calls() -> None:
     recursive, plain = parse_ptxas(CUDA_13)
     assert recursive == PtxasUsage(
-        arch="sm_80",
-        kernel="recur",
-        registers=24,
-        stack=1120,
-        spill_stores=20,
-        spill_loads=24,
+        arch="sm_80", kernel="recur", registers=24, stack=1120, spill_stores=20, spill_loads=24
     )
     assert recursive.spill_bytes == 44
     assert plain == PtxasUsage("sm_90a", "plain", registers=10, static_smem=1024, barriers=1)

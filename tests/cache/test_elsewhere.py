@@ -229,8 +229,7 @@ def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path: Path, thing: str)
 
 
 @pytest.mark.parametrize(
-    "made",
-    ["a virtualenv", "target of cargo", "a project", "state", "its half", "empty tag"],
+    "made", ["a virtualenv", "target of cargo", "a project", "state", "its half", "empty tag"]
 )
 def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, made) -> None:
     place = tmp_path / "place"

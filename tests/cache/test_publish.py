@@ -92,13 +92,7 @@ def _meta_is_of_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        _library_is_a_link,
-        _is_a_file,
-        _is_a_link,
-        _meta_is_of_another,
-    ],
+    "damage", [_library_is_a_link, _is_a_file, _is_a_link, _meta_is_of_another]
 )
 def test_a_broken_entry_is_a_miss_and_is_replaced(cache: Tree, sample: Sample, damage):
     entry = sample.program("a")

@@ -99,7 +99,7 @@ def remade(stage: Path, toolchain) -> bytes:
 def test_names():
     assert not is_cpp("saxpy")
     assert [plain_name(name) for name in ("saxpy", "::saxpy", "a::b<1, c<2>>")] == [
-        *("saxpy", "saxpy", "a::b"),
+        *("saxpy", "saxpy", "a::b")
     ]
 
 

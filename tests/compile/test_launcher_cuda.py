@@ -404,10 +404,7 @@ class TestTensorMaps:
     @pytest.mark.parametrize(
         ("tensor", "said"),
         [
-            (
-                {"shape": [48, 201]},
-                "a stride of 402 bytes, which must be a multiple of 16",
-            ),
+            ({"shape": [48, 201]}, "a stride of 402 bytes, which must be a multiple of 16"),
             ({"data": (1 << 20) + 8}, "its address is not a multiple of 16 bytes"),
             ({"shape": [48, 0]}, "axis 1 has no elements"),
         ],
@@ -433,21 +430,13 @@ class TestTensorMaps:
         [
             (("257", "32"), {}, "x_map.box.0 is 257, outside 1..256"),
             (("64", "12"), {}, "a row of x_map.box has 24 bytes, not a multiple of 16"),
-            (
-                ("64", "64"),
-                {"swizzle": parse(64)},
-                "128 bytes, more than the 64 of its swizzle",
-            ),
+            (("64", "64"), {"swizzle": parse(64)}, "128 bytes, more than the 64 of its swizzle"),
             (
                 ("64", "64"),
                 {"l2_promotion": parse(32)},
                 "promotion is 32, not one of 0, 64, 128, 256",
             ),
-            (
-                ("64", "64"),
-                {"interleave": parse(16)},
-                "interleaved, which needs 3 dimensions",
-            ),
+            (("64", "64"), {"interleave": parse(16)}, "interleaved, which needs 3 dimensions"),
             (
                 ("64", "64"),
                 {"element_strides": (parse(1), parse(9))},
@@ -566,10 +555,7 @@ class TestConstants:
     @pytest.mark.parametrize(
         ("failing", "said"),
         [
-            (
-                "cuMemcpyAsync=1",
-                '"filter" cannot be copied to the variable "d_filter"',
-            ),
+            ("cuMemcpyAsync=1", '"filter" cannot be copied to the variable "d_filter"'),
             ("cuStreamIsCapturing=906", "cuStreamIsCapturing: CUDA_ERROR_FAKE"),
         ],
     )

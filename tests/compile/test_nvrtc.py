@@ -13,13 +13,7 @@ from support.recipes import HEADER, make_recipe
 from support.recipes import KERNEL_SOURCE as PLAIN
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import options_text
-from tilusbuild.compile.pipelines.nvrtc import (
-    BARE,
-    VALUED,
-    dated,
-    own_flags,
-    refused_flags,
-)
+from tilusbuild.compile.pipelines.nvrtc import BARE, VALUED, dated, own_flags, refused_flags
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
@@ -144,12 +138,7 @@ def test_nothing_is_seen_but_the_copy_and_the_toolkit(through, device, tmp_path)
 def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_path):
     """Given one process that compiles one source after the other, each gives the bytes that it
     gives to a process of its own."""
-    sources = [
-        PLAIN,
-        SPILLING,
-        KERNEL.replace('#include "helper.cuh"', HEADER),
-        "int x = y;",
-    ]
+    sources = [PLAIN, SPILLING, KERNEL.replace('#include "helper.cuh"', HEADER), "int x = y;"]
     command = nvrtc_toolchain.nvrtc.command
     includes = f"-I{nvrtc_toolchain.nvrtc.include_dir}"
     options = ("--gpu-architecture=sm_90a", includes, f"{includes}/cccl", "-lineinfo")

@@ -181,10 +181,7 @@ def test_a_launcher_that_does_not_link_is_made_again(compile_in, tmp_path, conte
             'the source defines no function "saxpy" with C linkage: declare it extern "C"',
         ),
         (("x[i]", "missing(x[i])"), "source.cu:2:42: error: 'missing' was not declared"),
-        (
-            ('extern "C" ', 'float other(float);\nextern "C" '),
-            None,
-        ),
+        (('extern "C" ', 'float other(float);\nextern "C" '), None),
     ],
 )
 def test_a_cpu_source_that_is_wrong(compile_in, tmp_path, change, reason):

@@ -72,12 +72,7 @@ def asked(*argv: str) -> tuple[Command, int]:
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [
-        TWO,
-        (*ONE, "--threads=2"),
-        ("/usr/bin/ld", "-gencode", "-gencode", "-t"),
-    ],
+    "argv", [TWO, (*ONE, "--threads=2"), ("/usr/bin/ld", "-gencode", "-gencode", "-t")]
 )
 def test_what_has_no_use_for_threads_is_run_as_it_is(argv: tuple[str, ...]) -> None:
     assert asked(*argv) == (Command(argv, "/work", {"PATH": "/bin"}), 100)

@@ -57,10 +57,7 @@ class TestGeometry:
             ({"grid": ("x",)}, "grid.x = x"),
             ({"grid": ("n / 2",)}, "grid.x = n / 2 is not an integer: use //"),
             ({"grid": ("1", "1", "1", "1")}, "1 to 3 sizes, not 4"),
-            (
-                {"smem": "block * 2 ** 60"},
-                "smem = block * 2 ** 60: overflow",
-            ),
+            ({"smem": "block * 2 ** 60"}, "smem = block * 2 ** 60: overflow"),
             ({"block": ("block // 0",)}, "block.x = block // 0: division by zero"),
         ],
     )

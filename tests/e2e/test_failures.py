@@ -71,11 +71,7 @@ def unreliable(new_project: NewProject, fake_cuda: FakeCuda):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "said"),
-    [
-        ("crash", "SIGSEGV"),
-        ("no-output", "made no program.cubin"),
-    ],
+    ("behaviour", "said"), [("crash", "SIGSEGV"), ("no-output", "made no program.cubin")]
 )
 def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour, said):
     project = unreliable(behaviour)

@@ -46,10 +46,9 @@ def test_the_graph_before_and_after_a_build(new_project: NewProject):
     project.build("--target", "cpu")
     *nodes, _ = project.run(*words).events
     scripts = {node["name"]: node for node in nodes if node["event"] == "script"}
-    assert [node["inputs"] for node in scripts.values()] == [
-        mine["inputs"],
-        plain["inputs"],
-    ], "the same when the plan is remembered"
+    assert [node["inputs"] for node in scripts.values()] == [mine["inputs"], plain["inputs"]], (
+        "the same when the plan is remembered"
+    )
     assert {name: (node["built"], node["failed"]) for name, node in scripts.items()} == {
         "mixed cpu": (2, 0),
         "plain cpu": (1, 1),

@@ -16,7 +16,7 @@ MANY = (
     manifest(
         script(more='targets = ["cpu", "cpu2"]\nparams = { kind = ["a b", "c"] }').replace(
             'targets = ["cpu"]\n', ""
-        ),
+        )
     )
     + '\n[target.cpu2]\narch = "cpu"\nflags = ["-O1"]\n'
 )

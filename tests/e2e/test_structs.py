@@ -155,11 +155,7 @@ def test_the_library_itself_takes_bytes(built: Project) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (
-            "float alpha; long long n",
-            "long long n; float alpha",
-            "Params is declared with f32",
-        ),
+        ("float alpha; long long n", "long long n; float alpha", "Params is declared with f32"),
         ("double beta", "double beta, gamma", "Params is declared with 48 bytes"),
         ("double beta", "float beta, gamma", "Params is declared with f64 beta at byte 40"),
         ("Small small, ", "Small *small, ", 'parameter 2 of "take"'),

@@ -86,10 +86,7 @@ def test_run_and_tune_pass_structs(new_project: NewProject) -> None:
             "m=1,n=1,state=0,p.log=8",
             "p.log=8 is not a value of void*: run and tune can pass null alone, 0",
         ),
-        (
-            "m=1,n=1,state=0,p.log=0,p.add=2",
-            "p.add=2 is not a value of bool: run and tune can",
-        ),
+        ("m=1,n=1,state=0,p.log=0,p.add=2", "p.add=2 is not a value of bool: run and tune can"),
         ("m=1,n=1,state=0,p.log=0,p.strides=1", 'argument "p.strides"'),
         ("m=1,n=1,state=0,p.log=0,row=1", 'there is no dimension or scalar argument "row"'),
     ],

@@ -34,7 +34,7 @@ def test_the_steps_of_every_program_follow_one_another(built: Project) -> None:
         steps = each["steps"]
         names = [step["name"] for step in steps if step["name"] not in ("gcc", "launcher: gcc")]
         assert [name for name in names if not name.startswith("launcher")] == [
-            *("render", "nvcc", "as", "ld", "publish"),
+            *("render", "nvcc", "as", "ld", "publish")
         ]
         for one, other in pairwise(steps):
             assert one["start"] <= one["end"] <= other["start"] + 1e-6

@@ -87,7 +87,7 @@ def test_each_program_has_its_own_kernel_and_no_other(built: Project) -> None:
     assert [len(each) for each in names] == [1, 1, 1, 1]
     parts = [name.split("Li")[1:] for (name,) in names]
     assert [(a.rstrip("E"), b.split("E")[0]) for a, b in parts] == [
-        *(("64", "1"), ("128", "1"), ("64", "2"), ("128", "2")),
+        *(("64", "1"), ("128", "1"), ("64", "2"), ("128", "2"))
     ]
     assert built.compiled() == 0
 

@@ -90,11 +90,7 @@ def runner(tmp_path: Path) -> Runner:
     (directory / "signing.pub").write_bytes(key.public_key().public_bytes(pem, spki))
     pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     return Runner(
-        directory,
-        commands,
-        {
-            "secrets.SIGNING_KEY": key.private_bytes(pem, pkcs8, plain).decode(),
-        },
+        directory, commands, {"secrets.SIGNING_KEY": key.private_bytes(pem, pkcs8, plain).decode()}
     )
 
 

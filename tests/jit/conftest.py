@@ -54,12 +54,7 @@ def source() -> Source:
     return Source(
         TEXT,
         kernel="scale",
-        args={
-            "a": "f32",
-            "x": "f32*[n]",
-            "y": {"type": "f32*[n]", "out": True},
-            "n": "i64",
-        },
+        args={"a": "f32", "x": "f32*[n]", "y": {"type": "f32*[n]", "out": True}, "n": "i64"},
         launch={"grid": ["cdiv(n, 256)"], "block": [256]},
         space={"times": [1, 2, 3]},
     )

@@ -12,12 +12,7 @@ import pytest
 from support import command_line
 from tilusbuild import KernelCache, Source
 from tilusbuild.errors import InputError
-from tilusbuild.jit.tilelang_words import (
-    backend_of,
-    host_of,
-    pass_configs_of,
-    target_of,
-)
+from tilusbuild.jit.tilelang_words import backend_of, host_of, pass_configs_of, target_of
 
 X = np.arange(5, dtype="float32")
 

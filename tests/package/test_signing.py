@@ -16,11 +16,7 @@ from tilusbuild.package import names, signing
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.signing import (
-    SignaturePolicy,
-    attester,
-    check_signature,
-)
+from tilusbuild.package.signing import SignaturePolicy, attester, check_signature
 
 KEYS: dict[str, Callable[[], Any]] = {
     "ed25519": ed25519.Ed25519PrivateKey.generate,

@@ -127,9 +127,7 @@ def test_a_million_empty_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b'{"a":' * (8 * MB), b'["' + b"a" * (60 * MB) + b'"]'],
-    ids=["deep", "a long string"],
+    "data", [b'{"a":' * (8 * MB), b'["' + b"a" * (60 * MB) + b'"]'], ids=["deep", "a long string"]
 )
 def test_a_list_of_sixty_megabytes(hand: Hand, data: bytes, tmp_path: Path) -> None:
     hand.list_bytes = data

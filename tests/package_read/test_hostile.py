@@ -284,12 +284,7 @@ OUT_OF_RANGE = (
 
 @pytest.mark.parametrize(
     "table",
-    [
-        b"[" * 100_000,
-        b"{}",
-        pickle.dumps({}),
-        OUT_OF_RANGE,
-    ],
+    [b"[" * 100_000, b"{}", pickle.dumps({}), OUT_OF_RANGE],
     ids=["deep", "empty", "pickle", "a program that there is not"],
 )
 def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> None:

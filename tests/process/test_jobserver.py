@@ -15,12 +15,7 @@ import pytest
 
 from support.jobserver import Fifo
 from support.processes import no_thread_left
-from tilusbuild.process.jobserver import (
-    Jobserver,
-    JobserverError,
-    TokenPool,
-    announced_jobserver,
-)
+from tilusbuild.process.jobserver import Jobserver, JobserverError, TokenPool, announced_jobserver
 
 
 @pytest.fixture
@@ -78,8 +73,7 @@ def test_a_pipe_that_make_hands_down_is_read_without_blocking_others() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    ["", "k", "-j", "-j8", "--jobserver-style=fifo", "k -- X=--jobserver-auth=fifo:/x"],
+    "flags", ["", "k", "-j", "-j8", "--jobserver-style=fifo", "k -- X=--jobserver-auth=fifo:/x"]
 )
 def test_no_client_without_a_jobserver(flags: str) -> None:
     assert announced_jobserver({"MAKEFLAGS": flags}) is None

@@ -105,8 +105,7 @@ def test_another_digest_function_is_said_in_words(double: tuple[FarmDouble, str]
 
 
 @pytest.mark.parametrize(
-    ("status", "retry"),
-    [("UNAVAILABLE", True), ("INTERNAL", True), ("PERMISSION_DENIED", False)],
+    ("status", "retry"), [("UNAVAILABLE", True), ("INTERNAL", True), ("PERMISSION_DENIED", False)]
 )
 def test_what_may_pass_is_tried_again(double, status, retry) -> None:
     handler, address = double

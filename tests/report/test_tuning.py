@@ -53,12 +53,7 @@ def test_a_terminal_gets_one_line_that_is_redrawn() -> None:
         reporter.run(0.5, False)
     reporter.close()
     _, redrawn = out.getvalue().split("\n")
-    assert redrawn.split("\r\x1b[2K") == [
-        "",
-        "size 1/1: run 1",
-        "size 1/1: run 2",
-        "",
-    ]
+    assert redrawn.split("\r\x1b[2K") == ["", "size 1/1: run 1", "size 1/1: run 2", ""]
 
 
 def test_quiet_says_nothing() -> None:

@@ -19,9 +19,7 @@ from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.sealed import seal, unseal
 
 bounded = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 TREES: list[Any] = [["name", "n"], ["name", "zz"], ["binary", "//", 1, 0], ["call", "max"]]

@@ -132,10 +132,7 @@ class TestSignature:
 class TestResolve:
     def test_constants_become_dtypes_and_sizes(self):
         declared = signature(
-            [
-                parse_argument("x", "dtype*[n, hidden, hidden * 2 + n]"),
-                parse_argument("n", "i32"),
-            ],
+            [parse_argument("x", "dtype*[n, hidden, hidden * 2 + n]"), parse_argument("n", "i32")],
             constants=["dtype", "hidden"],
         )
         found = resolve(declared, {"dtype": "bf16", "hidden": 64, "other": 1.5})

@@ -7,14 +7,7 @@ import pytest
 
 from support.published_spaces import make_spec, place_of
 from tilusbuild.expr import parse
-from tilusbuild.space import (
-    EmptySpaceError,
-    Parameter,
-    Space,
-    SpaceError,
-    SpaceSpec,
-    select,
-)
+from tilusbuild.space import EmptySpaceError, Parameter, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.report import report
 

@@ -98,11 +98,7 @@ def of_receipts(path: Path) -> Callable[[], bool]:
 
 def of_record(path: Path) -> Callable[[], bool]:
     data = write.make(
-        b"name",
-        b"summary",
-        {str(path): sighting(path)},
-        {},
-        Moment(time.time_ns() + 10 * SECOND),
+        b"name", b"summary", {str(path): sighting(path)}, {}, Moment(time.time_ns() + 10 * SECOND)
     )
     assert data is not None
     return lambda: record.holds(data, b"name") is None

@@ -62,10 +62,7 @@ class Sample:
         lines = [f"{index} {self.hash(name)}\n" for index, name in enumerate(names)]
         text = 'tilusbuild script 1\nscript = "Matmul"\ntarget = "h100"\n\n[programs]\n'
         return ScriptRecord(
-            directory,
-            text + "".join(lines),
-            columns=("index", "name"),
-            rows=list(enumerate(names)),
+            directory, text + "".join(lines), columns=("index", "name"), rows=list(enumerate(names))
         )
 
 

@@ -201,9 +201,7 @@ def built(seconds: float = 0.0, peak_rss: int = 0) -> Compiled:
 
 
 def failed(
-    log: str = "source.cu(3): error: no",
-    status: str = Status.FAILED,
-    cause: Cause | None = None,
+    log: str = "source.cu(3): error: no", status: str = Status.FAILED, cause: Cause | None = None
 ) -> Compiled:
     """A compile that did not."""
     meta = {"status": status, "reason": log}

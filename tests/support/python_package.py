@@ -43,11 +43,7 @@ class PythonProject:
     @property
     def environment(self) -> dict[str, str]:
         around = self.around
-        return {
-            "HOME": str(around / "home"),
-            "XDG_CACHE_HOME": "",
-            "TMPDIR": str(around / "tmp"),
-        }
+        return {"HOME": str(around / "home"), "XDG_CACHE_HOME": "", "TMPDIR": str(around / "tmp")}
 
     def declare(self, more: str) -> None:
         """Write its pyproject.toml, with more in the table of tilusbuild."""

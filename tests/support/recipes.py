@@ -9,13 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import (
-    Launch,
-    Recipe,
-    StepStore,
-    launcher_directory,
-    module_files,
-)
+from tilusbuild.compile import Launch, Recipe, StepStore, launcher_directory, module_files
 from tilusbuild.compile.model import Options, Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
 from tilusbuild.compile.pipelines.kernel import image_name

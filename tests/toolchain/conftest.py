@@ -56,10 +56,7 @@ class World:
         write(root / "include/c++/12/vector", "// vector")
         write(root / "include/c++/12/bits/c++config.h", "// config")
         write(root / "lib/include/stddef.h", "// stddef")
-        write(
-            root / "include/features.h",
-            "#define __GLIBC__ 2\n#define __GLIBC_MINOR__\t36\n",
-        )
+        write(root / "include/features.h", "#define __GLIBC__ 2\n#define __GLIBC_MINOR__\t36\n")
         write(root / "include/stdio.h", "// stdio")
         write(root / "include/zlib.h", "// zlib")
         self.env["PATH"] = os.pathsep.join(filter(None, (f"{root}/bin", self.env.get("PATH"))))

@@ -8,11 +8,7 @@ import pytest
 
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain import DigestMemory, HeaderDirectories, package_dir
-from tilusbuild.toolchain.cuda import (
-    compiler_roots,
-    wheel_releases,
-    wheel_roots,
-)
+from tilusbuild.toolchain.cuda import compiler_roots, wheel_releases, wheel_roots
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit, outermost
 from tilusbuild.toolchain.probe import Probe, ProbeError
 

@@ -1,15 +1,7 @@
 """All groups, by name."""
 
 from support.faults.group import Group
-from support.faults.groups import (
-    calls,
-    clocks,
-    compilers,
-    damage,
-    lives,
-    power,
-    traced,
-)
+from support.faults.groups import calls, clocks, compilers, damage, lives, power, traced
 
 _ALL: tuple[Group, ...] = (
     calls.CHANGES,

@@ -291,13 +291,7 @@ class World:
         }
         return {**found, **self.injection, "FAULTS_JOIN": "1"} if join else found
 
-    def run(
-        self,
-        *words: str,
-        cwd: Path | None = None,
-        join: bool = False,
-        **how: Any,
-    ) -> Ended:
+    def run(self, *words: str, cwd: Path | None = None, join: bool = False, **how: Any) -> Ended:
         """Run a command to its end; `join` lets the page's faults reach it."""
         variables = self.environment(join=join)
         return self.server.run(words, cwd or self.project, variables, join=join, **how)

@@ -20,12 +20,7 @@ BASE: dict[str, Any] = {
         "scale": {
             "template": "scale.cu.j2",
             "kernel": "scale",
-            "args": {
-                "a": "f32",
-                "x": "f32*[n]",
-                "y": {"type": "f32*[n]", "out": True},
-                "n": "i64",
-            },
+            "args": {"a": "f32", "x": "f32*[n]", "y": {"type": "f32*[n]", "out": True}, "n": "i64"},
             "params": {"flag": 1, "word": "f16"},
             "launch": {"grid": ["cdiv(n, 256)"], "block": [256], "smem": "unroll * 4"},
             "default": {"unroll": 1},
