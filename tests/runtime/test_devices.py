@@ -23,9 +23,10 @@ FUTURE = Device("cuda", 3, "NVIDIA X", "sm_140", 15000)
 def cuda(built: Marks) -> Any:
     """cuda("sm_90a", ptx=False, …): the script as if it were built for GPUs."""
 
-    def make(*archs: str, **changes: Any) -> Script:
-        changes = {"target": "+".join(archs), "toolkit": "13.0.88", "kind": "cuda", **changes}
-        return built.script("mark")._replace(archs=archs, **changes)
+    def make(*archs: str, target: str = "", **changes: Any) -> Script:
+        script = built.script("mark")
+        code = script.code._replace(archs=archs, **{"toolkit": "13.0.88", **changes})
+        return script._replace(target=target or "+".join(archs), kind="cuda", code=code)
 
     return make
 
@@ -70,7 +71,7 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) 
 def test_what_is_not_known_is_refused(cuda: Any) -> None:
     with pytest.raises(LoadError, match="is not known"):
         choose.best([cuda("sm_90"), cuda("sm_120")], FUTURE)
-    assert choose.best([cuda("sm_90", ptx=True)], FUTURE)[0].ptx
+    assert choose.best([cuda("sm_90", ptx=True)], FUTURE)[0].code.ptx
 
 
 def test_ptx_needs_a_driver_as_new_as_its_toolkit(cuda: Any) -> None:

@@ -106,7 +106,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "fill.cu.j2").write_text(TEMPLATE)
     command_line.run(directory, "build", "-q")
     for script in scripts(directory).values():
-        (arch,) = script.archs
+        (arch,) = script.code.archs
         if arch == "cpu":
             continue
         device = {"device": f"Fake {arch.rstrip('a')}", "arch": arch.rstrip("a")}

@@ -215,7 +215,8 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
             ScriptEntry(script.name, script.hash, script.target, params, tuple(built), tables)
         )
         kind: Literal["cuda", "cpu"] = "cuda" if script.kind == "cuda" else "cpu"
-        targets[script.target] = PackageTarget(kind, script.archs, script.ptx, script.toolkit)
+        archs, ptx, toolkit, _ = script.code
+        targets[script.target] = PackageTarget(kind, archs, ptx, toolkit)
         for path in _plain(directory):
             if purpose_of_script(os.fspath(path.relative_to(directory))) == "runtime":
                 files[os.fspath(path.relative_to(cache))] = path.read_bytes()

@@ -124,7 +124,7 @@ class _Writer:
             "TABLES": len(self.tables),
             "PASSED": passed,
             "DEFAULT_PROGRAM": default,
-            "MACHINE": c_string(self.script.machine),
+            "MACHINE": c_string(self.script.code.machine),
         }
         lines = [f"#define TD_{name} {number}" for name, number in numbers.items()]
         if self.script.kind == "cuda":

@@ -54,7 +54,7 @@ from tilusbuild.plan.recorded import program_files
 from tilusbuild.runtime import choose, direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Code, Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import serving
 from tilusbuild.state.files import sha256_bytes, sha256_file
@@ -307,17 +307,11 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
 
 
 def _check_description(where: str, listing: FileList, entry: ScriptEntry, script: Script) -> None:
-    target = listing.targets[entry.target]
-    described = (script.name, script.target, script.machine, script.kind, script.archs, script.ptx)
-    listed = (
-        entry.script,
-        entry.target,
-        listing.needs.machine,
-        target.kind,
-        target.archs,
-        target.ptx,
-    )
-    if described != listed or not _no_newer(script.toolkit, target.toolkit):
+    target, toolkit = listing.targets[entry.target], script.code.toolkit
+    described = (script.name, script.target, script.kind, script.code)
+    code = Code(target.archs, target.ptx, toolkit, listing.needs.machine)
+    listed = (entry.script, entry.target, target.kind, code)
+    if described != listed or not _no_newer(toolkit, target.toolkit):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
     if {name: toml_text(value) for name, value in script.params.items()} != dict(entry.params):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")

@@ -102,9 +102,9 @@ def collect(
         entries.append(found.add_script(script, params))
         cuda = script.kind == "cuda"
         known = targets.get(script.target)
-        toolkit = _newest(script.toolkit, known.toolkit if known else None) if cuda else None
+        toolkit = _newest(script.code.toolkit, known.toolkit if known else None) if cuda else None
         kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
-        targets[script.target] = PackageTarget(kind, script.archs, script.ptx, toolkit)
+        targets[script.target] = PackageTarget(kind, script.code.archs, script.code.ptx, toolkit)
     if not entries:
         raise cannot_pack("there is no script to pack")
     for path, origin in tests.items():

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from tilusbuild.runtime.device import CodeKind, Device, arch_number, can_run, code_rank
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.script import Code, Script
 from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value, number
 from tilusbuild.runtime.tables import TableEntry
 
@@ -225,17 +225,17 @@ class Evaluation(NamedTuple):
 def judge(script: Script, device: Device, machine: str | None = None) -> Evaluation:
     """Return whether and how well an instance suits a device and a machine, or this one."""
     machine = machine or os.uname().machine
-    if script.machine != machine:
-        return Evaluation(script, None, f"made for {script.machine}, not {machine}")
+    if script.code.machine != machine:
+        return Evaluation(script, None, f"made for {script.code.machine}, not {machine}")
     if script.kind != device.kind:
         return Evaluation(script, None, f"{script.kind} code, and the device is {device}")
     if script.kind == "cuda":
-        problem = _driver_problem(script, device)
+        problem = _driver_problem(script.code, device)
         if problem:
             return Evaluation(script, None, problem)
     refused = []
     best: Evaluation | None = None
-    for arch, kind in images(script.archs, script.ptx):
+    for arch, kind in images(script.code.archs, script.code.ptx):
         verdict = can_run(arch, device.arch, kind)
         if not verdict:
             refused.append(verdict.reason)
@@ -258,24 +258,24 @@ def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
     return found
 
 
-def _driver_problem(script: Script, device: Device) -> str | None:
+def _driver_problem(code: Code, device: Device) -> str | None:
     """Return why a device's driver refuses the code; None when it does not.
 
     A driver takes code of its own major CUDA version and of older ones; PTX only up to its own
     version (CUDA Compatibility Guide, "Minor Version Compatibility").
     """
-    if script.toolkit is None:
+    if code.toolkit is None:
         return "which CUDA toolkit made it is not known"
     try:
-        major, minor = (int(word) for word in script.toolkit.split(".")[:2])
+        major, minor = (int(word) for word in code.toolkit.split(".")[:2])
     except ValueError:
-        return f"which CUDA toolkit made it is not known: {script.toolkit!r}"
+        return f"which CUDA toolkit made it is not known: {code.toolkit!r}"
     theirs = divmod(device.driver // 10, 100)
     supported = f"the driver supports CUDA {theirs[0]}.{theirs[1]}"
     if theirs[0] < major:
         return f"made with CUDA {major}.{minor}, and {supported}"
-    only_ptx = not any(can_run(arch, device.arch) for arch in script.archs)
-    if script.ptx and only_ptx and theirs < (major, minor):
+    only_ptx = not any(can_run(arch, device.arch) for arch in code.archs)
+    if code.ptx and only_ptx and theirs < (major, minor):
         return f"its PTX is of CUDA {major}.{minor}, and {supported}"
     return None
 

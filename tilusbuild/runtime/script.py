@@ -76,6 +76,17 @@ class ScriptModel(NamedTuple):
     """What it reads of each program, by its number."""
 
 
+class Code(NamedTuple):
+    """What the code of a script's programs is for."""
+
+    archs: tuple[str, ...]
+    ptx: bool
+    toolkit: str | None
+    """The CUDA toolkit's version that made the code."""
+    machine: str
+    """What the host code is for, as `uname -m` says it."""
+
+
 class Script(NamedTuple):
     """An instance of a script for a target. A program's number is its place in the space."""
 
@@ -87,12 +98,7 @@ class Script(NamedTuple):
     target: str
     kind: str
     """ "cpu" or "cuda"."""
-    archs: tuple[str, ...]
-    ptx: bool
-    toolkit: str | None
-    """The CUDA toolkit's version that made the code."""
-    machine: str
-    """What the host code is for, as `uname -m` says it."""
+    code: Code
     params: Mapping[str, Value]
     arguments: tuple[ScriptArgument, ...]
     schedules: Mapping[str, Mapping[int, Value]]
@@ -127,7 +133,7 @@ class Script(NamedTuple):
     @property
     def arch(self) -> str:
         """Return the architectures in one word."""
-        return "+".join([*self.archs, *(["ptx"] if self.ptx else [])])
+        return "+".join([*self.code.archs, *(["ptx"] if self.code.ptx else [])])
 
     @property
     def label(self) -> str:
@@ -228,10 +234,12 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         level=int(value["level"]),
         target=_text(target["name"]),
         kind=_text(target["kind"]),
-        archs=tuple(_texts(target["archs"])),
-        ptx=target["ptx"] is True,
-        toolkit=None if target["toolkit"] is None else _text(target["toolkit"]),
-        machine=_text(target["machine"]),
+        code=Code(
+            archs=tuple(_texts(target["archs"])),
+            ptx=target["ptx"] is True,
+            toolkit=None if target["toolkit"] is None else _text(target["toolkit"]),
+            machine=_text(target["machine"]),
+        ),
         params=dict(value["params"]),
         arguments=tuple(_argument(each, scalars) for each in value["arguments"]),
         schedules=schedules,
