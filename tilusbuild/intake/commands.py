@@ -1,4 +1,4 @@
-"""Commands of another build system: what their words say.
+"""Commands of another build system: what their words say, and what they make.
 
 Each word is understood, dropped because tilusbuild does that itself, or kept as a flag; none
 disappears.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 
 from tilusbuild.expr import Value
+from tilusbuild.intake.draft import Draft
+from tilusbuild.intake.spy import BEFORE, COMPILER, tool_of
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import Option, options
 from tilusbuild.manifest.library import LANGUAGES
@@ -23,11 +25,12 @@ _OURS = re.compile(
 )
 """What tilusbuild says itself, or what changes no code of a kernel."""
 
+_ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
 _OURS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
-STAGES = ("-E", "-M", "-MM", "-S", "-ptx", "-cubin", "-fatbin")
+_STAGES = ("-E", "-M", "-MM", "-S", "-ptx", "-cubin", "-fatbin")
 """What ends before an object; of `-M` and `-MM` the compilers make a list of headers."""
 _MAKES = {"-shared": "shared", "-c": "object", "-dc": "object", "-dlink": "device link"}
-_MAKES |= dict(zip(STAGES, STAGES, strict=True))
+_MAKES |= dict(zip(_STAGES, _STAGES, strict=True))
 _RANKS = ("program", *dict.fromkeys(_MAKES.values()))
 """Of what several options say that a command makes, the last holds."""
 _ARCH = re.compile(r"(sm|compute)_([0-9]+[af]?)")
@@ -53,7 +56,7 @@ class Arguments(Struct):
     rdc: bool = False
     language: str | None = None
     makes: str = "program"
-    """"program", "shared", "object", "device link", or the one of `STAGES` that it ends with."""
+    """"program", "shared", "object", "device link", or the one of `_STAGES` that it ends with."""
     sources: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     """Words that are neither options nor sources."""
@@ -183,3 +186,98 @@ def _take_host(found: Arguments, value: str) -> None:
             found.march = word.removeprefix("-march=")
     kept = [word for word in words if not _OURS.fullmatch(word) and "-march=" not in word]
     found.flags += ["-Xcompiler", ",".join(kept)] if kept else []
+
+
+class Product(Struct):
+    """What a command links or archives."""
+
+    kind: str
+    """"shared", "static" or "program"."""
+    output: str
+    inputs: list[str]
+    said: Arguments
+    by_nvcc: bool = False
+
+    def find_libs(self, made: Made) -> None:
+        """Take the libraries that are made here themselves for inputs."""
+        for lib in [*self.said.libs]:
+            names = (
+                f"{where}/lib{lib}{end}" for where in self.said.lib_dirs for end in (".so", ".a")
+            )
+            if found := next((name for name in names if name in made.products), None):
+                self.inputs.append(found)
+                self.said.libs.remove(lib)
+
+
+class Made(Struct):
+    """What is made, by path."""
+
+    objects: dict[str, tuple[str, Arguments]] = field(default_factory=dict)
+    """Of each object its source, and how it is compiled."""
+    latest: dict[str, str] = field(default_factory=dict)
+    """The name in `objects` of what is at a path so far: a setup.py makes many of one name."""
+    products: dict[str, Product] = field(default_factory=dict)
+    device_links: set[str] = field(default_factory=set)
+
+    def objects_in(self, product: Product, seen: set[str]) -> Iterator[str]:
+        """Yield the objects of a product, and of the archives that it links."""
+        for path in product.inputs:
+            other = self.products.get(path)
+            if path in self.objects:
+                yield path
+            elif other is not None and other.kind == "static" and path not in seen:
+                seen.add(path)
+                yield from self.objects_in(other, seen)
+
+
+def made_by(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> Made:
+    """Return what commands make, each with its directory. Raises `ValueError`."""
+    made = Made()
+    for directory, words in commands:
+        at = next((n for n, w in enumerate(words) if not BEFORE.fullmatch(tool_of(w))), None)
+        if at is None:
+            continue
+        tool, arguments = tool_of(words[at]), words[at + 1 :]
+        if _ARCHIVER.fullmatch(tool):
+            paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
+            first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
+            if first is not None:
+                inputs = [made.latest.get(path, path) for path in paths[first + 1 :]]
+                product = Product("static", paths[first], inputs, Arguments())
+                made.products[product.output] = product
+        elif COMPILER.fullmatch(tool) or "-c" in arguments:
+            _compiled(draft, root, made, directory, understood(arguments, directory), tool)
+    return made
+
+
+def _compiled(
+    draft: Draft, root: str, made: Made, directory: str, said: Arguments, tool: str
+) -> None:
+    """Add what one command of a compiler makes."""
+    for name in said.unread:
+        draft.note(f"left out, because its file cannot be read: {name}")
+    if said.makes in _STAGES:
+        for source in said.sources:
+            name = os.path.relpath(source, root)
+            draft.note(f"left out, because {said.makes} makes no object of it: {name}")
+    elif said.makes == "device link":
+        made.device_links.add(said.output or "")
+    elif said.makes == "object":
+        if said.others and not said.sources:
+            name = os.path.relpath(said.others[-1], root)
+            draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
+        for source in said.sources:
+            stem = os.path.splitext(os.path.basename(source))[0]
+            path = said.output or os.path.join(directory, f"{stem}.o")
+            name = path
+            while made.objects.get(name, (source, said)) != (source, said):
+                name += "+"
+            made.objects[name] = source, said
+            made.latest[path] = name
+    elif said.sources or said.others:
+        output = said.output or os.path.join(directory, "a.out")
+        inputs = [f"{output}/{source}" for source in said.sources]
+        made.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
+        others = [made.latest.get(path, path) for path in said.others]
+        by_nvcc = tool.endswith("nvcc")
+        made.products[output] = Product(said.makes, output, [*inputs, *others], said, by_nvcc)

@@ -15,11 +15,11 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.intake import builds
-from tilusbuild.intake.commands import LANGUAGE_NAMES, STAGES, Arguments, understood
+from tilusbuild.intake.commands import LANGUAGE_NAMES, Arguments, Made, Product, made_by
 from tilusbuild.intake.draft import (
     DEFAULT_ARCH,
     STANDARDS,
@@ -29,7 +29,6 @@ from tilusbuild.intake.draft import (
     name_of,
     standard,
 )
-from tilusbuild.intake.spy import BEFORE, COMPILER, tool_of
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import has_value
 from tilusbuild.manifest.library import LANGUAGES
@@ -40,7 +39,6 @@ from tilusbuild.toolchain.cuda import is_toolkit
 
 _EXTENSION = "TORCH_EXTENSION_NAME"
 _OF_CMAKE = re.compile(r"(?:^|/)CMakeFiles/([^/]+)\.dir/")
-_ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
 _OF_TORCH = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
 _OF_PYTHON = re.compile(r"python3\.\d+")
 _TORCH = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
@@ -48,48 +46,6 @@ _CUDART = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
 _DEFAULT_STD = "c++17"
 """That of g++ and nvcc."""
 _OF_A_SYSTEM = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
-
-
-class _Product(Struct):
-    """What a command links or archives."""
-
-    kind: str
-    """"shared", "static" or "program"."""
-    output: str
-    inputs: list[str]
-    said: Arguments
-    by_nvcc: bool = False
-
-    def find_libs(self, made: _Made) -> None:
-        """Take the libraries that are made here themselves for inputs."""
-        for lib in [*self.said.libs]:
-            names = (
-                f"{where}/lib{lib}{end}" for where in self.said.lib_dirs for end in (".so", ".a")
-            )
-            if found := next((name for name in names if name in made.products), None):
-                self.inputs.append(found)
-                self.said.libs.remove(lib)
-
-
-class _Made(Struct):
-    """What is made, by path."""
-
-    objects: dict[str, tuple[str, Arguments]] = field(default_factory=dict)
-    """Of each object its source, and how it is compiled."""
-    latest: dict[str, str] = field(default_factory=dict)
-    """The name in `objects` of what is at a path so far: a setup.py makes many of one name."""
-    products: dict[str, _Product] = field(default_factory=dict)
-    device_links: set[str] = field(default_factory=set)
-
-    def objects_in(self, product: _Product, seen: set[str]) -> Iterator[str]:
-        """Yield the objects of a product, and of the archives that it links."""
-        for path in product.inputs:
-            other = self.products.get(path)
-            if path in self.objects:
-                yield path
-            elif other is not None and other.kind == "static" and path not in seen:
-                seen.add(path)
-                yield from self.objects_in(other, seen)
 
 
 def top_of(directory: str) -> str:
@@ -107,14 +63,14 @@ def top_of(directory: str) -> str:
 
 def sources_of(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the sources that commands compile, as absolute paths. Raises `ValueError`."""
-    made = _made(Draft(""), "/", commands)
+    made = made_by(Draft(""), "/", commands)
     return [source for source, _ in made.objects.values()]
 
 
 def read(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> None:
     """Add the libraries of (directory, words) to a draft; sources are below `root`. Raises
     `ValueError`."""
-    made = _made(draft, root, commands)
+    made = made_by(draft, root, commands)
     reader = _Reader(draft, root, made)
     for product in made.products.values():
         product.find_libs(made)
@@ -138,62 +94,12 @@ def read(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]])
     _name_toolchains(draft)
 
 
-def _made(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> _Made:
-    made = _Made()
-    for directory, words in commands:
-        at = next((n for n, w in enumerate(words) if not BEFORE.fullmatch(tool_of(w))), None)
-        if at is None:
-            continue
-        tool, arguments = tool_of(words[at]), words[at + 1 :]
-        if _ARCHIVER.fullmatch(tool):
-            paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
-            first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
-            if first is not None:
-                inputs = [made.latest.get(path, path) for path in paths[first + 1 :]]
-                product = _Product("static", paths[first], inputs, Arguments())
-                made.products[product.output] = product
-        elif COMPILER.fullmatch(tool) or "-c" in arguments:
-            _take(draft, root, made, directory, understood(arguments, directory), tool)
-    return made
-
-
-def _take(draft: Draft, root: str, made: _Made, directory: str, said: Arguments, tool: str) -> None:
-    """Add what one command of a compiler makes."""
-    for name in said.unread:
-        draft.note(f"left out, because its file cannot be read: {name}")
-    if said.makes in STAGES:
-        for source in said.sources:
-            name = os.path.relpath(source, root)
-            draft.note(f"left out, because {said.makes} makes no object of it: {name}")
-    elif said.makes == "device link":
-        made.device_links.add(said.output or "")
-    elif said.makes == "object":
-        if said.others and not said.sources:
-            name = os.path.relpath(said.others[-1], root)
-            draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
-        for source in said.sources:
-            stem = os.path.splitext(os.path.basename(source))[0]
-            path = said.output or os.path.join(directory, f"{stem}.o")
-            name = path
-            while made.objects.get(name, (source, said)) != (source, said):
-                name += "+"
-            made.objects[name] = source, said
-            made.latest[path] = name
-    elif said.sources or said.others:
-        output = said.output or os.path.join(directory, "a.out")
-        inputs = [f"{output}/{source}" for source in said.sources]
-        made.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
-        others = [made.latest.get(path, path) for path in said.others]
-        by_nvcc = tool.endswith("nvcc")
-        made.products[output] = _Product(said.makes, output, [*inputs, *others], said, by_nvcc)
-
-
 class _Reader(Struct):
     draft: Draft
     root: str
-    made: _Made
+    made: Made
 
-    def link(self, product: _Product, objects: Sequence[str]) -> None:
+    def link(self, product: Product, objects: Sequence[str]) -> None:
         """Add the library that a command links, or archives."""
         base = os.path.basename(product.output)
         name = base.removeprefix("lib").partition(".")[0]
@@ -212,7 +118,7 @@ class _Reader(Struct):
         output = self._output(os.path.join(os.path.dirname(product.output), base))
         self.add(name, objects, {"kind": "static", "output": output, "objects": own})
 
-    def _inputs(self, product: _Product) -> tuple[list[str], list[str]]:
+    def _inputs(self, product: Product) -> tuple[list[str], list[str]]:
         """Return the objects that are linked and that nothing makes, as a manifest has them, and
         the other files that are linked."""
         ends = (".o", ".a") if product.kind == "shared" else (".o",)
@@ -230,7 +136,7 @@ class _Reader(Struct):
         relative = os.path.relpath(path, self.root)
         return f"build/{os.path.basename(path)}" if relative.startswith("..") else relative
 
-    def _keys(self, product: _Product, files: Sequence[str]) -> dict[str, object]:
+    def _keys(self, product: Product, files: Sequence[str]) -> dict[str, object]:
         """Return how a shared library is linked, as a manifest has it."""
         said = product.said
         libs = [*said.libs]
