@@ -97,9 +97,9 @@ def _sections() -> Iterator[str]:
 
 def _is_described_elsewhere(path: Path) -> bool:
     """Return whether another table shows the same keys: an override, or a kernel, has the
-    script's."""
+    script's, and a directory is one of `[build]`'s."""
     within = any(each in path and path[-2:] != (each, NAME) for each in ("override", "kernels"))
-    return within or ("include-dirs" in path and path[0] == "script")
+    return within or (path[:1] != ("build",) and bool({"include-dirs", "link-dirs"} & {*path}))
 
 
 def _title(path: Path) -> str:

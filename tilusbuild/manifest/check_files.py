@@ -20,7 +20,7 @@ from tilusbuild.manifest.scanner import Path
 from tilusbuild.runtime.places import is_within
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest.sections import IncludeDir
+    from tilusbuild.manifest.sections import Directory
 
 
 def check_files(checks: Checks) -> None:
@@ -122,7 +122,7 @@ def _contents(full: str, name: str) -> str | None:
 
 
 def check_include_dirs(
-    checks: Checks, path: Path, directories: Sequence[IncludeDir], key: str = "include-dirs"
+    checks: Checks, path: Path, directories: Sequence[Directory], key: str = "include-dirs"
 ) -> None:
     """Check that directories of the project are there; `key` lists them."""
     what = "include directory" if key == "include-dirs" else "directory"

@@ -14,7 +14,7 @@ from tilusbuild.manifest.reading import Reading
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
     BuildSection,
-    IncludeDir,
+    Directory,
     PackageSection,
     ProjectSection,
     RemoteSection,
@@ -174,7 +174,7 @@ class Manifest(Table, frozen=True, kw_only=True):
             return None
         return self.place("library", library, "torch")
 
-    def include_dirs_for(self, script: str) -> tuple[IncludeDir, ...]:
+    def include_dirs_for(self, script: str) -> tuple[Directory, ...]:
         """Include directories in search order: the script's, then the project's."""
         return (*self.scripts[script].include_dirs, *self.build.include_dirs)
 

@@ -43,8 +43,9 @@ class ProjectSection(Table, frozen=True):
     """One line for people."""
 
 
-class IncludeDir(Table, frozen=True):
-    """A directory that `#include` searches: of the project, or of an installed Python package.
+class Directory(Table, frozen=True):
+    """A directory of `include-dirs` or `link-dirs`: of the project, or of an installed Python
+    package.
 
     Written as a path, or as `{ package = …, path = … }`. A directory of the project is named
     relative to the manifest; it may lie outside the project, and `~` is the home directory. A
@@ -70,12 +71,6 @@ class IncludeDir(Table, frozen=True):
         return shorthand("path", str)(value)
 
 
-class LinkDir(IncludeDir, frozen=True):
-    """A directory with libraries to link: of the project, or of an installed Python package.
-
-    Written like a directory of `include-dirs`."""
-
-
 class ProductKeys(Table, frozen=True, kw_only=True):
     """What scripts and libraries say alike: what they are built for, how their sources are
     compiled, and how a library, or a script with `entry`, is linked."""
@@ -84,7 +79,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
         tuple[Text, ...] | None, Key(min_length=1, examples=[["h100", "ampere"]])
     ] = None
     """Names of `[target.NAME]` to build for; all without it."""
-    include_dirs: Annotated[tuple[IncludeDir, ...], Key(examples=[["kernels/include"]])] = ()
+    include_dirs: Annotated[tuple[Directory, ...], Key(examples=[["kernels/include"]])] = ()
     """Directories that `#include` searches, before those of `[build]`."""
     headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()
     """Patterns of headers for computed includes, besides those of `[build]`."""
@@ -104,7 +99,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
     with its content; any other is the toolkit's or the system's."""
     link_dirs: Annotated[
-        tuple[LinkDir, ...], Key(examples=[["vendor/lib", {"package": "torch", "path": "lib"}]])
+        tuple[Directory, ...], Key(examples=[["vendor/lib", {"package": "torch", "path": "lib"}]])
     ] = ()
     """Directories in which `link-libs` are looked for first, in order."""
     rpath: Annotated[tuple[Text, ...], Key(examples=[["$ORIGIN", "$ORIGIN/../lib"]])] = ()
@@ -146,7 +141,7 @@ class BuildSection(Table, frozen=True):
     """How much of each tuning space is built: 0 the default schedule only, 1 a sample, 2 all.
     Without it: 2. `--level` and `TILUSBUILD_LEVEL` take precedence over it."""
     include_dirs: Annotated[
-        tuple[IncludeDir, ...],
+        tuple[Directory, ...],
         Key(examples=[["include", {"package": "cutlass_library", "path": "source/include"}]]),
     ] = ()
     """Directories that `#include` searches, in order, after the script's own."""

@@ -25,7 +25,7 @@ from tilusbuild.toolchain import package_dir
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.sections import IncludeDir
+    from tilusbuild.manifest.sections import Directory
 
 PROJECT = "project"
 
@@ -64,7 +64,7 @@ def _beside(manifest: Manifest, script: str, template: str) -> Root:
     return inside(package, _base(path, directory), directory, quoted_only=True)
 
 
-def root_of(project: str, declared: IncludeDir, place: Place, taken: dict[str, str]) -> Root:
+def root_of(project: str, declared: Directory, place: Place, taken: dict[str, str]) -> Root:
     """Return a declared directory; `taken` are the names that are in use. Raises `InputError`."""
     if declared.package is not None:
         try:
