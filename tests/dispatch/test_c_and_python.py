@@ -19,9 +19,9 @@ from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import programs_there
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Script, read_script, rounding
 from tilusbuild.runtime.sealed import seal, unseal
-from tilusbuild.runtime.tables import TableEntry, read_dispatch
+from tilusbuild.runtime.tables import TableEntry, serving
 
 SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
 KEYS = ("m", "n", "k")
@@ -60,12 +60,18 @@ def rule(chance: random.Random) -> dict[str, Any]:
 
 
 def described(path: Path, chance: random.Random) -> Script:
-    """The script with other buckets, rules and entries."""
+    """The script with other buckets, rules and entries, of the cache and of the repository."""
     value = unseal((path / "script.json").read_bytes())
     value["dispatch"]["buckets"] = {key: bucket(chance) for key in KEYS}
     value["dispatch"]["rules"] = [rule(chance) for _ in range(chance.randrange(3))]
     if chance.random() < 0.3:
         value["dispatch"]["model"] = None
+    rows = {}
+    for _ in range(chance.choice([0, 3, 40])):
+        key = tuple(rounding(b)(size(chance)) for b in value["dispatch"]["buckets"].values())
+        rows[key] = [list(key), chance.randrange(4), "measured", 1e-6]
+    here = {"fingerprint": cpu().fingerprint(value["hash"]), "entries": [*rows.values()]}
+    value["dispatch"]["committed"] = {"from": "tuned.jsonl", "tables": [here]}
     (path / "script.json").write_bytes(seal(json.loads(json.dumps(value))))
     script = read_script(str(path))
     entries = {}
@@ -80,7 +86,7 @@ def described(path: Path, chance: random.Random) -> Script:
 def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     script = described(copied.paths("modelled")[0], chance)
-    read = read_dispatch(script).tables
+    read = serving(script).tables
     there = programs_there(script)
     by_hand = {e.program for t in read for e in t.entries if e.source == "table"}
     refused = dict.fromkeys(chance.sample(range(4), chance.choice([0, 1, 2])), "wrong")
