@@ -27,7 +27,7 @@ BUNDLES = {
         ("rms_norm", "cpu", "--size", "m=1,n=1000", "--size", "m=128,n=4096"),
         ("rms_norm", "sm_90a", "--size", "m=1,n=1000", "--size", "m=128,n=4096"),
     ),
-    "gemm": (("gemm[dtype=f16]", "hopper"),),
+    "gemm": (("gemm[dtype=f16]", "hopper"), ("gemm_tma[dtype=f16]", "hopper")),
     "attention": (("decode[head_dim=128]", "ampere"),),
     "marlin": (
         # It has no reference here: random weights are timed, and nothing is compared.
