@@ -17,7 +17,7 @@ from tilusbuild.manifest.loading import load
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 CODE = """\
 import os, sys
-import tilusbuild
+import tilusbuild, tilusbuild.builder.build, tvm_ffi  # once, before all forks
 from tilusbuild import KernelCache, option
 from tilusbuild.cli.main import main
 

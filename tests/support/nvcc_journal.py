@@ -5,6 +5,7 @@
 Its compiles take milliseconds, are journaled in `DIRECTORY/journal`, and can be told to fail,
 crash, hang and more: see the C++ file."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -39,14 +40,27 @@ def make_toolkit(directory: str) -> str:
     nvcc = os.path.join(directory, _NVCC)
     for name in (_NVCC, *_PROGRAMS, *_FILES):
         os.makedirs(os.path.join(directory, os.path.dirname(name)), exist_ok=True)
-    source = os.path.join(_HERE, "nvcc_journal.cc")
-    subprocess.run(["g++", "-O1", "-Wall", "-Wextra", "-o", nvcc, source], check=True)
+    shutil.copy(_compiled(), nvcc)
     for name in _PROGRAMS:
         shutil.copy2(nvcc, os.path.join(directory, name))
     for name in _FILES:
         with open(os.path.join(directory, name), "w") as file:
             file.write(f"// {name} {VERSION}\n")
     return nvcc
+
+
+def _compiled() -> str:
+    """The compiler, which is kept as bytecode is: to make it takes seconds, of many tests."""
+    source = os.path.join(_HERE, "nvcc_journal.cc")
+    with open(source, "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    kept = os.path.join(_HERE, "__pycache__", f"nvcc_journal.{digest[:16]}")
+    if not os.path.exists(kept):
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        made = f"{kept}.{os.getpid()}"
+        subprocess.run(["g++", "-O1", "-Wall", "-Wextra", "-o", made, source], check=True)
+        os.replace(made, kept)
+    return kept
 
 
 def as_release(directory: str, version: str) -> str:
