@@ -22,16 +22,13 @@ import rfc8785
 import zstandard
 
 from support import packages
-from support.packages import Hand
+from support.packages import LIMITS, Hand, problems
 from tilusbuild.cache.tree import Tree
-from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.install import install
 from tilusbuild.package.read import opened
 from tilusbuild.runtime.sealed import seal, unseal
-
-LIMITS = Limits()
 
 
 def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
@@ -47,14 +44,6 @@ def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
     assert after == before
     assert_nothing_came(target)
     return found[0]
-
-
-def problems(path: Path, limits: Limits = LIMITS) -> tuple[PackageError, ...]:
-    try:
-        with opened(str(path)) as reader:
-            return verify(reader, limits).problems
-    except PackageError as error:
-        return (error,)
 
 
 def everything(directory: Path) -> set[str]:

@@ -21,13 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.packages import is_installed, problems
 from support.processes import run_python
-from tilusbuild.cache.tree import Tree
-from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.extract import Limits
 from tilusbuild.package.formats.wheels import last_line, record_line
-from tilusbuild.package.install import install
 from tilusbuild.package.read import opened
 
 LOCAL = struct.Struct("<4s5H3L2H")
@@ -105,21 +102,10 @@ def rerecorded(files: dict[str, bytes]) -> dict[str, bytes]:
     return {**rest, record: "".join([*lines, last_line(record)]).encode()}
 
 
-def problems(path: Path) -> list[str]:
-    try:
-        with opened(str(path)) as reader:
-            return [error.kind for error in verify(reader, Limits()).problems]
-    except PackageError as error:
-        return [error.kind]
-
-
-def is_installed(path: Path, where: Path) -> bool:
-    try:
-        with opened(str(path)) as reader:
-            install(reader, Tree(str(where)), Limits())
-    except PackageError:
-        return False
-    return True
+def assert_refused(wheel: Whole, directory: Path) -> None:
+    (directory / "p.whl").write_bytes(built(wheel))
+    assert problems(directory / "p.whl")
+    assert not is_installed(directory / "p.whl", directory / "cache")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +121,7 @@ def pieces_of(files: dict[str, bytes]) -> tuple[Piece, ...]:
 def test_a_wheel_put_together_again_is_the_package(files: dict[str, bytes], tmp_path: Path) -> None:
     path = tmp_path / "p.whl"
     path.write_bytes(built(Whole(pieces_of(files))))
-    assert problems(path) == []
+    assert problems(path) == ()
     assert is_installed(path, tmp_path / "cache")
 
 
@@ -187,10 +173,7 @@ def test_what_only_some_readers_see(files, tmp_path, room, which, data, name, si
             one = replace(one, **{room: data})
         pieces[at] = one
         whole = replace(whole, pieces=tuple(pieces))
-    path = tmp_path / "p.whl"
-    path.write_bytes(built(whole))
-    assert problems(path), (room, name, side)
-    assert not is_installed(path, tmp_path / "cache")
+    assert_refused(whole, tmp_path)
 
 
 def believed(files: dict[str, bytes], change: str) -> dict[str, bytes]:
@@ -235,10 +218,7 @@ CHANGES = (
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_pip_would_run_or_believe(files, tmp_path, change, fits) -> None:
     changed = believed(files, change)
-    path = tmp_path / "p.whl"
-    path.write_bytes(built(Whole(pieces_of(rerecorded(changed) if fits else changed))))
-    assert problems(path)
-    assert not is_installed(path, tmp_path / "cache")
+    assert_refused(Whole(pieces_of(rerecorded(changed) if fits else changed)), tmp_path)
 
 
 @pytest.mark.parametrize("lie", ["digest", "size", "line", "none"])
@@ -252,10 +232,7 @@ def test_a_record_that_lies(files: dict[str, bytes], tmp_path: Path, lie: str) -
         "line": [*lines, b"evil.py,,\n"],
         "none": [],
     }[lie]
-    path = tmp_path / "p.whl"
-    path.write_bytes(built(Whole(pieces_of({**files, record: b"".join(changed)}))))
-    assert problems(path)
-    assert not is_installed(path, tmp_path / "cache")
+    assert_refused(Whole(pieces_of({**files, record: b"".join(changed)})), tmp_path)
 
 
 @pytest.mark.parametrize("bomb", ["record", "code", "entries", "many", "size"])

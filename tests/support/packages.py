@@ -23,7 +23,11 @@ from cryptography.hazmat.primitives import serialization
 
 from tilusbuild._version import __version__
 from tilusbuild.binary import read_archs, read_needs
+from tilusbuild.cache.tree import Tree
+from tilusbuild.package.check import verify
 from tilusbuild.package.contents import host_needs
+from tilusbuild.package.errors import PackageError
+from tilusbuild.package.extract import Limits
 from tilusbuild.package.formats.wheels import (
     code_of,
     distribution,
@@ -31,6 +35,7 @@ from tilusbuild.package.formats.wheels import (
     metadata,
     record_line,
 )
+from tilusbuild.package.install import install
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
@@ -41,7 +46,10 @@ from tilusbuild.package.listing import (
     layers,
 )
 from tilusbuild.package.model import Image, purpose_of_program, purpose_of_script
+from tilusbuild.package.read import opened
 from tilusbuild.runtime.script import read_script
+
+LIMITS = Limits()
 
 
 @dataclass
@@ -276,6 +284,25 @@ def frames(path: Path, first: bytes, layer: bytes, end: bytes) -> Path:
     """An archive of one layer whose frame is made already."""
     path.write_bytes(frame(first) + layer + frame(end))
     return path
+
+
+def problems(path: Path, limits: Limits = LIMITS) -> tuple[PackageError, ...]:
+    """What is wrong with a package."""
+    try:
+        with opened(str(path)) as reader:
+            return verify(reader, limits).problems
+    except PackageError as error:
+        return (error,)
+
+
+def is_installed(path: Path, root: Path) -> bool:
+    """Whether a package can be installed into a cache; it is."""
+    try:
+        with opened(str(path)) as reader:
+            install(reader, Tree(str(root)), LIMITS)
+    except PackageError:
+        return False
+    return True
 
 
 def write_key(path: Path, key: Any) -> None:
