@@ -125,7 +125,7 @@ def test_a_line_in_trouble_ends_in_an_answer_or_none(seed, farm, farmed) -> None
     random = Random(seed)
     faults = Faults(delay=random.choice([0, 0.2]), loss=random.choice([0, 0.1]))
     with line_to(farm.port, faults) as line:
-        there = farmed(line.at("grpc"), timeout=3.0)
+        there = farmed(line.at("grpc"), timeout=1.0)
         if seed % 2:
             faults.cut_after, faults.cuts_left = random.randrange(1, 3000), 1
         else:

@@ -20,7 +20,7 @@ from support.project import NewProject
 from support.remote_client import Asked, fill_with
 from support.trees import published
 
-SEEDS = int(os.environ.get("REMOTE_SEEDS", "12"))
+SEEDS = int(os.environ.get("REMOTE_SEEDS", "6"))
 Origin = tuple[Path, dict[str, bytes]]
 Ask = Callable[..., Asked]
 

@@ -18,7 +18,7 @@ from support.lying_server import KINDS, lying
 from support.project import NewProject, Project
 from tilusbuild.cli.main import main
 
-TIMEOUT = 1.0
+TIMEOUT = 0.5
 MAX_MEMORY = 150 << 10
 """KiB that a verb may add to this process, which is a server, too."""
 VERBS = {
