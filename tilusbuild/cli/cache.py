@@ -22,7 +22,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     repeated,
 )
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import CountsLine, emit, say, show
 from tilusbuild.report.jsonl import GarbageLine, JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
@@ -45,10 +45,7 @@ class CacheLine(JsonLine, frozen=True):
 
 def _dir(arguments: Common) -> int:
     cache = options.cache(arguments.cache_dir)
-    if arguments.json:
-        emit(CacheLine(cache.root))
-    else:
-        print(cache.root)
+    show(arguments, CacheLine(cache.root), cache.root)
     return 0
 
 
@@ -101,10 +98,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
     cache = options.chosen_cache(arguments.other, arguments)
     problems = verify_cache(cache, deep=not arguments.quick)
     for problem in problems:
-        if arguments.json:
-            emit(ProblemLine(problem.what, of=problem.name, advice=problem.advice))
-        else:
-            print(problem)
+        show(arguments, ProblemLine(problem.what, of=problem.name, advice=problem.advice), problem)
     removed = repair_cache(cache, problems) if arguments.repair else []
     left = [problem for problem in problems if problem.entry not in removed]
     say_strangers(cache)

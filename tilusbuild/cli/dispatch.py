@@ -18,7 +18,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     target_option,
 )
-from tilusbuild.cli.options import CountsLine, emit
+from tilusbuild.cli.options import CountsLine, emit, show
 from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar
 from tilusbuild.report.text import counted
 
@@ -142,10 +142,7 @@ def _line(look: DispatchOverview) -> DispatchLine:
 def _check(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     found = [(look.script.label, problem) for look in looks for problem in look.problems()]
     for label, problem in found:
-        if arguments.json:
-            emit(ProblemLine(problem, of=label))
-        else:
-            print(f"{label}: {problem}")
+        show(arguments, ProblemLine(problem, of=label), f"{label}: {problem}")
     if arguments.json:
         emit(CountsLine({"instances": len(looks), "problems": len(found)}))
     elif not found:

@@ -222,3 +222,11 @@ class CountsLine(JsonLine, frozen=True):
 def emit(line: JsonLine, *, flush: bool = False) -> None:
     """Print one line of `--json` on stdout."""
     print(json_line(line), flush=flush)
+
+
+def show(arguments: Common, line: JsonLine, text: object) -> None:
+    """Print a result on stdout: a line of `--json`, or a text."""
+    if arguments.json:
+        emit(line)
+    else:
+        print(text)

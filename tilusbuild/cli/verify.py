@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import CountsLine, emit, say, show
 from tilusbuild.report.jsonl import JsonLine, ProblemLine
 from tilusbuild.report.text import counted
 
@@ -52,10 +52,7 @@ def run(arguments: VerifyArgs) -> int:
         raise input_error(f"{path} is a cache: only packages are signed")
     problems, words = _cache(path) if is_cache(path) else _package(path, arguments)
     for kind, what in problems:
-        if arguments.json:
-            emit(ProblemLine(what, kind=kind))
-        else:
-            print(f"{kind}: {what}")
+        show(arguments, ProblemLine(what, kind=kind), f"{kind}: {what}")
     counts = {"problems": len(problems)}
     failed = 0
     if share is not None and not problems:

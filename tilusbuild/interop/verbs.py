@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional, positionals
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import CountsLine, emit, say, show
 from tilusbuild.report.jsonl import GarbageLine, JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
 
@@ -144,15 +144,13 @@ def verify(path: str, arguments: Common) -> int:
 
     cache = read(path)
     for problem in cache.broken:
-        if arguments.json:
-            emit(ProblemLine(problem.what, of=problem.path))
-        else:
-            print(problem)
+        show(arguments, ProblemLine(problem.what, of=problem.path), problem)
     for file in cache.stale:
-        if arguments.json:
-            emit(GarbageLine(file.path, "litter", file.size, why=file.what))
-        else:
-            print(f"{file.path}: {file.what}, {amount(file.size)}")
+        show(
+            arguments,
+            GarbageLine(file.path, "litter", file.size, why=file.what),
+            f"{file.path}: {file.what}, {amount(file.size)}",
+        )
     if arguments.json:
         emit(CountsLine({"entries": len(cache.entries), "problems": len(cache.broken)}))
     elif not cache.broken:
