@@ -72,6 +72,12 @@ PROJECTS = {
         "xformers/csrc/sparse24/sparse24_pack.h",
         {"XFORMERS_SELECTIVE_BUILD": "sparse24_apply"},  # of thousands of kernels
     ),
+    "apex": Project(
+        "https://github.com/NVIDIA/apex 6424da3b",
+        "import transducer_joint_cuda, transducer_loss_cuda",
+        "apex/contrib/csrc/transducer/philox.cuh",
+        {"APEX_TRANSDUCER": "1"},  # two of some thirty extensions
+    ),
     "causal-conv1d": Project(
         "causal_conv1d==1.7.0",
         "import causal_conv1d_cuda",
@@ -213,16 +219,16 @@ def _exports(libraries: list[Path]) -> set[tuple[str, str]]:
     return found
 
 
-def _includers(tree: Path, header: str) -> int:
+def _includers(tree: Path, header: str) -> str:
     """Return how many objects of a build by ninja were made of a header."""
-    found = 0
-    for record in tree.rglob("build.ninja"):
+    records, found = [*tree.rglob("build.ninja")], 0
+    for record in records:
         told = subprocess.run(
             ["ninja", "-t", "deps"], cwd=record.parent, capture_output=True, text=True, check=True
         ).stdout
         blocks = re.split(r"\n(?=\S)", told)
         found += sum(f"/{header}\n" in f"{block}\n" for block in blocks)
-    return found
+    return f"{found}" if records else "not known without ninja"
 
 
 def measure(shop: Workshop) -> None:
