@@ -5,7 +5,7 @@ import os
 import pytest
 
 from support import scale
-from support.project import Project, needs_cxx
+from support.project import Project
 
 FILES = (
     ("build", "--junit"),
@@ -25,10 +25,9 @@ NO_DIRECTORIES = ("tilus.toml", "pipe", "tilus.toml/x", "/dev/full", "loop")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("unwritable"))
     files = {"tilus.toml": scale.manifest(), "kernels/scale.cu.j2": scale.TEMPLATE}
-    project.write_all({**files, ".git/HEAD": ""}).build()
+    made = tmp_path_factory.mktemp("unwritable")
+    project = Project.built(made, {**files, ".git/HEAD": ""})
     os.mkfifo(project.directory / "pipe")
     (project.directory / "loop").symlink_to("loop")
     return project

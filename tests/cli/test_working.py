@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.project import Project, needs_cxx
+from support.project import Project
 from support.scale import TEMPLATE, manifest
 from tilusbuild.runtime.option import VARIABLES
 
@@ -28,12 +28,9 @@ COMMANDS = (
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """`scale` for the host."""
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("working"))
     text = manifest().replace('[target.gpu]\narch = "sm_80"\n\n', "")
-    project.write_all({"tilus.toml": text, "kernels/scale.cu.j2": TEMPLATE})
-    project.build()
-    return project
+    files = {"tilus.toml": text, "kernels/scale.cu.j2": TEMPLATE}
+    return Project.built(tmp_path_factory.mktemp("working"), files)
 
 
 def on_a_terminal(project: Project, *words: str, patience: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.project import NewProject, Project, head, needs_cxx
+from support.project import NewProject, Project, head
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
@@ -43,11 +43,8 @@ extern "C" void scale(void *state, const float *bias, const float *x, float *y, 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("arguments"))
-    project.write_all({"tilus.toml": MANIFEST, "scale.cpp.j2": SOURCE})
-    project.build()
-    return project
+    files = {"tilus.toml": MANIFEST, "scale.cpp.j2": SOURCE}
+    return Project.built(tmp_path_factory.mktemp("arguments"), files)
 
 
 def test_they_are_read_off_the_tensors(built: Project) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from support.project import NewProject, Project, head, needs_cxx
+from support.project import NewProject, Project, head
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
@@ -79,11 +79,8 @@ SMALL = {"x": -7, "y": 0.25}
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("structs"))
-    project.write_all({"tilus.toml": MANIFEST, "take.cpp.j2": SOURCE})
-    project.build()
-    return project
+    files = {"tilus.toml": MANIFEST, "take.cpp.j2": SOURCE}
+    return Project.built(tmp_path_factory.mktemp("structs"), files)
 
 
 def expected(variant: int) -> list[float]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.marks import MARK
-from support.project import Project, needs_cxx
+from support.marks import MARK, MARK_SCRIPT
+from support.project import Project
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
@@ -101,23 +101,7 @@ arch = "cpu"
 [target.spare]
 arch = "cpu"
 
-[script.mark]
-template = "mark.cu.j2"
-kernel = "mark"
-default = { variant = 1 }
-
-[script.mark.args]
-x = "f32*[n]"
-y = { type = "f32*[n]", out = true }
-n = "i64"
-
-[script.mark.space]
-variant = { range = [0, 3] }
-
-[script.mark.dispatch]
-keys = ["n"]
-table = [{ when = "n <= 4", use = { variant = 2 } }]
-
+MARK_SCRIPT
 [script.DoubleIt]
 template = "double.cu.j2"
 kernel = "twice"
@@ -131,7 +115,7 @@ n = "i64"
 
 [script.DoubleIt.params]
 bias = [0, 1]
-"""
+""".replace("MARK_SCRIPT", MARK_SCRIPT)
 
 TEMPLATES = {
     "mark.cu.j2": MARK,
@@ -161,10 +145,8 @@ class PackedProject(Project):
 
 @pytest.fixture(scope="session")
 def _built(tmp_path_factory: pytest.TempPathFactory) -> PackedProject:
-    needs_cxx()
-    project = PackedProject(tmp_path_factory.mktemp("marks"))
-    project.write_all({**TEMPLATES, "tilus.toml": MANIFEST, ".git": ""}).run("build")
-    return project
+    files = {**TEMPLATES, "tilus.toml": MANIFEST, ".git": ""}
+    return PackedProject.built(tmp_path_factory.mktemp("marks"), files)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from support.marks import MARK
 from support.packages import FORMATS, Hand, by_hand
-from support.project import Project, needs_cxx
+from support.project import Project
 
 MANIFEST = """\
 edition = 1
@@ -56,11 +56,8 @@ extern "C" void twice(const float *x, float *y, long long n) {
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Not to be changed."""
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("marks"))
     files = {"tilus.toml": MANIFEST, "mark.cu.j2": MARK, "twice.cu.j2": TWICE, ".git": ""}
-    project.write_all(files).run("build")
-    return project
+    return Project.built(tmp_path_factory.mktemp("marks"), files)
 
 
 @pytest.fixture

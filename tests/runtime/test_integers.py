@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tilusbuild
 from support.processes import run_to_end
-from support.project import Project, needs_cxx
+from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, DataType
 from tilusbuild.tune.bench.devices import c_type
@@ -95,9 +95,8 @@ def plainly(path: str) -> Call:
 @pytest.fixture(scope="module")
 def callers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Call]]:
     """For each script the ways to call it, by their names."""
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("integers"))
-    project.write_all({"tilus.toml": MANIFEST, "taken.cpp.j2": TEMPLATE, ".git": ""}).run("build")
+    files = {"tilus.toml": MANIFEST, "taken.cpp.j2": TEMPLATE, ".git": ""}
+    project = Project.built(tmp_path_factory.mktemp("integers"), files)
     bare = project.copy(tmp_path_factory.mktemp("bare") / "copy")
     for path in bare.cache.glob("scripts/*/*/dispatch"):
         shutil.rmtree(path)

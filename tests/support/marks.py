@@ -11,22 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from support.project import Project, needs_cxx
+from support.project import Project
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
 
-MANIFEST = """\
-edition = 1
-
-[project]
-name = "marks"
-version = "0.1.0"
-
-[target.cpu]
-arch = "cpu"
-facts = { dram_gbs = 10, tflops = 0.5 }
-
+MARK_SCRIPT = """\
 [script.mark]
 template = "mark.cu.j2"
 kernel = "mark"
@@ -43,7 +33,19 @@ variant = { range = [0, 3] }
 [script.mark.dispatch]
 keys = ["n"]
 table = [{ when = "n <= 4", use = { variant = 2 } }]
+"""
+MANIFEST = """\
+edition = 1
 
+[project]
+name = "marks"
+version = "0.1.0"
+
+[target.cpu]
+arch = "cpu"
+facts = { dram_gbs = 10, tflops = 0.5 }
+
+MARK_SCRIPT
 [script.modelled]
 template = "modelled.cu.j2"
 kernel = "modelled"
@@ -79,7 +81,7 @@ variant = { range = [0, 2] }
 keys = ["n"]
 bytes = "align(n, pow2(6 * variant)) * 8"
 flops = "n * 1000 * (3 - variant)"
-"""
+""".replace("MARK_SCRIPT", MARK_SCRIPT)
 
 MARK = """\
 extern "C" void mark(const float *x, float *y, long long n) {
@@ -111,11 +113,8 @@ class Marks(Project):
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Marks:
     """Not to be changed."""
-    needs_cxx()
-    project = Marks(tmp_path_factory.mktemp("marks"))
     files = {"tilus.toml": MANIFEST, "mark.cu.j2": MARK, "modelled.cu.j2": MODELLED, ".git": ""}
-    project.write_all(files).run("build")
-    return project
+    return Marks.built(tmp_path_factory.mktemp("marks"), files)
 
 
 @pytest.fixture

@@ -25,6 +25,14 @@ class Project:
     before: tuple[str, ...] = ()
     """Words in front of each command line, as of `setpriv`."""
 
+    @classmethod
+    def built(cls: type[P], directory: Path, files: Mapping[str, str]) -> P:
+        """One of these files, built; skip where there is no host compiler."""
+        needs_cxx()
+        made = cls(directory).write_all(files)
+        made.run("build")
+        return made
+
     @property
     def cache(self) -> Path:
         return self.directory / ".cache"

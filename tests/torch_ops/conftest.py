@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.project import Project, head, needs_cxx
+from support.project import Project, head
 
 TEMPLATES = {
     # y = x * w, row by row, and its gradient.
@@ -120,7 +120,5 @@ n = "i32"
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The project, not to be changed."""
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("small"))
-    project.write_all({**TEMPLATES, "tilus.toml": MANIFEST}).run("build")
-    return project
+    files = {**TEMPLATES, "tilus.toml": MANIFEST}
+    return Project.built(tmp_path_factory.mktemp("small"), files)
