@@ -101,7 +101,7 @@ def test_cores_that_are_idle_do_not_wait_for_ever() -> None:
 
 def test_the_end_waits_for_what_is_on_its_way() -> None:
     remote = FakeRemote(lambda job: "hit")
-    remote.owed = 20
+    remote.owed = 5
     run(remote)
     assert remote.owed <= 0
 
