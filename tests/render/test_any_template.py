@@ -10,50 +10,17 @@ from tilusbuild.errors import InputError
 
 ROUNDS = int(os.environ.get("TILUSBUILD_TEST_TEMPLATES", "600"))
 _ATOMS = (
-    *(
-        "1",
-        "-7",
-        "1.5",
-        "1e400",
-        "9" * 5000,
-        '"a"',
-        "'é'",
-        "none",
-        "true",
-        "[]",
-        "{}",
-        "[1, 2]",
-        "()",
-    ),
+    *("1", "-7", "1.5", "1e400", "9" * 5000, '"a"', "'é'", "none", "true", "[]", "{}", "[1, 2]"),
+    *("()",),
     *('{"a": 1}', "block_m", "zzz", "target", "args", "script", "self", "super", "loop", "caller"),
     *("cdiv", "range", "dict", "namespace()", "joiner()", "cycler(1)", "raise", "1//0", "varargs"),
 )
 _FILTERS = (
-    *(
-        "int",
-        "float",
-        "length",
-        "first",
-        "last",
-        "join",
-        "sort",
-        "batch(0)",
-        "slice(0)",
-        "round(-1)",
-    ),
+    *("int", "float", "length", "first", "last", "join", "sort", "batch(0)", "slice(0)"),
+    *("round(-1)",),
     *("map", 'map("x")', 'attr("__class__")', "format(1, 2)", "indent", "replace", "tojson", "sum"),
-    *(
-        "groupby",
-        "select",
-        "reject",
-        "dictsort",
-        "unique",
-        "min",
-        "xmlattr",
-        "hex",
-        "ctype",
-        "nope",
-    ),
+    *("groupby", "select", "reject", "dictsort", "unique", "min", "xmlattr", "hex", "ctype"),
+    *("nope",),
 )
 _TAGS = (
     *(
