@@ -283,6 +283,8 @@ def lines(found: dict[str, Any]) -> list[str]:
                 made.append(f"  {package}: {row['right']} of {row['calls']} calls right")
                 made += [f"    {wrong['again']}: {wrong['status']}" for wrong in row["wrong"][:3]]
                 made += [f"    {row['error'].splitlines()[-1]}"] if row["error"] else []
+                alone = [each["why"][0] for each in row["served"] if each["target"] is None]
+                made += [f"    {why}" for why in dict.fromkeys(alone)]
         elif "rows" in result:
             made += ["  " + shown(row) for row in result["rows"][:12]]
             made += [f"  ended: {result['ended']}"] if result["ended"] else []

@@ -52,7 +52,9 @@ def failures(name: str, step: Any) -> Iterator[str]:
     if name == "check" and "left out" not in step:
         for package, row in step.items():
             found += [f"`{each['again']}`: {each['status']}" for each in row["wrong"]]
-            if row["ended"] and not row["wrong"]:
+            alone = [each for each in row["served"] if each["target"] is None]
+            found += [f"{each['script']}: {each['why'][0]}" for each in alone]
+            if row["ended"] and not row["wrong"] and not alone:
                 found.append(f"{package} ended with {row['ended']}: {_last(row['error'])}")
     elif name in ("tune", "sanitizer") and "left out" not in step:
         for each, row in step.items():

@@ -119,7 +119,9 @@ def test_failures_come_first_on_the_page(tmp_path: Path) -> None:
     page.parent.mkdir()
     shutil.copy(ROOT / "docs/performance.md", page)
     wrong = {"again": "check packages/gemm --only 3", "status": "incorrect"}
-    checked = {"ended": 1, "calls": 9, "right": 2, "wrong": [wrong] * 7, "error": ""}
+    alone = {"script": "gemm_tma[dtype=f16]", "target": None, "why": ["it has no program for T4"]}
+    checked = {"ended": 1, "calls": 9, "right": 2, "wrong": [wrong] * 3, "error": ""}
+    checked["served"] = [alone] * 3
     rows = [{"way": "CuPy", "error": "no driver"}, {"call": "f", "us": 5.03}]
     steps = {
         "machine": {"result": {"gpu": {"name": "H100"}, "packages": {"torch": "2.11"}}},
@@ -132,9 +134,10 @@ def test_failures_come_first_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "device-kit/results.json").write_text(json.dumps(found))
     taken_back(tmp_path / "device-kit", tmp_path)
     section = page.read_text().partition("device-results -->\n\n")[2].partition("\n<!--")[0]
-    failures = ["- check: `check packages/gemm --only 3`: incorrect"] * 5
+    failures = ["- check: `check packages/gemm --only 3`: incorrect"] * 3
+    failures += ["- check: gemm_tma[dtype=f16]: it has no program for T4"] * 2
     assert section.splitlines() == [
-        *("H100, torch 2.11.", "", "Failures:", "", *failures, "- check: and 2 more"),
+        *("H100, torch 2.11.", "", "Failures:", "", *failures, "- check: and 1 more"),
         *("- calls: way CuPy, error no driver", "", "| step | result |", "|---|---|"),
         *("| check | gemm: 2 of 9 calls right |", "| calls | call f, us 5.03 |"),
         "| tune | left out: no time was left |",
