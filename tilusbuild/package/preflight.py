@@ -107,10 +107,11 @@ def _instance(
     there = packed[chosen.hash]
     packed_indices = frozenset(i for i, p in chosen.programs.items() if p in there)
     problems = [*_code_problems(listing, chosen, packed_indices, host)]
-    tables = _tables(chosen, host)
+    dispatch = serving(chosen)
+    tables = _tables(chosen, dispatch.tables, host)
     entries = tables[0].entries if tables else ()
     try:
-        refused = by_number(chosen.programs, serving(chosen).refused)
+        refused = by_number(chosen.programs, dispatch.refused)
         chooser = Chooser(chosen, entries, packed_indices, refused)
         if not entries:
             chooser.default()
@@ -139,12 +140,12 @@ def _code_problems(
             yield str(error)
 
 
-def _tables(script: Script, host: DescribedHost) -> list[Table]:
-    """Return the tables that hold on the device, or, without a name, on its architecture."""
+def _tables(script: Script, tables: Sequence[Table], host: DescribedHost) -> list[Table]:
+    """Return those that hold on the device, or, without a name, on its architecture."""
     wanted = host.device.fingerprint(script.hash)
     return [
         table
-        for table in serving(script).tables
+        for table in tables
         if not table.refusal(
             {**wanted, "device": table.fingerprint["device"]}
             if host.device.name == ANY_GPU

@@ -161,6 +161,7 @@ class BuildThread:
             instance.hash
             for instance in state.plan.instances
             if instance.hash in whole & self._published
+            # No hash covers what a script's `dispatch` says, and the file that it names.
             and state.project.manifest.scripts[instance.script].dispatch is None
             and compiled.isdisjoint(instance.programs)
             and os.path.isdir(cache.script_path(instance.directory, instance.hash))
