@@ -283,8 +283,7 @@ def lines(found: dict[str, Any]) -> list[str]:
                 made.append(f"  {package}: {row['right']} of {row['calls']} calls right")
                 made += [f"    {wrong['again']}: {wrong['status']}" for wrong in row["wrong"][:3]]
                 made += [f"    {row['error'].splitlines()[-1]}"] if row["error"] else []
-                alone = [each["why"][0] for each in row["served"] if each["target"] is None]
-                made += [f"    {why}" for why in dict.fromkeys(alone)]
+                made += [f"    {why}" for why in dict.fromkeys(why for _, why in unserved(row))]
         elif "rows" in result:
             made += ["  " + shown(row) for row in result["rows"][:12]]
             made += [f"  ended: {result['ended']}"] if result["ended"] else []
@@ -298,8 +297,13 @@ def lines(found: dict[str, Any]) -> list[str]:
     return [*short[: MOST_LINES - 1], f"all of it is in {RESULTS}"]
 
 
-def shown(row: dict[str, Any]) -> str:
-    return "  ".join(
+def unserved(checked: dict[str, Any]) -> list[tuple[str, str]]:
+    """The scripts of a package that nothing serves on the machine, each with the reason."""
+    return [(each["script"], each["why"][0]) for each in checked["served"] if not each["target"]]
+
+
+def shown(row: dict[str, Any], between: str = "  ") -> str:
+    return between.join(
         f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in row.items()
     )

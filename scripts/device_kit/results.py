@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from kit import shown, unserved
+
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- make device-results -->\n", "<!-- end of make device-results -->\n"
 _MAX_SHOWN = 5
@@ -52,8 +54,8 @@ def failures(name: str, step: Any) -> Iterator[str]:
     if name == "check" and "left out" not in step:
         for package, row in step.items():
             found += [f"`{each['again']}`: {each['status']}" for each in row["wrong"]]
-            alone = [each for each in row["served"] if each["target"] is None]
-            found += [f"{each['script']}: {each['why'][0]}" for each in alone]
+            alone = [f"{script}: {why}" for script, why in unserved(row)]
+            found += alone
             if row["ended"] and not row["wrong"] and not alone:
                 found.append(f"{package} ended with {row['ended']}: {_last(row['error'])}")
     elif name in ("tune", "sanitizer") and "left out" not in step:
@@ -64,7 +66,7 @@ def failures(name: str, step: Any) -> Iterator[str]:
             found += [f"{each}: {line}" for line in without]
     elif "rows" in step:
         found += [
-            _shown(row) for row in step["rows"] if "error" in row or row.get("right") is False
+            shown(row, ", ") for row in step["rows"] if "error" in row or row.get("right") is False
         ]
         found += [f"ended with {step['ended']}"] if step["ended"] else []
     elif step.get("status"):
@@ -85,20 +87,13 @@ def outcomes(name: str, step: Any) -> Iterator[str]:
         for each, row in step.items():
             yield f"{each}: {(row['said'] or ['nothing'])[-1].partition(':')[0]}"
     elif "rows" in step:
-        yield from (_shown(row) for row in step["rows"] if "error" not in row)
+        yield from (shown(row, ", ") for row in step["rows"] if "error" not in row)
     elif name != "machine":
-        yield " ".join(f"{each}" for each in step.get("said", [])[-1:]) or _shown(step)
+        yield " ".join(f"{each}" for each in step.get("said", [])[-1:]) or shown(step, ", ")
 
 
 def _last(text: str) -> str:
     return (text.strip().splitlines() or ["no message"])[-1]
-
-
-def _shown(row: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in row.items()
-    )
 
 
 def write_page(path: Path, text: str) -> None:

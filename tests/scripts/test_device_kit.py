@@ -194,7 +194,9 @@ def ran_on_gpu(kit: Path, log: Path, **variables: str) -> tuple[dict[str, Any], 
 
 
 @pytest.mark.nvcc
-def test_a_gpu_is_called_as_the_manifest_says(kit_with_gpu: Path, tmp_path: Path) -> None:
+def test_a_gpu_is_called_as_the_manifest_says(
+    kit_with_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a driver that executes nothing can show: the device, who serves it and why, and each
     launch. Every output is wrong then, and the run says so and goes on."""
     steps, launches = ran_on_gpu(kit_with_gpu, tmp_path / "log")
@@ -223,6 +225,7 @@ def test_a_gpu_is_called_as_the_manifest_says(kit_with_gpu: Path, tmp_path: Path
     bundle = steps["tune"]["result"]["quickstart-rms_norm.cuda"]
     answers = [json.loads(line) for line in bundle["log"]]
     assert {each["status"] for each in answers if each["what"] == "check"} == {"incorrect"}
+    monkeypatch.syspath_prepend(ROOT / "scripts/device_kit")
     failures = runpy.run_path(str(ROOT / "scripts/device_kit/results.py"))["failures"]
     unusable = "quickstart-rms_norm.cuda: m=1, n=1000: no program is usable"
     assert next(failures("tune", steps["tune"]["result"])) == unusable
