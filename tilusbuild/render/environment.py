@@ -250,6 +250,7 @@ class Environment(ImmutableSandboxedEnvironment):
             keep_trailing_newline=style.keep_trailing_newline,
             auto_reload=False,
             cache_size=-1,
+            optimized=False,  # folding takes the square of how deep an expression is nested
             bytecode_cache=bytecode_cache,
             extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"],
         )
@@ -310,10 +311,7 @@ class Environment(ImmutableSandboxedEnvironment):
         tree: nodes.Template | None = None
         try:
             tree = parser.parse()
-            _check_jumps(tree, name)
-            for loop in tree.find_all(nodes.For):
-                at = loop.lineno
-                loop.iter = nodes.Filter(loop.iter, "_steps", [], [], None, None, lineno=at)
+            _see_loops(tree, name)
         except TemplateError:
             raise
         except Exception as error:  # the lexer's, of a number that is too long
@@ -321,30 +319,23 @@ class Environment(ImmutableSandboxedEnvironment):
             raise TemplateSyntaxError(_said(error), line, name, filename) from None
         return tree
 
-    def compile(self, source: Any, name: Any = None, *rest: Any, **how: Any) -> Any:
+    def compile(self, source: Any, name: Any = None, filename: Any = None, *rest: Any) -> Any:
         """Compile as Jinja2 does. What its compiler or Python's cannot do is a template's fault."""
+        tree = self._parse(source, name, filename) if isinstance(source, str) else source
         try:
-            return super().compile(source, name, *rest, **how)
+            return super().compile(tree, name, filename, *rest)
         except TemplateSyntaxError:
             raise
         except Exception as error:
-            raise BadTemplateError(str(name), _said(error), self._line(error, source)) from None
+            raise BadTemplateError(str(name), _said(error), self._line(error, tree)) from None
 
-    def _line(self, error: Exception, source: str) -> int:
-        """Return the line of a template that did not become Python: where Python's compiler was,
-        where a constant has no value, or where most is nested."""
+    def _line(self, error: Exception, tree: nodes.Template) -> int:
+        """Return the line of a template that did not become Python: where Python's compiler was, or
+        where most is nested."""
         if isinstance(error, SyntaxError) and error.lineno is not None:
-            python = str(super().compile(source, raw=True))
+            python = self._generate(tree, None, None)
             pairs = re.findall(r"(\d+)=(\d+)", python.rpartition("debug_info =")[2])
             return max((int(line) for line, at in pairs if int(at) <= error.lineno), default=1)
-        tree = super()._parse(source, None, None)
-        for node in () if isinstance(error, RecursionError) else tree.find_all(nodes.Expr):
-            try:
-                node.as_const()
-            except nodes.Impossible:
-                continue
-            except Exception:
-                return node.lineno
         return _deepest(tree)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
@@ -378,12 +369,15 @@ _TOO_DEEP = "blocks or expressions are nested too deeply, or an expression is to
 _FUNCTIONS = (nodes.Macro, nodes.CallBlock, nodes.Block)
 
 
-def _check_jumps(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> None:
-    """Raise `TemplateSyntaxError` for a jump outside of a loop: Jinja2 makes wrong Python of it."""
+def _see_loops(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> None:
+    """Have each loop count its steps. Raise `TemplateSyntaxError` for a jump outside of a loop:
+    Jinja2 makes wrong Python of it."""
     if isinstance(node, (nodes.Break, nodes.Continue)) and not in_loop:
         word = type(node).__name__.lower()
         raise TemplateSyntaxError(f'"{word}" outside of a loop', node.lineno, name)
+    if isinstance(node, nodes.For):
+        node.iter = nodes.Filter(node.iter, "_steps", [], [], None, None, lineno=node.lineno)
     inside = isinstance(node, nodes.For) or (in_loop and not isinstance(node, _FUNCTIONS))
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Stmt):
-            _check_jumps(child, name, in_loop=inside)
+            _see_loops(child, name, in_loop=inside)
