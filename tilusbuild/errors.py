@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from tilusbuild.runtime.errors import did_you_mean as did_you_mean
 
+_WIDTH = 240
+"""Characters of a line that are shown of a longer one, around the column."""
+
 
 class Place(NamedTuple):
     """A position in a text file. `line` and `column` count from 1; `text` is the line itself."""
@@ -44,16 +47,24 @@ class Diagnostic(NamedTuple):
         head = f"{self.severity}: {message}"
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
+            before, shown = _around(self.place.text, self.place.column or 1)
             gutter = f"{self.place.line:>5} | "
-            shown = self.place.text.expandtabs(4)
-            lines.append(gutter + shown)
+            lines.append(gutter + shown.expandtabs(4))
             if self.place.column is not None:
-                before = self.place.text[: self.place.column - 1].expandtabs(4)
-                blank = " " * (len(gutter) - 2) + "| "
-                lines.append(blank + " " * len(before) + "^" * max(1, self.place.width))
+                blank = " " * (len(gutter) - 2) + "| " + " " * len(before.expandtabs(4))
+                lines.append(blank + "^" * max(1, self.place.width))
         if self.hint:
             lines.extend(f"  {line}" for line in self.hint.splitlines())
         return "\n".join(lines)
+
+
+def _around(line: str, column: int) -> tuple[str, str]:
+    """Return what is shown of a line, and what of that is before the column."""
+    if len(line) <= _WIDTH:
+        return line[: column - 1], line
+    start = max(0, column - 1 - _WIDTH // 2)
+    shown = "…" * (start > 0) + line[start : start + _WIDTH] + "…" * (start + _WIDTH < len(line))
+    return shown[: column - 1 - start + (start > 0)], shown
 
 
 class TilusbuildError(Exception):
