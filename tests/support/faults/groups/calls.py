@@ -111,10 +111,10 @@ def told(world: World, findings: list[Finding]) -> list[Finding]:
     fired = world.page.fired
     if not fired:
         raise NotTriedError
-    # Python's tempfile tries a directory with a file of its own, and nobody knows of that later.
+    # Python's tempfile tries a directory with a file of its own: nothing finds that one later.
     kind, _, path = fired.partition(" ")
     probe = Finding("left over", os.path.join("tmp", os.path.basename(path)))
-    spared = kind == "unlink" and "tilusbuild" not in probe.what
+    spared = kind in ("write", "unlink") and "tilusbuild" not in probe.what
     return [
         Finding(finding.column, f"[{fired}] {finding.what}")
         for finding in findings
