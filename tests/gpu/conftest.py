@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -43,7 +43,8 @@ class Example(Project):
 @pytest.fixture
 def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
     """example(name) copies an example; skips where none of its targets is for this device."""
-    from tilusbuild.runtime.device import CodeKind, can_run, code_rank, cuda
+    from tilusbuild.runtime.choose import suited
+    from tilusbuild.runtime.device import cuda
 
     device = cuda(0)
 
@@ -54,12 +55,9 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
         shutil.copytree(ROOT / "examples" / name, directory)
         targets = load(os.path.join(directory, "tilus.toml")).targets
         fitting = [
-            (code_rank(arch, device.arch, kind), target_name)
+            (rank, target_name)
             for target_name, target in targets.items()
-            for arch in target.arch
-            for kind in get_args(CodeKind)
-            if arch != "cpu" and (kind == "sass" or target.ptx)
-            if can_run(arch, device.arch, kind)
+            if (rank := suited(target.arch, target.ptx, device)[0])
         ]
         if not fitting:
             pytest.skip(f"the example {name} has no target for {device}")

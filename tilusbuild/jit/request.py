@@ -36,9 +36,10 @@ from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.pure_flags import names_march
 from tilusbuild.manifest.table import toml_key, toml_text
-from tilusbuild.plan.model import Target, targets_of
+from tilusbuild.plan.model import targets_of
 from tilusbuild.plan.spaces import imported_space
-from tilusbuild.runtime.device import Device, can_run, code_rank, first_gpu
+from tilusbuild.runtime.choose import suited
+from tilusbuild.runtime.device import first_gpu
 from tilusbuild.runtime.places import get_cache_dir
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.clock import Moment
@@ -274,7 +275,12 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
     gpu = first_gpu()
-    fitting = _for_gpu(known, gpu)
+    ranked = [
+        (rank, name)
+        for name, each in known.items()
+        if gpu and (rank := suited([a.name for a in each.archs], each.ptx, gpu)[0])
+    ]
+    fitting = [name for _, name in sorted(ranked)]
     if word == AUTO:
         fitting += [name for name, each in known.items() if each.kind == "cpu"]
     else:
@@ -286,16 +292,6 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
             f"{script} is built for {choices}, and here {here}", hint="give target= to build anyway"
         )
     return fitting[0]
-
-
-def _for_gpu(known: Mapping[str, Target], gpu: Device | None) -> list[str]:
-    """Return the targets whose code runs on a GPU, the best first."""
-    ranked = []
-    for name, each in known.items():
-        if gpu is not None and each.kind == "cuda":
-            fits = [a.name for a in each.archs if can_run(a.name, gpu.arch)]
-            ranked += [(code_rank(arch, gpu.arch, "sass"), name) for arch in fits]
-    return [name for _, name in sorted(ranked)]
 
 
 def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> Manifest:

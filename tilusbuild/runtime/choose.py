@@ -233,17 +233,20 @@ def judge(script: Script, device: Device, machine: str | None = None) -> Evaluat
         problem = _driver_problem(script.code, device)
         if problem:
             return Evaluation(script, None, problem)
-    refused = []
-    best: Evaluation | None = None
-    for arch, kind in images(script.code.archs, script.code.ptx):
-        verdict = can_run(arch, device.arch, kind)
-        if not verdict:
-            refused.append(verdict.reason)
-            continue
-        suits = (code_rank(arch, device.arch, kind), -arch_number(arch))
-        if best is None or best.suits is None or suits < best.suits:
-            best = Evaluation(script, suits, verdict.reason)
-    return best or Evaluation(script, None, "; ".join(refused) or "it holds no code")
+    return Evaluation(script, *suited(script.code.archs, script.code.ptx, device))
+
+
+def suited(archs: Sequence[str], ptx: bool, device: Device) -> tuple[tuple[int, int] | None, str]:
+    """Return how well code for architectures suits a device, the least first, and why; None where
+    it does not run."""
+    found = [(can_run(arch, device.arch, kind), arch, kind) for arch, kind in images(archs, ptx)]
+    fits = [
+        ((code_rank(arch, device.arch, kind), -arch_number(arch)), verdict.reason)
+        for verdict, arch, kind in found
+        if verdict
+    ]
+    refused = "; ".join(verdict.reason for verdict, _, _ in found)
+    return min(fits) if fits else (None, refused or "it holds no code")
 
 
 def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
