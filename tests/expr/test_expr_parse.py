@@ -1,11 +1,8 @@
 """What is an expression and what is not: the whitelist, the limits, the columns of errors."""
 
-import copy
-import pickle
-
 import pytest
 
-from tilusbuild.expr import Expr, ExprError, parse
+from tilusbuild.expr import ExprError, parse
 
 
 def test_a_rule_knows_its_names() -> None:
@@ -64,14 +61,14 @@ def test_a_number_is_an_expression(value: int | float | bool) -> None:
         ("2 ** -1", 6, "literal"),
         ("2 ** True", 6, "literal"),
         ("a + 'x' * 9", 5, "needs numbers"),
-        ("[y for y in (1, 2)]", 1, "a comprehension"),
-        ("f'{a}'", 1, "a formatted string"),
+        ("[y for y in (1, 2)]", 1, "[y for y in (1, 2)] is not part"),
+        ("f'{a}'", 1, "is not part"),
         ("open('x')", 1, 'unknown function "open"'),
         ("mim(a, b)", 1, 'did you mean "min"'),
-        ("(a := 3)", 2, "an assignment"),
-        ("a[0]", 1, "an index"),
-        ("lambda: 1", 1, "a function"),
-        ("{}", 1, "a dictionary"),
+        ("(a := 3)", 2, "(a := 3) is not part"),
+        ("a[0]", 1, "a[0] is not part"),
+        ("lambda: 1", 1, "lambda: 1 is not part"),
+        ("{}", 1, "{} is not part"),
         ("(a, b)", 1, "a tuple"),
         ("a in b", 6, "needs a tuple on its right"),
         ("a in ()", 6, "needs a tuple on its right"),
@@ -149,14 +146,6 @@ def test_what_an_integer_can_grow_to_is_bounded_before_anything_runs() -> None:
 def test_only_text_and_numbers_are_expressions() -> None:
     with pytest.raises(ExprError, match="not list"):
         parse([1])  # type: ignore[arg-type]
-
-
-def test_an_expression_can_be_copied() -> None:
-    expr = parse("a * 2")
-    for again in (copy.deepcopy(expr), pickle.loads(pickle.dumps(expr))):
-        assert isinstance(again, Expr)
-        assert again == expr
-        assert again.evaluate({"a": 3}) == 6
 
 
 def test_a_literal_is_known_as_one() -> None:

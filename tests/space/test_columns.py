@@ -123,7 +123,7 @@ def one_by_one(spec: SpaceSpec) -> list[dict[str, Value]]:
 def derive(spec: SpaceSpec, point: dict[str, Value]) -> dict[str, Value]:
     env = {**spec.constants, **point}
     for name, expr in spec.derived:
-        env[name] = expr.evaluate_carefully(env)
+        env[name] = expr.evaluate_lazily(env)
     return {name: env[name] for name in (*point, *(name for name, _ in spec.derived))}
 
 

@@ -16,23 +16,8 @@ MAX_TEXT = 1 << 16  # a chain repeats its middle, so nested chains could grow wi
 INTEGER, REAL, BOOLEAN = "int", "float", "bool"
 _TYPES = (INTEGER, REAL, BOOLEAN)
 
-_INTEGER_HELPERS = {
-    "+": "tb_add",
-    "-": "tb_sub",
-    "*": "tb_mul",
-    "//": "tb_floordiv",
-    "%": "tb_mod",
-    "**": "tb_pow",
-    ">>": "tb_shr",
-}
-_REAL_HELPERS = {
-    "+": "tb_fadd",
-    "-": "tb_fsub",
-    "*": "tb_fmul",
-    "//": "tb_ffloordiv",
-    "%": "tb_fmod",
-    "**": "tb_fpow",
-}
+_HELPERS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "**": "pow"}
+"""After `tb_` those of integers, after `tb_f` those of doubles."""
 
 
 class CWriter:
@@ -130,9 +115,9 @@ class CWriter:
         if op == "**" and left_kind == REAL:
             return f"tb_fpow({left}, {right})", REAL
         if REAL not in (left_kind, right_kind):
-            return f"{_INTEGER_HELPERS[op]}({left}, {right})", INTEGER
+            return f"tb_{_HELPERS[op]}({left}, {right})", INTEGER
         left, right = self._real(left, left_kind), self._real(right, right_kind)
-        return f"{_REAL_HELPERS[op]}({left}, {right})", REAL
+        return f"tb_f{_HELPERS[op]}({left}, {right})", REAL
 
     def _pair(self, left: Node, op: str, right: Node) -> str:
         left_text, left_kind = self.write(left)

@@ -6,14 +6,12 @@ The forms are made at their first use. An `Expr` never changes in any way that c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr.parser import parse_text, parse_value
-from tilusbuild.expr.scalar import Careful, careful, fold, quick
+from tilusbuild.expr.scalar import Scalar, fold, function_of
 from tilusbuild.expr.tree import (
-    INT64_MAX,
-    INT64_MIN,
     Const,
     ExprError,
     Name,
@@ -24,21 +22,11 @@ from tilusbuild.expr.tree import (
 )
 from tilusbuild.runtime.semantics import NoValueError, result_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_INTEGERS = frozenset((int, bool))
-
-
-def _never(*values: Value) -> Value:
-    """Stands for the quick form of a tree that has none."""
-    raise NotImplementedError
-
 
 class Expr:
     """A parsed expression. `names` are its free names; those of arch and facts are dotted."""
 
-    __slots__ = ("_careful", "_order", "_quick", "canonical", "names", "source", "tree")
+    __slots__ = ("_function", "_order", "canonical", "names", "source", "tree")
 
     def __init__(self, source: str, tree: Node) -> None:
         self.source = source
@@ -46,8 +34,7 @@ class Expr:
         self.names = frozenset(part.name for part in walk(tree) if isinstance(part, Name))
         self.canonical = canonical(tree)
         self._order = tuple(sorted(self.names))
-        self._careful: Careful | None = None
-        self._quick: Callable[..., Value] | None = None
+        self._function: Scalar | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expr) and self.canonical == other.canonical
@@ -57,9 +44,6 @@ class Expr:
 
     def __repr__(self) -> str:
         return f"Expr({self.source!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Expr, (self.source, self.tree)
 
     @property
     def constant(self) -> Value | None:
@@ -72,31 +56,18 @@ class Expr:
         Raises `ExprError`: a name that is not in `env`, a division by zero, an overflow, a
         wrong type.
         """
-        try:
-            values = [env[name] for name in self._order]
-        except KeyError as error:
-            raise self._unknown(str(error.args[0]), env) from None
-        if self._quick is None:
-            self._quick = quick(self.tree, self._order) or _never
-        if _INTEGERS.issuperset(map(type, values)):
-            try:
-                result: int = self._quick(*values)  # type: ignore[assignment]
-            except Exception:  # noqa: S110
-                pass  # whatever it was, the careful form below raises it with its column
-            else:
-                if INT64_MIN <= result <= INT64_MAX:
-                    return result
-        return self.evaluate_carefully(env)
+        for name in self._order:
+            if name not in env:
+                raise self._unknown(name, env)
+        return self.evaluate_lazily(env)
 
-    def evaluate_carefully(self, env: Mapping[str, Any]) -> Value:
-        """`evaluate` by the definition alone. Of the names in `env`, those that the value does not
-        depend on may be missing, or be an `ExprError`, which is raised when the name is needed."""
-        function = self._careful
-        if function is None:
-            function = careful(self.tree)
-            self._careful = function
+    def evaluate_lazily(self, env: Mapping[str, Any]) -> Value:
+        """`evaluate`, where those names that the value does not depend on may be missing, or be an
+        `ExprError`, which is raised when the name is needed."""
+        if self._function is None:
+            self._function = function_of(self.tree)
         try:
-            return result_of(function(env))
+            return result_of(self._function(env))
         except NoValueError as error:
             raise ExprError(str(error), 1) from None
 

@@ -55,22 +55,6 @@ COMPARE_OPERATORS: dict[type[ast.cmpop], str] = {
 _ONE_LINE = dict.fromkeys(map(ord, "\r\n\f\v"), " ")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _NUMBER_THEN_WORD = re.compile(r"[0-9][A-Za-z_]|\\")
-_REFUSED = {
-    ast.Lambda: "a function",
-    ast.Subscript: "an index",
-    ast.NamedExpr: "an assignment",
-    ast.JoinedStr: "a formatted string",
-    ast.ListComp: "a comprehension",
-    ast.SetComp: "a comprehension",
-    ast.DictComp: "a comprehension",
-    ast.GeneratorExp: "a comprehension",
-    ast.Dict: "a dictionary",
-    ast.Set: "a set",
-    ast.Starred: "a starred value",
-    ast.Await: "await",
-    ast.Yield: "yield",
-    ast.YieldFrom: "yield",
-}
 
 
 def parse_text(source: str) -> Node:
@@ -152,13 +136,6 @@ def _checked_number(value: bool | int | float, column: int | None) -> bool | int
     return value
 
 
-def _refused(node: ast.expr, column: int) -> ExprError:
-    if isinstance(node, ast.Tuple | ast.List):
-        return ExprError('a tuple is only allowed to the right of "in"', column)
-    what = _REFUSED.get(type(node), type(node).__name__)
-    return ExprError(f"{what} is not part of the expression language", column)
-
-
 class _Reader:
     """One walk over Python's tree that checks every node and counts them."""
 
@@ -202,8 +179,11 @@ class _Reader:
                 return t.Select(test, yes, self.read(node.orelse, depth + 1), column=column)
             case ast.Call():
                 return self._call(node, column, depth)
+            case ast.Tuple() | ast.List():
+                raise ExprError('a tuple is only allowed to the right of "in"', column)
             case _:
-                raise _refused(node, column)
+                what = f"{ast.unparse(node):.60}"
+                raise ExprError(f"{what} is not part of the expression language", column)
 
     def _leaf(self, node: ast.Constant | ast.Name | ast.Attribute, column: int) -> Node:
         if isinstance(node, ast.Constant):

@@ -1,9 +1,7 @@
-"""A tree as Python functions of one point, and partial evaluation.
+"""A tree as a Python function of one point, and partial evaluation.
 
-There are two functions. `careful` is the definition: closures over the operations of `semantics`,
-with a column for each error. `quick` is for the common case that everything is an integer: one
-compiled lambda over the same operations of Python itself, without names, attributes or builtins
-beyond those it was given. Where `quick` raises anything, `careful` says what it means.
+`function_of` makes closures over the operations of `semantics`, with a column for each error: what
+an expression means.
 
 `fold` replaces names by constants and computes what then has a value. It never changes what an
 expression means: an operation that has no value, or whose value does not fit 64 bits, stays as it
@@ -12,9 +10,8 @@ is and fails, or is guarded, where the expression is evaluated.
 
 from __future__ import annotations
 
-import ast
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilusbuild.expr import tree as t
@@ -27,15 +24,14 @@ from tilusbuild.expr.tree import (
     canonical,
     children,
     is_boolean,
-    walk,
 )
 from tilusbuild.runtime import semantics
 from tilusbuild.runtime.semantics import NoValueError, result_of, truth
 
-Careful = Callable[[Mapping[str, Any]], Value]
+Scalar = Callable[[Mapping[str, Any]], Value]
 
 
-def careful(node: Node) -> Careful:
+def function_of(node: Node) -> Scalar:
     """Return a function of a mapping from names to values. It raises `ExprError`.
 
     A name whose value is an `ExprError` raises it when, and only when, the name is needed.
@@ -46,34 +42,37 @@ def careful(node: Node) -> Careful:
         case t.Name():
             return _name(node)
         case t.Unary():
-            apply, operand = semantics.UNARY[node.op], careful(node.operand)
+            apply, operand = semantics.UNARY[node.op], function_of(node.operand)
             return _located(node, lambda env: apply(operand(env)))
         case t.Binary():
             operation, left, right = (
                 semantics.BINARY[node.op],
-                careful(node.left),
-                careful(node.right),
+                function_of(node.left),
+                function_of(node.right),
             )
             return _located(node, lambda env: operation(left(env), right(env)))
         case t.Compare():
-            rest = [(semantics.COMPARE[op], careful(right)) for op, right in node.rest]
-            return _located(node, semantics.chain(careful(node.first), rest))
+            rest = [(semantics.COMPARE[op], function_of(right)) for op, right in node.rest]
+            return _located(node, semantics.chain(function_of(node.first), rest))
         case t.Member():
-            choices = [careful(choice) for choice in node.choices]
-            return semantics.member(careful(node.item), choices, negated=node.negated)
+            choices = [function_of(choice) for choice in node.choices]
+            return semantics.member(function_of(node.item), choices, negated=node.negated)
         case t.Logic():
-            items = [careful(item) for item in node.items]
+            items = [function_of(item) for item in node.items]
             return _located(node, semantics.logic(items, node.op == "or"))
         case t.Select():
-            test, yes, no = careful(node.test), careful(node.yes), careful(node.no)
+            test, yes, no = function_of(node.test), function_of(node.yes), function_of(node.no)
             truth = _located(node.test, lambda env: semantics.truth(test(env)))
             return lambda env: yes(env) if truth(env) else no(env)
         case t.Call():
-            call, arguments = semantics.CALLS[node.function], [careful(a) for a in node.arguments]
+            call, arguments = (
+                semantics.CALLS[node.function],
+                [function_of(a) for a in node.arguments],
+            )
             return _located(node, lambda env: call(*[argument(env) for argument in arguments]))
 
 
-def _located(node: Node, function: Careful) -> Careful:
+def _located(node: Node, function: Scalar) -> Scalar:
     def apply(env: Mapping[str, Any]) -> Value:
         try:
             return function(env)
@@ -84,7 +83,7 @@ def _located(node: Node, function: Careful) -> Careful:
     return apply
 
 
-def _name(node: t.Name) -> Careful:
+def _name(node: t.Name) -> Scalar:
     def value_of(env: Mapping[str, Any]) -> Value:
         value = env[node.name]
         if isinstance(value, int):
@@ -104,114 +103,6 @@ def _name(node: t.Name) -> Careful:
         )
 
     return value_of
-
-
-def quick(node: Node, names: Sequence[str]) -> Callable[..., Value] | None:
-    """Return a function of integers, one for each of `names`; None for a tree that is not of
-    integers.
-
-    It may raise anything where `careful` has an error, and only there or where a choice of `in`
-    that is not needed has none.
-    """
-    for part in walk(node):
-        if isinstance(part, t.Const) and not isinstance(part.value, int):
-            return None
-        if isinstance(part, t.Binary) and part.op == "/":
-            return None
-    letters = {name: f"v{position}" for position, name in enumerate(names)}
-    arguments = ast.arguments(
-        posonlyargs=[],
-        args=[ast.arg(arg=letter) for letter in letters.values()],
-        kwonlyargs=[],
-        kw_defaults=[],
-        defaults=[],
-    )
-    tree = ast.Expression(ast.Lambda(args=arguments, body=_python(node, letters)))
-    code = compile(ast.fix_missing_locations(tree), "<expression>", "eval")
-    # The tree was built here, node by node, from a checked one: no text of the user's is run.
-    function: Callable[..., Value] = eval(code, {"__builtins__": {}, **_QUICK})  # noqa: S307
-    return function
-
-
-_QUICK: dict[str, Any] = {
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "cdiv": lambda left, right: -(-left // right),
-    "align": semantics.align,
-    "pow2": semantics.pow2,
-    "log2": semantics.log2,
-    "divides": lambda divisor, value: value % divisor == 0,
-    "gcd": math.gcd,
-}
-_OPERATORS: dict[str, ast.operator] = {
-    "+": ast.Add(),
-    "-": ast.Sub(),
-    "*": ast.Mult(),
-    "//": ast.FloorDiv(),
-    "%": ast.Mod(),
-    "**": ast.Pow(),
-    "<<": ast.LShift(),
-    ">>": ast.RShift(),
-    "&": ast.BitAnd(),
-    "|": ast.BitOr(),
-    "^": ast.BitXor(),
-}
-_SIGNS: dict[str, ast.unaryop] = {"-": ast.USub(), "+": ast.UAdd(), "not": ast.Not()}
-_COMPARISONS: dict[str, ast.cmpop] = {
-    "==": ast.Eq(),
-    "!=": ast.NotEq(),
-    "<": ast.Lt(),
-    "<=": ast.LtE(),
-    ">": ast.Gt(),
-    ">=": ast.GtE(),
-}
-
-
-def _python(node: Node, letters: Mapping[str, str]) -> ast.expr:
-    def below(child: Node) -> ast.expr:
-        return _python(child, letters)
-
-    match node:
-        case t.Const():
-            return ast.Constant(node.value)
-        case t.Name():
-            return ast.Name(letters[node.name], ast.Load())
-        case t.Unary():
-            if node.op == "~":  # as a difference: ~True is deprecated in Python
-                return ast.BinOp(ast.Constant(-1), ast.Sub(), below(node.operand))
-            return ast.UnaryOp(_SIGNS[node.op], below(node.operand))
-        case t.Binary():
-            return ast.BinOp(below(node.left), _OPERATORS[node.op], below(node.right))
-        case t.Compare():
-            operators = [_COMPARISONS[op] for op, _ in node.rest]
-            return ast.Compare(below(node.first), operators, [below(r) for _, r in node.rest])
-        case t.Member():
-            choices = ast.Tuple([below(choice) for choice in node.choices], ast.Load())
-            contains = ast.NotIn() if node.negated else ast.In()
-            return ast.Compare(below(node.item), [contains], [choices])
-        case t.Logic():
-            return _decision(node, letters)
-        case t.Select():
-            return ast.IfExp(below(node.test), below(node.yes), below(node.no))
-        case t.Call():
-            function = ast.Name(node.function, ast.Load())
-            return ast.Call(function, [below(argument) for argument in node.arguments], [])
-
-
-def _decision(node: t.Logic, letters: Mapping[str, str]) -> ast.expr:
-    items = [_condition(item, letters) for item in node.items]
-    if len(items) == 1:  # Python's `and` has two sides at least
-        return items[0]
-    return ast.BoolOp(ast.And() if node.op == "and" else ast.Or(), items)
-
-
-def _condition(node: Node, letters: Mapping[str, str]) -> ast.expr:
-    """`node` as a bool, so that `and` and `or` give one."""
-    value = _python(node, letters)
-    if is_boolean(node):
-        return value
-    return ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])
 
 
 def fold(node: Node, env: Mapping[str, Value]) -> Node:
@@ -248,7 +139,7 @@ def fold(node: Node, env: Mapping[str, Value]) -> Node:
 def _computed(node: Node) -> Node:
     if all(isinstance(child, t.Const) for child in children(node)):
         try:
-            return t.Const(result_of(careful(node)({})), column=node.column)
+            return t.Const(result_of(function_of(node)({})), column=node.column)
         except (ExprError, NoValueError):
             return node
     return node

@@ -101,7 +101,7 @@ def _one_by_one(
 
 def _or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
     try:
-        return expr.evaluate_carefully(env)
+        return expr.evaluate_lazily(env)
     except ExprError:
         return None
 

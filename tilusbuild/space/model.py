@@ -364,7 +364,7 @@ def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
         for derived in model.derived:
             if derived.needs <= rule.needs:
                 env[derived.name] = _value_or_error(derived, env)
-        rule.expr.evaluate_carefully(env)
+        rule.expr.evaluate_lazily(env)
     except ExprError as error:
         found = located(rule.name, what, error)
         found.message += f", at {point}"
@@ -376,7 +376,7 @@ def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
 
 def _value_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
     try:
-        return derived.expr.evaluate_carefully(env)
+        return derived.expr.evaluate_lazily(env)
     except ExprError as error:
         return ExprError(f'{error.message}, which is the derived value "{derived.name}"')
 
