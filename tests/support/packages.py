@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import zstandard
 from cryptography.hazmat.primitives import serialization
 
-from tilusbuild._version import __version__
-from tilusbuild.binary import read_archs, read_needs
 from tilusbuild.cache.tree import Tree
+from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package.check import verify
-from tilusbuild.package.contents import host_needs
+from tilusbuild.package.collect import PackageOrder, collect
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.formats.wheels import (
@@ -36,18 +34,8 @@ from tilusbuild.package.formats.wheels import (
     record_line,
 )
 from tilusbuild.package.install import install
-from tilusbuild.package.listing import (
-    FileEntry,
-    FileList,
-    PackageTarget,
-    ProgramEntry,
-    ScriptEntry,
-    digest_of_inputs,
-    layers,
-)
-from tilusbuild.package.model import Image, purpose_of_program, purpose_of_script
+from tilusbuild.package.listing import FileEntry, FileList, digest_of_inputs, layers
 from tilusbuild.package.read import opened
-from tilusbuild.runtime.script import read_script
 
 LIMITS = Limits()
 
@@ -210,62 +198,11 @@ def layout(
 
 def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Hand:
     """The package of everything in a cache."""
-    files: dict[str, bytes] = {}
-    scripts: list[ScriptEntry] = []
-    programs: dict[str, ProgramEntry] = {}
-    targets: dict[str, PackageTarget] = {}
-    for directory in sorted((cache / "scripts").glob("*/*")):
-        script = read_script(str(directory))
-        built = [p for i, p in script.programs.items() if i not in script.not_built]
-        tables = (directory / "dispatch_table.json").exists()
-        params = {name: json.dumps(value) for name, value in script.params.items()}
-        scripts.append(
-            ScriptEntry(script.name, script.hash, script.target, params, tuple(built), tables)
-        )
-        kind: Literal["cuda", "cpu"] = "cuda" if script.kind == "cuda" else "cpu"
-        archs, ptx, toolkit, _ = script.code
-        targets[script.target] = PackageTarget(kind, archs, ptx, toolkit)
-        for path in _plain(directory):
-            if purpose_of_script(os.fspath(path.relative_to(directory))) == "runtime":
-                files[os.fspath(path.relative_to(cache))] = path.read_bytes()
-        for digest in built:
-            library = (cache / "programs" / digest / "module/lib.so").read_bytes()
-            images = tuple(Image(i.kind, i.arch) for i in read_archs(library))
-            programs.setdefault(digest, ProgramEntry(script.name, script.target, images))
-    together = []
-    for digest in programs:
-        directory = cache / "programs" / digest
-        for path in _plain(directory):
-            name = os.fspath(path.relative_to(directory))
-            if purpose_of_program(name) == "runtime" or (
-                sources and name != "module/nvcc_output.txt"
-            ):
-                files[os.fspath(path.relative_to(cache))] = path.read_bytes()
-        options = (directory / "options.txt").read_text()
-        library = (directory / "module/lib.so").read_bytes()
-        together.append((str(directory), read_needs(library), options))
-    if sources:
-        files |= {
-            os.fspath(p.relative_to(cache)): p.read_bytes() for p in _plain(cache / "include")
-        }
-    scripts.sort(key=lambda each: (each.script, each.target, each.hash))
-    listing = FileList(
-        name="marks",
-        version=version,
-        project="marks",
-        tool=__version__,
-        inputs="",
-        targets=targets,
-        needs=host_needs(together),
-        scripts=tuple(scripts),
-        programs=programs,
-        files={},
-    )
-    return Hand(listing, files).relist()
-
-
-def _plain(directory: Path) -> Iterator[Path]:
-    yield from (p for p in sorted(directory.rglob("*")) if p.is_file() and not p.is_symlink())
+    section = PackageSection(include=("sources",) if sources else ())
+    scripts = [(path.parent.name, path.name) for path in (cache / "scripts").glob("*/*")]
+    order = PackageOrder("marks", section, "marks", version)
+    found = collect(Tree(str(cache)), order, scripts, {})
+    return Hand(found.listed, {path: found.read(path) for path in found.listed.files})
 
 
 def archive(path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:
