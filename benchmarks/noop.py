@@ -93,9 +93,9 @@ pieces = record.pieces_of(data)
 read = time.process_time()
 groups = [group for group in record.groups_of(pieces) if group[0][:1] != record.KEPT]
 ends = [bytes(names).split(b"\\0", 2)[1] for names, _ in groups]
-assert record._unchanged([group for group, end in zip(groups, ends) if not end])
+assert record._share_unchanged([group for group, end in zip(groups, ends) if not end])
 seen = time.process_time()
-assert record._unchanged([group for group, end in zip(groups, ends) if end])
+assert record._share_unchanged([group for group, end in zip(groups, ends) if end])
 held = time.process_time()
 print(imported - began, read - imported, seen - read, held - seen, len(data))
 """

@@ -157,8 +157,10 @@ def test_one_look_at_each_file(data: bytes, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A record of which each entry is a group of its own."""
+    """A record of which each entry is a group of its own, and each group a share."""
     monkeypatch.setattr(write, "_GROUP_SIZE", 1)
+    monkeypatch.setattr(record, "_SHARE", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
     data = made(tree)
     assert data is not None
     return data
