@@ -9,26 +9,14 @@ from __future__ import annotations
 import bisect
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest.scanner import Locations, Path, Span, decode_string, locate
+from tilusbuild.manifest.scanner import Locations, Path, Span, locate, toml
 from tilusbuild.runtime.regular import NotAFileError, open_file
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-
-def _toml() -> ModuleType:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib
-
 
 MAX_MANIFEST_SIZE = 8 << 20
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
@@ -52,7 +40,7 @@ class Document:
     @cached_property
     def data(self) -> dict[str, Any]:
         """The values. Raises `ValueError` of a text that is not TOML."""
-        values: dict[str, Any] = _toml().loads(self.text)
+        values: dict[str, Any] = toml().loads(self.text)
         return values
 
     @cached_property
@@ -62,7 +50,7 @@ class Document:
 
     @cached_property
     def _starts(self) -> list[int]:
-        return _line_starts(self.text)
+        return [0, *accumulate(len(line) + 1 for line in self.text.split("\n"))]
 
     @cached_property
     def locations(self) -> Locations:
@@ -95,12 +83,14 @@ class Document:
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.value(*path)
         raw = self.text[span[0] : span[1]]
-        content, offsets = decode_string(raw)
+        if raw[0] == '"' and "\\" in raw:
+            return self.value(*path)  # an escape is shorter than it is written
+        fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
+        start = len(fence) + (len(fence) == 3 and raw[3] == "\n")
+        content = raw[start : -len(fence)]
         index = max(0, column - 1 - (0 if of is None else len(of) - len(content)))
-        at = offsets[index] if 0 <= index < len(offsets) else len(raw) - len(raw.lstrip(raw[0]))
-        if index >= len(offsets) and offsets:
-            at = offsets[-1] + 1
-        return self.at((span[0] + at, span[0] + at + max(1, min(width, len(content) - index))))
+        at = span[0] + start + min(index, len(content))
+        return self.at((at, at + max(1, min(width, len(content) - index))))
 
     def at(self, span: Span) -> Place:
         """Return a span as a place; a span of several lines ends, for showing, with its first."""
@@ -168,7 +158,7 @@ def read_document(path: str) -> Document:
     try:
         document.data  # noqa: B018 - what is wrong with the text is said here
         return document
-    except _toml().TOMLDecodeError as error:
+    except toml().TOMLDecodeError as error:
         raise InputError(_syntax(document, str(error))) from None
     except ValueError:
         # Python reads no integers of more digits than that; `tomllib` lets its error through.
@@ -291,10 +281,3 @@ def _syntax_hint(text: str, column: int) -> str | None:
     if word and "=" in text[: column - 1]:
         return f'a string needs quotes: "{word.group()}"'
     return None
-
-
-def _line_starts(text: str) -> list[int]:
-    starts = [0]
-    for line in text.split("\n")[:-1]:
-        starts.append(starts[-1] + len(line) + 1)
-    return starts

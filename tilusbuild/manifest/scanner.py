@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+import sys
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Path = tuple[str | int, ...]
 Span = tuple[int, int]
@@ -22,8 +26,15 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t]*")
 _BLANK_LINES = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _SCALAR = re.compile(r"[^,\]}#\n]+")
-_ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
-_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+
+
+def toml() -> ModuleType:
+    """Return what reads TOML."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib
 
 
 class Locations(Struct):
@@ -45,37 +56,6 @@ def locate(text: str) -> Locations:
     with contextlib.suppress(ValueError, RecursionError):
         scanner.document()
     return scanner.found
-
-
-def decode_string(raw: str) -> tuple[str, list[int]]:
-    """Return the content of a TOML string literal, and of each character the offset in `raw`."""
-    fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
-    start, end = len(fence), len(raw) - len(fence)
-    if len(fence) == 3 and raw[start : start + 1] == "\n":
-        start += 1
-    characters = list(_decoded(raw, start, end, escapes=fence[0] == '"'))
-    return "".join(c for c, _ in characters), [offset for _, offset in characters]
-
-
-def _decoded(raw: str, at: int, end: int, *, escapes: bool) -> Iterator[tuple[str, int]]:
-    while at < end:
-        character = raw[at]
-        if character != "\\" or not escapes:
-            yield character, at
-            at += 1
-            continue
-        letter = raw[at + 1]
-        if letter in _HEX_DIGITS:
-            digits = _HEX_DIGITS[letter]
-            yield chr(int(raw[at + 2 : at + 2 + digits], 16)), at
-            at += 2 + digits
-        elif letter in " \t\n":
-            at += 1
-            while at < end and raw[at] in " \t\n":
-                at += 1
-        else:
-            yield _ESCAPES.get(letter, letter), at
-            at += 2
 
 
 class _Scanner:
@@ -145,7 +125,7 @@ class _Scanner:
             start = self.at
             if self.peek('"') or self.peek("'"):
                 self.string()
-                name = decode_string(self.text[start : self.at])[0]
+                name = str(toml().loads(f"key = {self.text[start : self.at]}")["key"])
             else:
                 match = _BARE_KEY.match(self.text, self.at)
                 if not match:
