@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
@@ -362,14 +363,26 @@ def _cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> N
     for key, parameter in {**script.space, **override.space}.items():
         for name in linked_names(key) if parameter.when is not None else ():
             uses[name], where[name] = _names(parameter.when or ""), ("space", key, "when")
-    done: set[str] = set()
-    for name in uses:
-        cycle = _cycle(name, uses, done)
-        if cycle:
-            checks.error(
-                f'"{cycle[0]}" depends on itself: {" → ".join(cycle)}',
-                checks.document.value(*_written(path, target, where[cycle[0]], checks)),
-            )
+    graph = {name: used & uses.keys() for name, used in uses.items()}
+    while cycle := _cycle(graph):
+        checks.error(
+            f'"{cycle[0]}" depends on itself: {" → ".join([*cycle, cycle[0]])}',
+            checks.document.value(*_written(path, target, where[cycle[0]], checks)),
+        )
+        graph |= dict.fromkeys(cycle, frozenset())
+
+
+def _cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
+    """Return names of which each depends on the next, from the one that is declared first; [] where
+    there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found = list[str](error.args[1][:0:-1])
+        start = min(map(list(graph).index, found))
+        at = found.index(list(graph)[start])
+        return [*found[at:], *found[:at]]
+    return []
 
 
 def _names(source: Value) -> frozenset[str]:
@@ -378,27 +391,3 @@ def _names(source: Value) -> frozenset[str]:
     except ExprError:
         return frozenset()
     return parsed.names
-
-
-def _cycle(start: str, uses: Mapping[str, frozenset[str]], done: set[str]) -> list[str] | None:
-    """Return a cycle that can be reached from `start`, its first name repeated at the end. Not
-    recursive: a chain may be as long as the manifest."""
-    trail: list[str] = []
-    pending = [(start, iter(sorted(uses[start] & uses.keys())))] if start not in done else []
-    if pending:
-        trail.append(start)
-    while pending:
-        name, rest = pending[-1]
-        following = next((other for other in rest if other not in done), None)
-        if following is None:
-            done.add(name)
-            pending.pop()
-            trail.pop()
-        elif following in trail:
-            cycle = [*trail[trail.index(following) :], following]
-            done.update(trail)
-            return cycle
-        else:
-            trail.append(following)
-            pending.append((following, iter(sorted(uses[following] & uses.keys()))))
-    return None

@@ -88,7 +88,7 @@ def _file(checks: Checks, path: Path, name: str, what: str, *, needed: bool = Tr
                 f"it is {os.path.realpath(full)}",
             )
         elif stat.S_ISDIR(mode):
-            checks.error(f"the {what} is a directory, not a file", place, _contents(full, name))
+            checks.error(f"the {what} is a directory, not a file", place)
         elif not stat.S_ISREG(mode):
             checks.error(f"the {what} is not a regular file", place)
 
@@ -111,14 +111,6 @@ def _similar(full: str, name: str) -> str | None:
         return None
     found = near.split('"')[1]
     return f'did you mean "{os.path.join(os.path.dirname(name), found)}"?'
-
-
-def _contents(full: str, name: str) -> str | None:
-    try:
-        templates = sorted(entry for entry in os.listdir(full) if entry.endswith(".j2"))
-    except OSError:
-        return None
-    return f'did you mean "{os.path.join(name, templates[0])}"?' if templates else None
 
 
 def check_include_dirs(

@@ -54,7 +54,7 @@ def check_libraries(checks: Checks) -> None:
             _object(checks, path, script)
         if script.entry is None:
             why = "a kernel's launcher needs only the driver's library"
-            _no_use(checks, path, _OF_A_LINK, "scripts with an entry", why)
+            checks.only_for(path, _OF_A_LINK, "scripts with an entry", why)
         _linked(checks, path, script)
 
 
@@ -88,7 +88,7 @@ def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> Non
     """Report a library of nothing, and what the archiver cannot do."""
     if library.library is not None:
         _named(checks, path, library.library)
-        _no_use(checks, path, _OF_A_WHOLE, "the library itself", "and this is a part of one")
+        checks.only_for(path, _OF_A_WHOLE, "the library itself", "and this is a part of one")
     manifest = checks.manifest
     named = any(each.library == name for each in manifest.scripts.values())
     named = named or any(each.library == name for each in manifest.libraries.values())
@@ -100,15 +100,9 @@ def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> Non
         )
     if library.kind == "static":
         keys = ("cudart", *_OF_A_LINK)
-        _no_use(checks, path, keys, 'kind = "shared"', "an archive is not linked")
+        checks.only_for(path, keys, 'kind = "shared"', "an archive is not linked")
     if library.output is not None:
         _output(checks, checks.document.value(*path, "output"), library.output)
-
-
-def _no_use(checks: Checks, path: Path, keys: tuple[str, ...], whose: str, why: str) -> None:
-    for key in keys:
-        if checks.wrote(*path, key) is not None:
-            checks.error(f'"{key}" is for {whose}', checks.document.key(*path, key), why)
 
 
 def _linked(checks: Checks, path: Path, linked: ProductKeys) -> None:
@@ -154,10 +148,5 @@ def _named(checks: Checks, path: Path, library: str) -> None:
 
 def _object(checks: Checks, path: Path, script: ScriptSection) -> None:
     _named(checks, path, script.library or "")
-    for key in _OF_A_CALL:
-        if checks.wrote(*path, key) is not None:
-            checks.error(
-                f'"{key}" is for scripts that are called',
-                checks.document.key(*path, key),
-                "with library, each program is an object of it",
-            )
+    why = "with library, each program is an object of it"
+    checks.only_for(path, _OF_A_CALL, "scripts that are called", why)

@@ -45,12 +45,13 @@ def check_names(checks: Checks) -> None:
 
 
 def _tables(checks: Checks) -> None:
-    for kind in ("script", "target", "library", "package"):
-        for name in checks.keys_in(kind):
+    tables: list[Path] = [("script",), ("target",), ("library",), ("package",)]
+    for table in (*tables, ("toolchain", "named")):
+        for name in checks.keys_in(*table):
             if not TABLE_NAME.fullmatch(name):
                 checks.error(
-                    f'"{name}" cannot name a {kind}',
-                    checks.document.key(kind, name),
+                    f'"{name}" cannot name a {table[0]}',
+                    checks.document.key(*table, name),
                     "a name is made of letters, digits, _, - and ., and starts with a letter, a "
                     "digit or _",
                 )

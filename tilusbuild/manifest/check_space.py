@@ -40,7 +40,8 @@ def check_space(checks: Checks) -> None:
                     inherited = {
                         n: v for n, v in script.default.items() if n not in override.default
                     }
-                    _inherited(checks, (*path, "default"), target, inherited, changed)
+                    for key, parameter in changed.items():
+                        _chosen(checks, (*path, "default"), inherited, key, parameter, target)
 
 
 def _parameters(
@@ -114,20 +115,13 @@ def _given(parameter: ParameterSection, kind: str) -> bool:
 
 
 def _conditional(checks: Checks, path: Path, key: str, parameter: ParameterSection) -> None:
-    has_when = checks.wrote(*path, "when") is not None
-    has_else = checks.wrote(*path, "else") is not None
-    if has_when and not has_else:
-        checks.error(
-            f'"{key}" has "when" but no "else"',
-            checks.document.key(*path, "when"),
-            "else = VALUE is its value where `when` is false",
-        )
-    if has_else and not has_when:
-        checks.error(
-            f'"{key}" has "else" but no "when"',
-            checks.document.key(*path, "else"),
-            "when = EXPRESSION says where it is tuned",
-        )
+    for here, missing, hint in (
+        ("when", "else", "else = VALUE is its value where `when` is false"),
+        ("else", "when", "when = EXPRESSION says where it is tuned"),
+    ):
+        if checks.wrote(*path, here) is not None and checks.wrote(*path, missing) is None:
+            message = f'"{key}" has "{here}" but no "{missing}"'
+            checks.error(message, checks.document.key(*path, here), hint)
     if parameter.otherwise is not None:
         _arity(checks, (*path, "else"), key, parameter.otherwise)
 
@@ -270,9 +264,17 @@ def check_schedule(
 
 
 def _chosen(
-    checks: Checks, path: Path, chosen: Mapping[str, Value], key: str, parameter: ParameterSection
+    checks: Checks,
+    path: Path,
+    chosen: Mapping[str, Value],
+    key: str,
+    parameter: ParameterSection,
+    target: str | None = None,
 ) -> None:
-    """Check that the values chosen for a parameter, or for some of linked ones, are its own."""
+    """Check that the values chosen for a parameter, or for some of linked ones, are its own: those
+    that it has for a `target`."""
+    of = "" if target is None else f' for target "{target}"'
+    instead = "" if target is None else f"\nset override.{target}.default"
     names = linked_names(key)
     picked = [(position, name) for position, name in enumerate(names) if name in chosen]
     if not picked:
@@ -283,35 +285,15 @@ def _chosen(
     for position, name in picked:
         if not any(_same([chosen[name]], [row[position]]) for row in rows):
             checks.error(
-                f'{toml_text(chosen[name])} is not a value of "{name}"',
+                f'{toml_text(chosen[name])} is not a value of "{name}"{of}',
                 checks.document.value(*path, name),
-                _values_hint(parameter, position),
+                _values_hint(parameter, position) + instead,
             )
             return
     wanted = [chosen[name] for _, name in picked]
     if not any(_same(wanted, [row[position] for position, _ in picked]) for row in rows):
         checks.error(
-            f"{toml_text(wanted)} is not a row of the linked parameters {key}",
+            f"{toml_text(wanted)} is not a row of the linked parameters {key}{of}",
             checks.document.value(*path, picked[-1][1]),
-            _values_hint(parameter),
-        )
-
-
-def _inherited(
-    checks: Checks,
-    path: Path,
-    target: str,
-    default: Mapping[str, Value],
-    changed: Mapping[str, ParameterSection],
-) -> None:
-    """Check that the script's default also holds where the target has another domain."""
-    before = len(checks.diagnostics)
-    for key, parameter in changed.items():
-        _chosen(checks, path, default, key, parameter)
-    for number in range(before, len(checks.diagnostics)):
-        found = checks.diagnostics[number]
-        checks.diagnostics[number] = type(found)(
-            f'{found.message} for target "{target}"',
-            found.place,
-            f"{found.hint}\nset override.{target}.default",
+            _values_hint(parameter) + instead,
         )

@@ -7,7 +7,7 @@ argument an item, and none is one that tilusbuild sets itself.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,10 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.names import TABLE_NAME
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script_sections import expression
 from tilusbuild.manifest.table import toml_text
-from tilusbuild.manifest.valued_flags import expressions, has_values
+from tilusbuild.manifest.valued_flags import has_values, in_place
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
@@ -85,16 +85,18 @@ def check_references(
 ) -> None:
     """Check that what `path` lists is declared, as one of these kinds, once each."""
     known = [name for each in (kind, *also) for name in checks.keys_in(each)]
-    for number, name in enumerate(names or ()):
+    _listed(checks, path, names or (), known, kind, f"a {kind} is declared as [{kind}.NAME]")
+
+
+def _listed(
+    checks: Checks, path: Path, names: Sequence[str], known: Collection[str], kind: str, hint: str
+) -> None:
+    for number, name in enumerate(names):
         place = partial(checks.document.value, *path, number)
         if name not in known:
-            checks.error(f'unknown {kind} "{name}"', place, _known(name, known, kind))
-        elif name in (names or ())[:number]:
+            checks.error(f'unknown {kind} "{name}"', place, did_you_mean(name, known) or hint)
+        elif name in names[:number]:
             checks.error(f'"{name}" is listed twice', place)
-
-
-def _known(name: str, known: Iterable[str], kind: str) -> str:
-    return did_you_mean(name, known) or f"a {kind} is declared as [{kind}.{name}]"
 
 
 def _override_names(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
@@ -102,9 +104,8 @@ def _override_names(checks: Checks, path: Path, name: str, script: ScriptSection
     for target in checks.names_in(*path, "override"):
         place = partial(checks.document.key, *path, "override", target)
         if target not in known:
-            checks.error(
-                f'override for an unknown target "{target}"', place, _known(target, known, "target")
-            )
+            hint = did_you_mean(target, known) or "a target is declared as [target.NAME]"
+            checks.error(f'override for an unknown target "{target}"', place, hint)
         elif script.targets is not None and target not in script.targets:
             checks.error(
                 f'script "{name}" is not built for "{target}"',
@@ -136,18 +137,12 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
             'kernel = "NAME" for an extern "C" __global__ function, entry = "NAME" for a host '
             'launch function, library = "NAME" for an object of [library.NAME]',
         )
-    elif has_entry and checks.wrote(*path, "launch") is not None:
-        checks.error(
-            '"launch" is for scripts with a kernel',
-            checks.document.key(*path, "launch"),
-            "with entry, the template's own function launches",
-        )
-    if not has_entry and checks.wrote(*path, "cudart") is not None:
-        checks.error(
-            '"cudart" is for scripts with an entry',
-            checks.document.key(*path, "cudart"),
-            "a kernel is launched through the driver: its library has no CUDA runtime",
-        )
+    elif has_entry:
+        why = "with entry, the template's own function launches"
+        checks.only_for(path, ("launch",), "scripts with a kernel", why)
+    if not has_entry:
+        why = "a kernel is launched through the driver: its library has no CUDA runtime"
+        checks.only_for(path, ("cudart",), "scripts with an entry", why)
     if has_kernel and not has_entry:
         _no_cpp_name_on_cpu(checks, path, name, script)
         _geometry(checks, path, name, script)
@@ -198,37 +193,23 @@ def _kernels(checks: Checks, path: Path) -> None:
 
 def _group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, ...]) -> None:
     if checks.wrote(*path, "kernel") is None:
-        checks.error(
-            '"group" is for scripts with a kernel',
-            checks.document.key(*path, "group"),
-            "host functions and objects are compiled separately",
-        )
+        why = "host functions and objects are compiled separately"
+        checks.only_for(path, ("group",), "scripts with a kernel", why)
     known = {
         name
         for section in ("params", "space")
         for table in ((), *(("override", target) for target in script.override))
         for name in checks.names_in(*path, *table, section)
     }
-    for number, name in enumerate(group):
-        place = partial(checks.document.value, *path, "group", number)
-        if name in group[:number]:
-            checks.error(f'"{name}" is listed twice', place)
-        elif name not in known and script.space_file is None:
-            hint = did_you_mean(name, sorted(known)) or "group names parameters of space or params"
-            checks.error(f'unknown parameter "{name}"', place, hint)
+    if script.space_file is not None:
+        known.update(group)
+    hint = "group names parameters of space or params"
+    _listed(checks, (*path, "group"), group, sorted(known), "parameter", hint)
 
 
 def _toolchains(checks: Checks) -> None:
-    """Check the names of toolchains, where they are declared and where they are asked for."""
+    """Check that toolchains are declared where they are asked for."""
     known = checks.keys_in(*NAMED)
-    for name in known:
-        if not TABLE_NAME.fullmatch(name):
-            checks.error(
-                f'"{name}" cannot name a toolchain',
-                partial(checks.document.key, *NAMED, name),
-                "a name is made of letters, digits, _, - and ., and starts with a letter, a digit "
-                "or _",
-            )
     for path, name in _asked_for(checks):
         if name not in known:
             hint = did_you_mean(name, known)
@@ -291,7 +272,7 @@ _IMPURE = (
     "it may run, read or write files that no hash covers; unsafe-flags = true in [build] or in the "
     "script allows it"
 )
-_JOINED = ("-I", "-isystem", "-iquote", "-idirafter", "-o")
+_JOINED = ("-I", "-isystem", "-iquote", "-idirafter")
 """Options whose value may follow with nothing between."""
 
 
@@ -326,9 +307,10 @@ def _valued(checks: Checks, path: Path, flags: Sequence[str]) -> None:
     """Check the expressions in flags; what the flags become is checked of each program."""
     for number, flag in enumerate(flags):
         try:
-            list(expressions(flag))
+            for source in in_place(flag):
+                expression(source)
         except ExprError as error:
-            checks.error(error.message, partial(checks.document.value, *path, number))
+            checks.error(error.message, checks.document.inside((*path, number), error.column))
 
 
 def flag_problems(
@@ -382,7 +364,5 @@ def owned(flag: str) -> str | None:
         return _OWNED[name]
     if "-march=" in flag and name in _PASSES_ON:
         return _MARCH
-    joined = next(
-        (option for option in _JOINED if flag.startswith(option) and option != "-o"), None
-    )
+    joined = next(filter(flag.startswith, _JOINED), None)
     return _OWNED[joined] if joined else None

@@ -7,7 +7,7 @@ entries that were cut out of the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -39,7 +39,6 @@ class Checks(Struct):
     diagnostics: list[Diagnostic] = field(default_factory=list)
     unsound: set[Path] = field(default_factory=set)
     """Parameters whose values cannot be counted out; `check_space` has said why."""
-    _known: set[Diagnostic] = field(default_factory=set)
 
     def error(
         self, message: str, place: Place | Callable[[], Place], hint: str | None = None
@@ -50,13 +49,18 @@ class Checks(Struct):
         A place may be given as a call: a manifest without mistakes is then never scanned for any.
         """
         diagnostic = Diagnostic(message, place() if callable(place) else place, hint)
-        if diagnostic in self._known:
+        if diagnostic in self.diagnostics:
             return
-        self._known.add(diagnostic)
         self.diagnostics.append(diagnostic)
         if len(self.diagnostics) >= MAX_MISTAKES:
             self.diagnostics.append(too_many(self.document))
             raise InputError(*self.diagnostics)
+
+    def only_for(self, path: Path, keys: Iterable[str], whose: str, why: str) -> None:
+        """Report those of a table's keys that are for another kind of table."""
+        for key in keys:
+            if self.wrote(*path, key) is not None:
+                self.error(f'"{key}" is for {whose}', self.document.key(*path, key), why)
 
     def wrote(self, *path: str | int) -> Any:
         """Return the value in the file, checked or not; None when there is none."""

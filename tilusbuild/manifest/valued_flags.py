@@ -22,12 +22,6 @@ def has_values(flag: str) -> bool:
     return _EXPRESSION.search(flag) is not None
 
 
-def expressions(flag: str) -> Iterator[Expr]:
-    """Yield the expressions in an argument. Raises `ExprError`."""
-    for found in _EXPRESSION.finditer(flag):
-        yield parse(found[1].strip())
-
-
 def in_place(text: str) -> Iterator[str]:
     """Yield the sources of the expressions in a text, each behind as many blanks as stand before
     it: a mistake's column is that of the text."""
