@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from support.marks import MARK, MARK_SCRIPT
 from support.project import Project
@@ -21,7 +20,6 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    digest_of_inputs,
 )
 from tilusbuild.package.model import Image
 from tilusbuild.state.files import sha256_text
@@ -42,25 +40,18 @@ def script_files(script: str, found: str, *more: str) -> dict[str, FileEntry]:
     return {f"scripts/{script}/{found}/{name}": FileEntry(5, digest(name)) for name in names}
 
 
-def coherent(found: FileList) -> FileList:
-    """The list with the digest of its inputs as it must be."""
-    inputs = digest_of_inputs([s.hash for s in found.scripts], found.programs, found.files)
-    return replace(found, inputs=inputs)
-
-
 def small_list() -> FileList:
     """Two programs of a script for a GPU, one for the CPU, and a table."""
     first, second, third = digest("p1"), digest("p2"), digest("p3")
     scripts = (
-        ScriptEntry("AddOne", digest("s1"), "host", {"dtype": '"f32"'}, (third,), tables=False),
-        ScriptEntry("AddOne", digest("s2"), "h100", {"dtype": '"f32"'}, (second, first), True),
+        ScriptEntry("AddOne", digest("s1"), "host", {"dtype": '"f32"'}, (third,)),
+        ScriptEntry("AddOne", digest("s2"), "h100", {"dtype": '"f32"'}, (second, first)),
     )
-    found = FileList(
+    return FileList(
         name="runtime",
         version="1.2.0",
         project="kernels",
         tool="0.1.0",
-        inputs="",
         targets={
             "h100": PackageTarget("cuda", ("sm_90a",), ptx=False, toolkit="13.0.88"),
             "host": PackageTarget("cpu", ("cpu",), ptx=False, toolkit=None),
@@ -80,7 +71,6 @@ def small_list() -> FileList:
             **program_files(third),
         },
     )
-    return coherent(found)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from support.packages import Hand
@@ -63,9 +62,6 @@ def test_schedules_and_scripts_that_come_and_go(own_project, hand, tmp_path) -> 
 def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
     """Given another choice for one bucket and a bucket more, then these two rows are told."""
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
-    scripts = tuple(
-        msgspec.structs.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
-    )
     paths = []
     for number, rows in enumerate(([[[8], 0]], [[[8], 2], [[16], 1]])):
         each = hand.copy()
@@ -73,7 +69,7 @@ def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
         tables = [{"fingerprint": fingerprint, "entries": rows}]
         data = json.dumps({"schema": 1, "keys": ["n"], "tables": tables}).encode()
         each.files[f"{script.root}/dispatch_table.json"] = data
-        paths.append(each.relist(scripts=scripts).archive(tmp_path / f"p{number}"))
+        paths.append(each.relist().archive(tmp_path / f"p{number}"))
     assert between(*paths) == [
         PackageChange(
             "table",

@@ -55,7 +55,7 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
         files[f"{directory}/script.json"] = seal({**described, "hash": digest, "target": value})
         if table is not None:
             files[f"{directory}/dispatch_table.json"] = json.dumps(table).encode()
-        scripts.append(replace(entry, hash=digest, target=target["name"], tables=table is not None))
+        scripts.append(replace(entry, hash=digest, target=target["name"]))
         listed[target["name"]] = replace(
             hand.listing.targets["cpu"],
             kind="cuda",

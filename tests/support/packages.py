@@ -34,7 +34,7 @@ from tilusbuild.package.formats.wheels import (
     record_line,
 )
 from tilusbuild.package.install import install
-from tilusbuild.package.listing import FileEntry, FileList, digest_of_inputs, layers
+from tilusbuild.package.listing import FileEntry, FileList, layers
 from tilusbuild.package.read import opened
 
 LIMITS = Limits()
@@ -62,9 +62,7 @@ class Hand:
             path: FileEntry(len(data), hashlib.sha256(data).hexdigest())
             for path, data in self.files.items()
         }
-        made = msgspec.structs.replace(self.listing, **{"files": entries, **fields})
-        inputs = digest_of_inputs([s.hash for s in made.scripts], made.programs, made.files)
-        self.listing = msgspec.structs.replace(made, inputs=inputs)
+        self.listing = msgspec.structs.replace(self.listing, **{"files": entries, **fields})
         return self
 
     def only(self, script: str) -> Hand:

@@ -121,9 +121,6 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
             if link in self.part.units:
                 _refuse(f"the link {link} is in the place of an entry")
 
-    def entries(self) -> list[str]:
-        return [entry.path for entry in self.part.entries]
-
     def unit_digests(self) -> dict[str, str]:
         held = {p.removeprefix(self.part.prefix): file.sha256 for p, file in self.files.items()}
         held |= self.part.links

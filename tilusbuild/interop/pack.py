@@ -32,7 +32,6 @@ from tilusbuild.package.listing import (
     FileEntry,
     FileList,
     HostNeeds,
-    digest_of_inputs,
 )
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of
 from tilusbuild.state.files import sha256_bytes, sha256_file
@@ -213,7 +212,6 @@ class _CacheCollector(Struct):
             version=version,
             project=self.system,
             tool=__version__,
-            inputs=digest_of_inputs((), (), {}, self.entries),
             targets={},
             needs=host_needs(self.host) if self.host else nothing,
             scripts=(),

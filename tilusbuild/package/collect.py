@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from tilusbuild._version import __version__
 from tilusbuild.binary import BinaryError, Needs, read_archs, read_needs
@@ -37,7 +36,6 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    digest_of_inputs,
     title_of,
 )
 from tilusbuild.package.model import (
@@ -114,7 +112,6 @@ def collect(
         version=order.version,
         project=order.project,
         tool=__version__,
-        inputs=digest_of_inputs([e.hash for e in entries], found.programs, found.files),
         targets=targets,
         needs=host_needs(found.needs),
         scripts=tuple(entries),
@@ -157,7 +154,7 @@ class _Collector(Struct):
     def add_script(self, script: Script, params: Mapping[str, str]) -> ScriptEntry:
         numbers = self._numbers(script)
         programs = tuple(dict.fromkeys(script.programs[number] for number in numbers))
-        entry = ScriptEntry(script.name, script.hash, script.target, params, programs, tables=False)
+        entry = ScriptEntry(script.name, script.hash, script.target, params, programs)
         for name in layout.files_below(script.path):
             if purpose_of_script(name) in self.purposes:
                 path = os.path.join(script.path, name)
@@ -168,7 +165,7 @@ class _Collector(Struct):
         for program in programs:
             if program not in self.programs:
                 self.programs[program] = self._add_program(script, program)
-        return replace(entry, tables=f"{entry.root}/{layout.TABLE_JSON}" in self.files)
+        return entry
 
     def _numbers(self, script: Script) -> list[int]:
         """Return the programs to pack, in the order of the plan."""

@@ -34,7 +34,7 @@ from tilusbuild.package.model import (
 )
 from tilusbuild.report.text import counted, one_line
 from tilusbuild.runtime.naming import snake_case
-from tilusbuild.state.files import sha256_bytes, sha256_text
+from tilusbuild.state.files import sha256_bytes
 
 SCHEMA = 1
 # The list is read whole and parsed before anything of it can be believed: its size bounds the
@@ -78,15 +78,13 @@ class HostNeeds(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ScriptEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """An instance of a script for a target. `params` are its constants, as script.txt writes them;
-    `programs` those of its programs that are packed, in the order of the plan; `tables`: whether a
-    dispatch table is packed."""
+    `programs` those of its programs that are packed, in the order of the plan."""
 
     script: Name
     hash: Digest
     target: Name
     params: Mapping[str, Annotated[str, Meta(max_length=65536)]]
     programs: tuple[Digest, ...]
-    tables: bool
 
     @property
     def place(self) -> tuple[str, str]:
@@ -115,9 +113,8 @@ class FileEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole list. `inputs` is `digest_of_inputs`; `scripts` are sorted by script, target and
-    hash. The list of another kind is a subclass with a `key`, and neither targets, scripts nor
-    programs."""
+    """The whole list. `scripts` are sorted by script, target and hash. The list of another kind is
+    a subclass with a `key`, and neither targets, scripts nor programs."""
 
     schema: int = SCHEMA
     tool: Name
@@ -125,7 +122,6 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Name
     version: Name
     project: Name
-    inputs: Digest
     targets: Mapping[str, PackageTarget]
     needs: HostNeeds
     scripts: tuple[ScriptEntry, ...]
@@ -147,10 +143,6 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def check_kind(self) -> None:
         """Raise a `PackageError` for what is wrong with the kind's own part."""
-
-    def entries(self) -> Iterable[str]:
-        """Return the names that the digest of the package's inputs covers."""
-        return ()
 
     def unit_digests(self) -> Mapping[str, str]:
         """Return a digest of each thing that `diff` compares as one."""
@@ -235,26 +227,6 @@ def check(found: FileList) -> None:
     _check_scripts(found)
     _check_programs(found)
     _check_owners(found)
-    hashes = [script.hash for script in found.scripts]
-    if found.inputs != digest_of_inputs(hashes, found.programs, found.files, found.entries()):
-        _refuse("the digest of the inputs is another one")
-
-
-def digest_of_inputs(
-    scripts: Iterable[str],
-    programs: Iterable[str],
-    files: Mapping[str, FileEntry],
-    entries: Iterable[str] = (),
-) -> str:
-    """Return one digest for what was packed: sha256 over a line each for the scripts' hashes, the
-    programs', the dispatch tables' paths and digests, and what another kind names, all sorted."""
-    lines = [f"script {each}" for each in sorted(scripts)]
-    lines += [f"program {each}" for each in sorted(programs)]
-    tables = (p for p in sorted(files) if p.startswith(layout.SCRIPTS))
-    names = (p for p in tables if p.rpartition("/")[2] == layout.TABLE_JSON)
-    lines += [f"table {files[path].sha256} {path}" for path in names]
-    lines += [f"entry {path}" for path in sorted(entries)]
-    return sha256_text("".join(f"{line}\n" for line in lines))
 
 
 def _check_scripts(found: FileList) -> None:
@@ -268,8 +240,6 @@ def _check_scripts(found: FileList) -> None:
             if digest not in found.programs:
                 _refuse(f"script {script.script} has a program {digest} that is not listed")
         _check_listed(found, script.root, SCRIPT_FILES)
-        if script.tables != (f"{script.root}/{layout.TABLE_JSON}" in found.files):
-            _refuse(f"script {script.script} and the files disagree on its dispatch tables")
     if used := found.targets.keys() - {script.target for script in found.scripts}:
         _refuse(f"no script is for the target {min(used)}")
 

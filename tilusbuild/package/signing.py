@@ -251,7 +251,6 @@ def _provenance(listed: FileList) -> dict[str, Any]:
                 "command": ["tilusbuild", "package", listed.name],
                 "targets": {name: list(t.archs) for name, t in listed.targets.items()},
             },
-            "internalParameters": {"inputs": listed.inputs},
             "resolvedDependencies": dependencies,
         },
         "runDetails": {"builder": {"id": f"tilusbuild {listed.tool}"}},
