@@ -103,12 +103,3 @@ def test_a_mount_in_an_entry_is_left(make_at: MakeAt, tmp_path: Path) -> None:
     )
     assert done.stdout == f"{[entry]}\n", done.stderr
     assert snapshot(tmp_path / "outside") == before
-
-
-def test_what_a_killed_gc_had_moved_goes_with_the_next(make_at: MakeAt, tmp_path: Path) -> None:
-    root = make_at("tilus", tmp_path / "cache")
-    (root / ".removed-abcd1234" / "entry").mkdir(parents=True)
-    (root / ".removed-by hand").mkdir()
-    cache = read(str(root))
-    list(gc.remove(cache, ()))
-    assert [name for name in os.listdir(root) if name.startswith(".")] == [".removed-by hand"]

@@ -250,7 +250,7 @@ def test_a_cache_as_tilelangs_documentation_lays_it_out(tmp_path: Path, below: s
     cache = read(str(tmp_path))
     assert (cache.system, cache.version) == ("tilelang", below)
     (entry,) = cache.entries
-    assert (entry.name, entry.code_archs, entry.problems) == ("add", ("sm_90a",), ())
+    assert (entry.name, entry.code_archs, entry.problems) == ("add", ("sm_90a",), [])
     assert entry.pickles == (f"{entry.path}/params.pkl",)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,30 +44,31 @@ class ForeignProblem(Struct, frozen=True):
         return f"{self.path}: {self.what}"
 
 
-class ForeignEntry(Struct, frozen=True):
-    """One kernel: what the system keeps, looks up and deletes as one."""
+class ForeignEntry(Struct):
+    """One kernel: what the system keeps, looks up and deletes as one. Its system's reader makes it,
+    and notes what it finds in it."""
 
+    directory: CacheDirectory
     path: str
     """Its directory, relative to the cache."""
     kind: str
     """What the system calls it: "program", "kernel", "op", …"""
     name: str
-    declared_arch: str
+    declared_arch: str = ""
     """The architecture that the entry's text names: "sm_90a", "cpu"; "" when it names none."""
-    code_archs: tuple[str, ...]
+    code_archs: tuple[str, ...] = ()
     """What the binary has code for, as read from it: "sm_90a", "sm_80 ptx", or a CPU's name."""
-    compiled_by: str
+    compiled_by: str = ""
     """The compiler or system that made it, as far as the entry says; else ""."""
-    files: tuple[str, ...]
+    files: tuple[str, ...] = ()
     """Relative to the cache, sorted."""
-    size: int
+    size: int = 0
     """Bytes."""
-    modified: float
+    modified: float = 0.0
     """When the latest of its files was written, seconds since 1970."""
-    library: str | None
+    library: str | None = None
     """The sha256 of the library or cubin; None when there is none that can be read."""
-    problems: tuple[ForeignProblem, ...] = ()
-    pickles: tuple[str, ...] = ()
+    problems: list[ForeignProblem] = field(default_factory=list)
     lock: str | None = None
     """The file that the system locks while it writes the entry."""
     unit: str = ""
@@ -77,6 +78,52 @@ class ForeignEntry(Struct, frozen=True):
     def removed_with(self) -> str:
         """Return the directory that is removed with the entry."""
         return self.unit or self.path
+
+    @property
+    def pickles(self) -> tuple[str, ...]:
+        """Return those of its files that only the system itself loads."""
+        return tuple(name for name in self.files if name.endswith((".pickle", ".pkl")))
+
+    def wrong(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
+        """Note a problem of the entry, or of one of its files."""
+        path = self.path if file is None else f"{self.path}/{file}"
+        self.problems.append(ForeignProblem(path, what, moved))
+
+    def has(self, *names: str) -> bool:
+        """Return whether all files are there; note each missing one as a problem."""
+        missing = [name for name in names if not self.directory.is_file(self.path, name)]
+        for name in missing:
+            self.wrong("is missing", name)
+        return not missing
+
+    def read_library(self, file: str) -> bytes | None:
+        """Read a library or cubin: note what it holds, or what is wrong with it."""
+        data = self.directory.bytes(self.path, file)
+        if data is None:
+            self.wrong("is missing", file)
+            return None
+        why = damage(data)
+        if why:
+            self.wrong(why, file)
+            return data
+        self.library, self.code_archs = sha256_bytes(data), code_archs_of(data)
+        return data
+
+    def compare(self, file: str) -> None:
+        """Compare the architecture in the entry's text with that in its binary."""
+        device = [arch for arch in self.code_archs if arch.startswith("sm_")]
+        if not self.declared_arch.startswith("sm_") or not device:
+            return
+        if not any(_same(self.declared_arch, arch.split()[0]) for arch in device):
+            self.wrong(
+                f"holds code for {', '.join(device)}; its entry says {self.declared_arch}", file
+            )
+
+    def whole(self) -> ForeignEntry:
+        """Take its files as they are now, and return it."""
+        self.files = tuple(self.directory.below(self.path))
+        self.size, self.modified = self.directory.measured(self.files)
+        return self
 
 
 class StaleFile(Struct, frozen=True):
@@ -217,7 +264,7 @@ class CacheDirectory:
         with self.around(*names) as (above, name):
             return open_regular(name, follow=False, dir_fd=above)
 
-    def measured(self, files: list[str]) -> tuple[int, float]:
+    def measured(self, files: Iterable[str]) -> tuple[int, float]:
         """Return the bytes of all files, and when the latest was written (seconds since 1970)."""
         size, latest = 0, 0.0
         for name in files:
@@ -240,74 +287,6 @@ class CacheDirectory:
         finally:
             os.close(handle)
         return False
-
-
-class EntryReader:
-    """Collect the facts and problems of one entry."""
-
-    def __init__(self, directory: CacheDirectory, path: str, kind: str, name: str) -> None:
-        self.directory, self.path, self.kind, self.name = directory, path, kind, name
-        self.declared_arch = self.compiled_by = ""
-        self.code_archs: tuple[str, ...] = ()
-        self.library: str | None = None
-        self.lock: str | None = None
-        self.unit = ""
-        self.problems: list[ForeignProblem] = []
-
-    def wrong(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
-        """Note a problem of the entry, or of one of its files."""
-        path = self.path if file is None else f"{self.path}/{file}"
-        self.problems.append(ForeignProblem(path, what, moved))
-
-    def has(self, *names: str) -> bool:
-        """Return whether all files are there; note each missing one as a problem."""
-        missing = [name for name in names if not self.directory.is_file(self.path, name)]
-        for name in missing:
-            self.wrong("is missing", name)
-        return not missing
-
-    def read_library(self, file: str) -> bytes | None:
-        """Read a library or cubin: note what it holds, or what is wrong with it."""
-        data = self.directory.bytes(self.path, file)
-        if data is None:
-            self.wrong("is missing", file)
-            return None
-        why = damage(data)
-        if why:
-            self.wrong(why, file)
-            return data
-        self.library, self.code_archs = sha256_bytes(data), code_archs_of(data)
-        return data
-
-    def compare(self, file: str) -> None:
-        """Compare the architecture in the entry's text with that in its binary."""
-        device = [arch for arch in self.code_archs if arch.startswith("sm_")]
-        if not self.declared_arch.startswith("sm_") or not device:
-            return
-        if not any(_same(self.declared_arch, arch.split()[0]) for arch in device):
-            self.wrong(
-                f"holds code for {', '.join(device)}; its entry says {self.declared_arch}", file
-            )
-
-    def entry(self) -> ForeignEntry:
-        files = self.directory.below(self.path)
-        size, modified = self.directory.measured(files)
-        return ForeignEntry(
-            path=self.path,
-            kind=self.kind,
-            name=self.name,
-            declared_arch=self.declared_arch,
-            code_archs=self.code_archs,
-            compiled_by=self.compiled_by,
-            files=tuple(files),
-            size=size,
-            modified=modified,
-            library=self.library,
-            problems=tuple(self.problems),
-            pickles=tuple(n for n in files if n.endswith((".pickle", ".pkl"))),
-            lock=self.lock,
-            unit=self.unit,
-        )
 
 
 def _same(declared: str, compiled: str) -> bool:

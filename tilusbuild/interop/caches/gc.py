@@ -7,18 +7,14 @@ whole or not at all. One whose lock is held stays.
 from __future__ import annotations
 
 import os
-import re
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 
 from msgspec import Struct
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.interop.caches.directory import CacheDirectory, ForeignCache, ForeignEntry
-from tilusbuild.state import directories
-
-_PRIVATE = re.compile(r"\.removed-[a-z0-9_]{8}", re.ASCII)
+from tilusbuild.state.directories import mounts_below
+from tilusbuild.state.temporary import TemporaryDirectory
 
 
 class Removal(Struct, frozen=True):
@@ -94,10 +90,7 @@ def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[R
     """Remove each, and yield it with whether it is gone: False if in use, or if something is
     mounted in it. Raises `TilusbuildError`."""
     directory = CacheDirectory(cache.root)
-    for name in filter(_PRIVATE.fullmatch, directory.directories()):
-        with suppress(OSError):  # what a killed process had moved there
-            directories.remove(directory.path(name))
-    mounts = directories.mounts_below(cache.root)
+    mounts = mounts_below(cache.root)
     for removal in removals:
         locked = removal.lock is not None and directory.is_locked(removal.lock)
         mounted = any(f"{mount}/".startswith(f"{removal.path}/") for mount in mounts)
@@ -109,16 +102,12 @@ def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[R
 def _remove(directory: CacheDirectory, path: str) -> None:
     try:
         # In the cache itself: no rename crosses file systems.
-        private = tempfile.mkdtemp(prefix=".removed-", dir=directory.root)
-    except OSError as error:
-        raise TilusbuildError(f"{directory.root}: {error.strerror}") from None
-    try:
-        with directory.around(path) as (above, name):
-            os.rename(name, os.path.join(private, "entry"), src_dir_fd=above)
+        with (
+            TemporaryDirectory("removed", directory.root) as private,
+            directory.around(path) as (above, name),
+        ):
+            os.rename(name, os.path.join(private.path, "entry"), src_dir_fd=above)
     except FileNotFoundError:
         pass
     except OSError as error:
         raise TilusbuildError(f"{directory.path(path)}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            directories.remove(private)

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 from tilusbuild.interop.caches.directory import (
     CacheDirectory,
-    EntryReader,
     ForeignCache,
     ForeignEntry,
     command_arch,
@@ -77,35 +76,35 @@ def _operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEn
     meta = directory.json(home, "meta.json")
     known = meta if isinstance(meta, dict) else {}
     name = str(known.get("name", os.path.basename(os.path.dirname(home))))
-    reader = EntryReader(directory, home, "op" if keyed else "op of a graph", name)
-    _common(reader, f"hidet {directory.text(home, 'version.txt') or ''}".strip())
+    entry = ForeignEntry(directory, home, "op" if keyed else "op of a graph", name)
+    _common(entry, f"hidet {directory.text(home, 'version.txt') or ''}".strip())
     if not keyed:
-        reader.unit = os.path.dirname(os.path.dirname(home))
+        entry.unit = os.path.dirname(os.path.dirname(home))
     if known.get("target") == "cpu":
-        reader.declared_arch = "cpu"
+        entry.declared_arch = "cpu"
     written = directory.is_file(home, "version.txt") or directory.is_file(home, "func_types.pickle")
-    if written and reader.has("task.txt", "version.txt", "func_types.pickle") and keyed:
+    if written and entry.has("task.txt", "version.txt", "func_types.pickle") and keyed:
         text = directory.text(home, "task.txt") or ""
         if not sha256_text(text).startswith(os.path.basename(home)):
-            reader.wrong("is not named by its task.txt")
-    reader.compare("lib.so")
-    return reader.entry()
+            entry.wrong("is not named by its task.txt")
+    entry.compare("lib.so")
+    return entry.whole()
 
 
 def _module(directory: CacheDirectory, home: str) -> ForeignEntry:
-    reader = EntryReader(directory, home, "module", "")
-    _common(reader, "hidet")
-    reader.compare("lib.so")
-    return reader.entry()
+    entry = ForeignEntry(directory, home, "module", "")
+    _common(entry, "hidet")
+    entry.compare("lib.so")
+    return entry.whole()
 
 
-def _common(reader: EntryReader, by: str) -> None:
-    directory, home = reader.directory, reader.path
-    reader.compiled_by = by
+def _common(entry: ForeignEntry, by: str) -> None:
+    directory, home = entry.directory, entry.path
+    entry.compiled_by = by
     commands = (directory.text(home, name) or "" for name in _LOGS)
-    reader.declared_arch = next(filter(None, map(command_arch, commands)), "")
-    reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
-    reader.read_library("lib.so")
+    entry.declared_arch = next(filter(None, map(command_arch, commands)), "")
+    entry.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
+    entry.read_library("lib.so")
 
 
 def _of_graphs(directory: CacheDirectory, entries: list[ForeignEntry]) -> Iterator[str]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from tilusbuild.interop.caches.directory import (
     CacheDirectory,
-    EntryReader,
     ForeignCache,
     ForeignEntry,
     StaleFile,
@@ -85,63 +84,63 @@ def _homes(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
 
 
 def _kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
-    reader = EntryReader(directory, home, "kernel", _name(directory, home))
-    reader.compiled_by = by
+    entry = ForeignEntry(directory, home, "kernel", _name(directory, home))
+    entry.compiled_by = by
     manifest = directory.json(home, "manifest.json")
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
-        reader.wrong("is missing or not a manifest", "manifest.json")
+        entry.wrong("is missing or not a manifest", "manifest.json")
         files = {}
     library = next((name for name in _LIBRARIES if directory.is_file(home, name)), None)
     if library is None and not any(name in files for name in _LIBRARIES):
-        reader.wrong("has no library")
+        entry.wrong("has no library")
     for name, facts in sorted(files.items()):
-        _check(reader, name, facts)
+        _check(entry, name, facts)
     if library is not None:
-        reader.read_library(library)
-    return reader.entry()
+        entry.read_library(library)
+    return entry.whole()
 
 
 def _earlier_kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
-    reader = EntryReader(directory, home, "kernel", _name(directory, home))
-    reader.compiled_by = by
+    entry = ForeignEntry(directory, home, "kernel", _name(directory, home))
+    entry.compiled_by = by
     library = next((name for name in _LIBRARIES if directory.is_file(home, name)), None)
     if library is None:
-        reader.wrong("has no library")
+        entry.wrong("has no library")
     else:
-        reader.read_library(library)
-    return reader.entry()
+        entry.read_library(library)
+    return entry.whole()
 
 
 def _binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
-    reader = EntryReader(directory, home, "binary", "")
-    reader.compiled_by = by
+    entry = ForeignEntry(directory, home, "binary", "")
+    entry.compiled_by = by
     name = next((n for n in ("kernel.cubin", "kernel.fatbin") if directory.is_file(home, n)), None)
     facts = directory.json(home, "metadata.json")
     if name is None:
-        reader.wrong("has no binary")
-        return reader.entry()
-    _check(reader, name, facts)
+        entry.wrong("has no binary")
+        return entry.whole()
+    _check(entry, name, facts)
     if name == "kernel.cubin":
-        reader.read_library(name)
-    return reader.entry()
+        entry.read_library(name)
+    return entry.whole()
 
 
 _KINDS = {"kernel": _kernel, "binary": _binary, "earlier": _earlier_kernel}
 
 
-def _check(reader: EntryReader, name: str, facts: Any) -> None:
+def _check(entry: ForeignEntry, name: str, facts: Any) -> None:
     """Compare a file with its size and digest."""
     if "/" in name or not isinstance(facts, dict):
-        reader.wrong(f"lists {name!r:.80}, which is not a file of an entry")
+        entry.wrong(f"lists {name!r:.80}, which is not a file of an entry")
         return
-    data = reader.directory.bytes(reader.path, name)
+    data = entry.directory.bytes(entry.path, name)
     if data is None:
-        reader.wrong("is missing", name)
+        entry.wrong("is missing", name)
     elif len(data) != facts.get("size"):
-        reader.wrong(f"has {len(data)} bytes of {facts.get('size')}", name)
+        entry.wrong(f"has {len(data)} bytes of {facts.get('size')}", name)
     elif sha256_bytes(data) != facts.get("sha256"):
-        reader.wrong("is not what its digest says", name)
+        entry.wrong("is not what its digest says", name)
 
 
 def _name(directory: CacheDirectory, home: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from tilusbuild.interop.caches.directory import (
     CacheDirectory,
-    EntryReader,
     ForeignCache,
     ForeignEntry,
     ForeignProblem,
@@ -65,20 +64,20 @@ def read(directory: CacheDirectory) -> ForeignCache:
 
 def _program(directory: CacheDirectory, digest: str, name: str, *, failed: bool) -> ForeignEntry:
     home = f"programs/{digest}"
-    reader = EntryReader(directory, home, "program", name)
-    reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
+    entry = ForeignEntry(directory, home, "program", name)
+    entry.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
     options = directory.text(home, "options.txt") or ""
     found = _TARGET.search(options)
-    reader.declared_arch = f"sm_{found[1]}" if found else ""
-    reader.compiled_by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
-    if reader.has("program.txt", "options.txt"):
+    entry.declared_arch = f"sm_{found[1]}" if found else ""
+    entry.compiled_by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
+    if entry.has("program.txt", "options.txt"):
         program = directory.text(home, "program.txt") or ""
         if not sha256_text(options + program).startswith(digest):
-            reader.wrong("is not named by its options.txt and program.txt")
+            entry.wrong("is not named by its options.txt and program.txt")
     if not failed or directory.is_file(home, "module", "lib.so"):
-        reader.read_library("module/lib.so")
-        reader.compare("module/lib.so")
-    return reader.entry()
+        entry.read_library("module/lib.so")
+        entry.compare("module/lib.so")
+    return entry.whole()
 
 
 def _script_directories(directory: CacheDirectory) -> Iterator[tuple[str, str]]:

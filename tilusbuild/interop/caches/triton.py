@@ -11,7 +11,6 @@ import re
 
 from tilusbuild.interop.caches.directory import (
     CacheDirectory,
-    EntryReader,
     ForeignCache,
     ForeignEntry,
     StaleFile,
@@ -49,45 +48,45 @@ def _kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
     group = next((name for name in names if name.startswith("__grp__")), None)
     stem = group.removeprefix("__grp__").removesuffix(".json") if group else ""
     code = next((name for name in names if name.endswith((".cubin", ".hsaco", ".so"))), None)
-    reader = EntryReader(
+    entry = ForeignEntry(
         directory, key, "kernel" if group else "helper", stem or os.path.splitext(code or "")[0]
     )
     if group is not None:
-        _group(reader, group)
-        _metadata(reader, f"{stem}.json")
+        _group(entry, group)
+        _metadata(entry, f"{stem}.json")
     if code is not None:
-        reader.read_library(code)
-        reader.compare(code)
+        entry.read_library(code)
+        entry.compare(code)
     elif group is not None:
-        reader.wrong("has no compiled code")
-    return reader.entry()
+        entry.wrong("has no compiled code")
+    return entry.whole()
 
 
-def _group(reader: EntryReader, group: str) -> None:
-    value = reader.directory.json(reader.path, group)
+def _group(entry: ForeignEntry, group: str) -> None:
+    value = entry.directory.json(entry.path, group)
     paths = value.get("child_paths") if isinstance(value, dict) else None
     if not isinstance(paths, dict):
-        reader.wrong("is not a group", group)
+        entry.wrong("is not a group", group)
         return
     away = [name for name, path in paths.items() if not os.path.isfile(str(path))]
-    here = [name for name in away if reader.directory.is_file(reader.path, name)]
+    here = [name for name in away if entry.directory.is_file(entry.path, name)]
     if here:
         what = f"names {len(here)} files by paths that do not exist: it was moved"
-        reader.wrong(what, group, moved=True)
+        entry.wrong(what, group, moved=True)
     for name in away:
         if name not in here:
-            reader.wrong("is missing", name)
+            entry.wrong("is missing", name)
 
 
-def _metadata(reader: EntryReader, name: str) -> None:
-    value = reader.directory.json(reader.path, name)
+def _metadata(entry: ForeignEntry, name: str) -> None:
+    value = entry.directory.json(entry.path, name)
     if not isinstance(value, dict):
-        reader.wrong("is missing or not JSON", name)
+        entry.wrong("is missing or not JSON", name)
         return
     target = value.get("target")
     if isinstance(target, dict) and target.get("backend") == "cuda":
-        reader.declared_arch = f"sm_{target.get('arch')}"
-    reader.compiled_by = f"triton {value.get('triton_version', '')}".strip()
+        entry.declared_arch = f"sm_{target.get('arch')}"
+    entry.compiled_by = f"triton {value.get('triton_version', '')}".strip()
 
 
 def _temporary(directory: CacheDirectory, key: str) -> list[StaleFile]:
