@@ -6,7 +6,7 @@ import pytest
 
 from support.fake_runner import FakeRunner, finished
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.builder.compdb import clang_command, compile_command
+from tilusbuild.cli.compdb import clang_command, compile_command
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, ObjectNvcc
 from tilusbuild.compile.pipelines.nvcc import ThreadsRunner

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tilusbuild.builder.costs import Cost, Usage, costs_text, most, total, totals
-from tilusbuild.builder.graph import MAX_NAMES, FileNode, Graph, ScriptNode, dot
+from tilusbuild.cli.graph import MAX_NAMES, FileNode, Graph, ScriptNode, dot
 
 
 def node(

@@ -1,16 +1,39 @@
-"""`tilusbuild compdb [SCRIPT…]`: compile_commands.json, for clangd and other editors."""
+"""`tilusbuild compdb [SCRIPT…]`: compile_commands.json, for clangd and other editors: for each
+program, the command that compiles its source.
+
+The file of an entry is the `source.cu` that lies in the cache; a program that was never compiled
+has none, and no entry. The include directories are the project's own and not the copies that a
+compile sees, all that the script declares, those too that no program needs yet. The command is the
+pipeline's own first one with these directories in place of their copies, so that an editor that
+follows an include opens the user's file; for clangd, which knows few of nvcc's options and none of
+NVRTC's, there is an equivalent.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.builder.compdb import CommandLine, database
+from msgspec.structs import replace
+
+from tilusbuild.builder.project import Project
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.report.jsonl import dumps
+from tilusbuild.compile.model import HERE, SOURCE, Includes, Recipe
+from tilusbuild.compile.steps import defines, tools_of
+from tilusbuild.errors import input_error
+from tilusbuild.plan.instance import is_source
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.rendering import source_file
+from tilusbuild.plan.roots import roots_of
+from tilusbuild.report.jsonl import JsonLine, dumps
 from tilusbuild.report.text import counted
+
+if TYPE_CHECKING:
+    from tilusbuild.toolchain import Toolchain
 
 
 class CompdbArgs(SelectionArgs, frozen=True, kw_only=True):
@@ -21,6 +44,17 @@ class CompdbArgs(SelectionArgs, frozen=True, kw_only=True):
     output: str | None = option(
         *("-o", "--output"), metavar="FILE", help="write to FILE instead of stdout"
     )
+
+
+class CommandLine(JsonLine, frozen=True):
+    """The command that compiles a program, with absolute paths."""
+
+    event: ClassVar[str] = "command"
+    label: str
+    program: str
+    directory: str
+    file: str
+    arguments: tuple[str, ...]
 
 
 def run(arguments: CompdbArgs) -> int:
@@ -50,6 +84,127 @@ def _text(commands: Sequence[CommandLine]) -> str:
         for each in commands
     )
     return dumps(list(entries), indent=2) + "\n"
+
+
+def database(
+    project: Project, plan: Plan, *, every: bool, clang: bool
+) -> tuple[list[CommandLine], int]:
+    """Return the commands of each instance's default schedule, or of `every` one, and how many
+    programs have no source yet. Raises `InputError`."""
+    compiled = (job for job in jobs(plan) if not job.needs)
+    wanted = {job.hash: job for job in compiled if every or _stands_for_all(job)}
+    sources = {name: _source(project, job) for name, job in wanted.items()}
+    existing = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
+    commands = list(_commands(project, existing, sources, clang=clang))
+    return commands, len(wanted) - len(commands)
+
+
+def _stands_for_all(job: ProgramJob) -> bool:
+    """Return whether it has the default schedule, or the first where none is the default; each of a
+    library's sources has its own command."""
+    return is_source(job.planned.spec.owner) or job.index == job.planned.first
+
+
+def _source(project: Project, job: ProgramJob) -> str:
+    if is_source(job.planned.spec.owner):
+        return os.path.join(project.manifest.root, source_file(job.schedule))
+    return os.path.join(project.cache.program_path(job.hash), "module", "source.cu")
+
+
+def _commands(
+    project: Project, wanted: list[ProgramJob], sources: dict[str, str], *, clang: bool
+) -> Iterator[CommandLine]:
+    command = clang_command if clang else compile_command
+    for job in wanted:
+        rendered = job.render()
+        roots = roots_of(project.manifest, job.script, rendered.templates[0])
+        named = tuple((root.name, root.quoted_only) for root in roots)
+        recipe = replace(rendered.recipe, includes=Includes(roots=named))
+        directories = {root.name: root.path for root in roots}
+        try:
+            words = command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
+        except ValueError as error:
+            raise input_error(
+                f"{job.label}: {error}",
+                hint="--clang writes commands for clangd; --device-compiler nvcc those of nvcc",
+            ) from None
+        yield CommandLine(job.label, job.hash, project.manifest.root, sources[job.hash], words)
+
+
+_ONE_WORD_OR_TWO = ("-D", "-U", "-I")
+_TWO_WORDS = ("-isystem", "-include")
+
+
+def compile_command(
+    recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the command that reads the source, with paths of this machine, without its output.
+
+    `source` is the path of the source, `directories` those of the recipe's include roots by name.
+    Raises `ValueError` for a recipe that no command compiles.
+    """
+    argv = recipe.pipeline.source_command(recipe)
+    places = {
+        SOURCE: source,
+        **{f"{HERE}/include/{name}": directories[name] for name in directories},
+    }
+    for link, directory in recipe.pipeline.include_links(recipe).items():
+        places[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
+    output = argv.index("-o")
+    words = (*argv[:output], *argv[output + 2 :])
+    return tuple(places.get(word, word) for word in tools_of(toolchain).fill(words))
+
+
+def clang_command(
+    recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the equivalent of `compile_command` for clang. Of the user's flags it has those that
+    every compiler knows: definitions, and directories and files to include."""
+    if not recipe.pipeline.launcher.cuda:
+        return compile_command(recipe, toolchain, source, directories)
+    root = _toolkit(toolchain)
+    roots = (
+        word
+        for name, quoted_only in recipe.includes.roots
+        for word in ("-iquote" if quoted_only else "-I", directories[name])
+    )
+    return (
+        "clang++",
+        "-x",
+        "cuda",
+        *([f"--cuda-path={root}"] if root else []),
+        # Editors parse the host's side anyway, and no clang knows every architecture: Debian 12's
+        # refuses all that came after sm_86.
+        "--cuda-host-only",
+        "-nocudalib",
+        "-Wno-unknown-cuda-version",
+        f"-std={recipe.options.std}",
+        *defines(recipe),
+        *roots,
+        *_common(recipe.options.flags),
+        "-fsyntax-only",
+        source,
+    )
+
+
+def _toolkit(toolchain: Toolchain) -> str | None:
+    """Return the directory of the toolkit, or of NVRTC's headers."""
+    if toolchain.cuda is not None:
+        return toolchain.cuda.root
+    headers = toolchain.nvrtc.include_dir if toolchain.nvrtc is not None else None
+    return os.path.dirname(headers) if headers else None
+
+
+def _common(flags: tuple[str, ...]) -> list[str]:
+    """Return the flags that mean the same to nvcc and to clang."""
+    kept: list[str] = []
+    words = iter(flags)
+    for word in words:
+        if word in (*_ONE_WORD_OR_TWO, *_TWO_WORDS):
+            kept += [word, next(words, "")]
+        elif word.startswith(_ONE_WORD_OR_TWO):
+            kept.append(word)
+    return kept
 
 
 VERB = Verb(CompdbArgs, run, (CommandLine, CountsLine))
