@@ -237,41 +237,33 @@ class NamedToolchainSection(Table, frozen=True):
 
     Keys that you leave out have their values in `[toolchain]`. No hash covers the name."""
 
-    nvcc: Annotated[Nvcc | None, Key(examples=["==13.1.*", "/opt/cuda-12.8"])] = None
-    """Which nvcc, as in `[toolchain]`: so NVRTC, too."""
-    cxx: Annotated[Cxx | None, Key(examples=["g++-11"])] = None
-    """Which host compiler, as in `[toolchain]`."""
-    std: Standard | None = None
-    """The language standard."""
-    host_march: Annotated[March | None, Key(examples=["x86-64-v3"])] = None
-    """The oldest CPU that host code runs on."""
-    device_compiler: DeviceCompiler | None = None
-    """The compiler for device code of the kernel pipeline. `--device-compiler` and
-    `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
-    cudart: Literal["static", "shared"] | None = None
-    """How the library of an `entry` script gets the CUDA runtime."""
-
-
-class ToolchainSection(Table, frozen=True):
-    """Which compilers are used, and how they are started."""
-
     nvcc: Annotated[Nvcc | None, Key(examples=[">=12.4,<14", "/opt/cuda-13.0/bin/nvcc"])] = None
-    """Which nvcc: a requirement on its version, or a path (relative to the manifest). Searched for
-    in: here, `CUDA_HOME` and `CUDA_PATH`, `PATH`, `/usr/local/cuda*`, NVIDIA's wheels."""
+    """Which nvcc, and so which NVRTC: a requirement on its version, or a path (relative to the
+    manifest). Searched for in: here, `CUDA_HOME` and `CUDA_PATH`, `PATH`, `/usr/local/cuda*`,
+    NVIDIA's wheels."""
     cxx: Annotated[Cxx | None, Key(examples=["g++-12", "/opt/gcc-12/bin/g++"])] = None
     """Which host compiler: a name to look up on `PATH`, or a path (relative to the manifest); its
-    gcc is the one beside it. Without it: the first g++ and gcc on `PATH` that are not wrappers."""
-    std: Standard = "c++17"
+    gcc is the one beside it. Where `[toolchain]` has none: the first g++ and gcc on `PATH` that are
+    not wrappers."""
+    std: Standard | None = None
     """The language standard, for device and host code."""
     host_march: Annotated[March | None, Key(examples=["x86-64-v2"])] = None
     """The oldest CPU that host code runs on, as the host compiler's `-march` names it; never
-    `native`. Without it: `x86-64-v2`, or `armv8-a` on aarch64."""
-    device_compiler: DeviceCompiler = "nvcc"
+    `native`. Where `[toolchain]` has none: `x86-64-v2`, or `armv8-a` on aarch64."""
+    device_compiler: DeviceCompiler | None = None
     """The compiler for device code of the kernel pipeline. The two make different programs.
     `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
-    cudart: Literal["static", "shared"] = "static"
+    cudart: Literal["static", "shared"] | None = None
     """How the library of an `entry` script gets the CUDA runtime: a copy of its own (0.7 MB), or
     the one that the process has loaded, as torch has."""
+
+
+class ToolchainSection(NamedToolchainSection, frozen=True):
+    """Which compilers are used, and how they are started."""
+
+    std: Standard = "c++17"
+    device_compiler: DeviceCompiler = "nvcc"
+    cudart: Literal["static", "shared"] = "static"
     launcher: Annotated[tuple[Text, ...], Key(examples=[["srun", "-n1"]])] = ()
     """A command that every compiler is started through."""
     named: Entries[NamedToolchainSection] = NOTHING
