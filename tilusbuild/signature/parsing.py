@@ -126,7 +126,7 @@ def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
     if inner.strip() == "...":
         return ANY_SHAPE
     dims: list[Dim] = []
-    for offset, piece in _split_at_commas(inner):
+    for offset, piece in split_at_commas(inner, "([", ")]"):
         column = start + 1 + offset + (len(piece) - len(piece.lstrip())) + 1
         word = piece.strip()
         if not word:
@@ -147,15 +147,12 @@ def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
     return tuple(dims)
 
 
-def _split_at_commas(text: str) -> list[tuple[int, str]]:
+def split_at_commas(text: str, opening: str, closing: str) -> list[tuple[int, str]]:
     """Return the pieces between the commas that no bracket encloses, each with its offset."""
     pieces, depth, start = [], 0, 0
     for index, character in enumerate(text):
-        if character in "([":
-            depth += 1
-        elif character in ")]":
-            depth -= 1
-        elif character == "," and depth == 0:
+        depth += (character in opening) - (character in closing)
+        if character == "," and not depth:
             pieces.append((start, text[start:index]))
             start = index + 1
     return [*pieces, (start, text[start:])]

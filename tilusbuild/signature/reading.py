@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from tilusbuild.signature.parsing import C_TYPES
+from tilusbuild.signature.parsing import C_TYPES, split_at_commas
 
 # Each alternative begins with a letter of its own: only there is anything tried.
 _SOURCE = (
@@ -133,6 +133,9 @@ def _kernel(text: str, start: int, scopes: list[str], named: Mapping[str, str]) 
     template = re.search(r"\btemplate\s*<(.*)>", before, re.DOTALL)
     outer = [each for each in scopes if each not in ("", _C)]
     is_c = _C in scopes or re.search(r'extern\s+"C"', before)
+    inner = [each for _, each in split_at_commas(inside or "", "([{<", ")]}>")]
+    if len(inner) == 1 and inner[0].strip() in ("", "void"):
+        inner = []
     problem = ""
     if inside is None:
         problem = "the name and the parameters of this kernel are not plain C++"
@@ -144,7 +147,7 @@ def _kernel(text: str, start: int, scopes: list[str], named: Mapping[str, str]) 
         problem = f'"{name}" is in a namespace without a name'
     return Kernel(
         name if is_c else "::".join([*outer, name]) if outer else f"::{name}",
-        tuple(parameter(each, named) for each in _split(inside or "")),
+        tuple(parameter(each, named) for each in inner),
         start,
         problem,
         template[1] if template else "",
@@ -159,17 +162,6 @@ def _closed(text: str, at: int) -> int:
         if not depth:
             return found.end()
     return len(text)
-
-
-def _split(inside: str) -> list[str]:
-    """Return the parts between the commas that no bracket encloses."""
-    parts, depth, start = [], 0, 0
-    for at, character in enumerate(inside):
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "," and not depth:
-            parts.append(inside[start:at])
-            start = at + 1
-    return [] if not parts and inside.strip() in ("", "void") else [*parts, inside[start:]]
 
 
 def parameter(text: str, named: Mapping[str, str]) -> Parameter:
