@@ -9,7 +9,7 @@ A point without a value is marked, never raised in the middle: whether the mark 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def _one_by_one(
     values = [_or_none(expr, point) for point in (points if lists else [{}] * count)]
     marks = np.array([value is None for value in values], dtype=bool)
     filler = next((value for value in values if value is not None), 0)
-    array = _array([filler if value is None else value for value in values])
+    array = value_array([filler if value is None else value for value in values])
     return array.reshape(shape), (marks.reshape(shape) if marks.any() else None)
 
 
@@ -106,14 +106,12 @@ def _or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
         return None
 
 
-def _array(values: list[Value]) -> Any:
-    """Return the values as a column that gives each back as it is, with its type."""
+def value_array(values: Sequence[Value]) -> Any:
+    """Return values as an array that gives each back as it is, with its type."""
     kinds = {type(value) for value in values}
-    if kinds <= {bool}:
-        return np.array(values, dtype=bool)
     if kinds == {int}:
         return np.array(values, dtype=np.int64)
-    if kinds == {float} or (kinds == {str} and not any(v.endswith("\0") for v in values)):  # type: ignore[union-attr]
+    if len(kinds) == 1 and not any(isinstance(v, str) and v.endswith("\0") for v in values):
         return np.array(values)
     array = np.empty(len(values), dtype=object)
     array[:] = values

@@ -18,7 +18,6 @@ from tilusbuild.expr.tree import Binary, Call, Compare, Const, Logic, Name, Node
 Interval = tuple[Any, Any]  # the least and the greatest: arrays that broadcast, or numbers
 MARGIN = 1e-9
 LARGEST = 2.0**62
-EXACT = 2.0**50  # below it, quotients and products of doubles that are integers are what they are
 
 
 class NoBoundsError(Exception):
@@ -104,8 +103,8 @@ def _binary(op: str, left: Interval, right: Interval) -> Interval:
         case "//":
             low, high = _quotient(left, right)
             return low - 1, high
-        case "%":
-            return _remainder(left, right)
+        case "%" if np.all(right[0] > 0):
+            return 0.0, right[1]
         case _:
             raise NoBoundsError
 
@@ -120,20 +119,6 @@ def _quotient(left: Interval, right: Interval) -> Interval:
     if not np.all(right[0] > 0):
         raise NoBoundsError
     return _corners(np.divide, left, right)
-
-
-def _remainder(left: Interval, right: Interval) -> Interval:
-    """Return an interval of `left % right`, as narrow as that of `left` within one multiple."""
-    if not np.all(right[0] > 0):
-        raise NoBoundsError
-    multiple = np.floor(left[0] / right[0])
-    inside = (
-        (right[0] == right[1])
-        & (multiple == np.floor(left[1] / right[1]))
-        & (np.maximum(np.abs(left[0]), np.abs(left[1])) < EXACT)
-    )
-    low = np.where(inside, left[0] - multiple * right[0], 0.0)
-    return low, np.where(inside, left[1] - multiple * right[0], right[1])
 
 
 def _corners(function: Callable[[Any, Any], Any], left: Interval, right: Interval) -> Interval:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.expr.vector import evaluate_marked, value_array
 from tilusbuild.space.model import Column, Derived, Domain, Model, SpaceError, show
 
 BLOCK = 1 << 16  # points of which derived values are computed at a time
@@ -54,18 +54,6 @@ class Computed(Struct, frozen=True):
     def __getitem__(self, part: slice, /) -> list[Value]:
         values: list[Value] = self.array[part].tolist()
         return values
-
-
-def value_array(values: Sequence[Value]) -> Any:
-    """Return values as an array that gives each back as it is, with its type."""
-    kinds = {type(value) for value in values}
-    if kinds == {int}:
-        return np.array(values, dtype=np.int64)
-    if len(kinds) == 1 and not any(isinstance(v, str) and v.endswith("\0") for v in values):
-        return np.array(values)
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
 
 
 def narrowed(array: Any) -> Any:

@@ -35,14 +35,10 @@ def few(model: Model, budget: int | None) -> Few | None:
         return None
     rows = itertools.product(*(range(len(domain.rows)) for domain in model.domains))
     try:
-        points = [digits for digits in rows if _is_point(model, digits)]
+        points = [digits for digits in rows if not model.rules or not _failing(model, digits)]
     except ExprError:
         return None
     return Few(model, points) if points else None
-
-
-def _is_point(model: Model, digits: Digits) -> bool:
-    return not model.rules or not _failing(model, digits)
 
 
 def removed(model: Model) -> tuple[int, ...]:

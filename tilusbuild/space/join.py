@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from tilusbuild.expr.tree import Binary, walk
-from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.expr.vector import evaluate_marked, value_array
 from tilusbuild.space.bounds import (
     Interval,
     NoBoundsError,
@@ -26,7 +26,6 @@ from tilusbuild.space.bounds import (
     impossible,
     intervals_of_columns,
 )
-from tilusbuild.space.columns import value_array
 from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, fault_at
 
 BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
@@ -136,7 +135,7 @@ class Join:
 
     def least_looked(self) -> int:
         """Return how many combinations are looked at before any rule can be expected to drop one:
-        the bounds of a remainder exclude something only where the sum is near the divisor."""
+        the bounds of a remainder exclude next to nothing."""
         found = 1
         for level in self._levels:
             found *= len(self._model.domains[level.position].rows)

@@ -132,13 +132,10 @@ def _owners(spec: SpaceSpec) -> dict[str, int]:
                     f'"{name}" is both a parameter of the space and a constant', rule=name
                 )
             owners[name] = position
-    seen: set[str] = set()
     for name, _ in spec.derived:
-        if name in owners or name in spec.constants or name in seen:
+        if name in owners or name in spec.constants:
             what = "a parameter" if name in owners else "a constant"
-            what = "declared twice" if name in seen else f"also {what}"
-            raise SpaceError(f'the derived value "{name}" is {what}', rule=name)
-        seen.add(name)
+            raise SpaceError(f'the derived value "{name}" is also {what}', rule=name)
     return owners
 
 
@@ -198,14 +195,10 @@ def _check_row(title: str, row: Row) -> None:
 def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
     known = {*owners, *spec.constants, *(name for name, _ in spec.derived)}
     for name, what, expr in _expressions(spec):
-        _check_expression(name, what, expr, known)
-
-
-def _check_expression(name: str, what: str, expr: Expr, known: set[str]) -> None:
-    try:
-        expr.check_names(known)
-    except ExprError as error:
-        raise located(name, what, error) from None
+        try:
+            expr.check_names(known)
+        except ExprError as error:
+            raise located(name, what, error) from None
 
 
 def _expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:

@@ -16,8 +16,7 @@ import numpy as np
 
 from tilusbuild.expr import Expr
 from tilusbuild.expr.tree import Const, Member, Name
-from tilusbuild.expr.vector import evaluate_marked
-from tilusbuild.space.columns import value_array
+from tilusbuild.expr.vector import evaluate_marked, value_array
 from tilusbuild.space.component import Enumerated
 from tilusbuild.space.join import BudgetError, Join, Watch, row_name
 from tilusbuild.space.model import Model, Rule, SpaceError, fault_at

@@ -69,51 +69,41 @@ class SpaceReport(Struct, frozen=True):
 class Counter:
     """Counts the points that some of the rules leave; a budget is shared by all its counts."""
 
-    def __init__(self, model: Model, budget: int = MAX_POINTS) -> None:
+    def __init__(self, model: Model, budget: int | None = MAX_POINTS) -> None:
         self._model = model
         self._budget = budget
 
-    def count(self, restrictions: Collection[int]) -> int | None:
-        """Return the points that conditions and these restrictions (positions) leave, or None."""
+    def count(
+        self, restrictions: Collection[int], watch: Watch | None = None, *, strict: bool = False
+    ) -> int | None:
+        """Return the points that conditions and these restrictions (positions) leave; None beyond
+        the budget. Raises `SpaceError`, where it is `strict`, for a rule without a value."""
         if any(position in restrictions for position in self._model.never):
             return 0
         rules = [r for r in self._model.rules if r.position < 0 or r.position in restrictions]
-        counts = []
-        try:
-            for members, connecting in groups(self._model, rules):
-                if not connecting:
-                    counts.append(len(self._model.domains[members[0]].rows))
-                    continue
-                join = Join(self._model, members, connecting)
-                counts.append(join.count(self._budget))
+        counts, failures = [], list[SpaceError]()
+        for members, connecting in groups(self._model, rules):
+            if not connecting:
+                counts.append(len(self._model.domains[members[0]].rows))
+                continue
+            join = Join(self._model, members, connecting, watch=watch)
+            try:
+                counts.append(join.count(self._budget, strict=strict))
+            except BudgetError:
+                return None
+            except SpaceError as error:  # it counts only if no other group excludes everything
+                failures.append(error)
+            if self._budget is not None:
                 self._budget -= join.looked
-        except BudgetError:
-            return None
-        return math.prod(counts)
-
-
-def count_all(model: Model, watch: Watch | None = None) -> int:
-    """Return the number of valid points. Raises `SpaceError` where a rule has no value."""
-    if model.never:
-        return 0
-    counts, failures = [], list[SpaceError]()
-    for members, rules in groups(model, model.rules):
-        if not rules:
-            counts.append(len(model.domains[members[0]].rows))
-            continue
-        try:
-            counts.append(Join(model, members, rules, watch=watch).count(strict=True))
-        except SpaceError as error:  # it counts only if no other group excludes everything
-            failures.append(error)
-    if failures and 0 not in counts:
-        raise failures[0]
-    return 0 if failures else math.prod(counts)
+        if failures and 0 not in counts:
+            raise failures[0]
+        return 0 if failures else math.prod(counts)
 
 
 def report(model: Model, budget: int = MAX_POINTS, watch: Watch | None = None) -> SpaceReport:
     """Return the report of a whole space, which may be empty. Raises `SpaceError` where a rule has
     no value at a point that no other one excludes."""
-    total = count_all(model, watch)
+    total = Counter(model, None).count(range(len(model.rule_names)), watch, strict=True)
     counter = Counter(model, budget)
     free = counter.count(())
     effects = []
