@@ -44,7 +44,7 @@ from tilusbuild.tune.bench.session import (
     read_case_note,
     read_run,
 )
-from tilusbuild.tune.bench.work import WORK, Candidate, Case, Work
+from tilusbuild.tune.bench.work import WORK, Candidate, Case
 from tilusbuild.tune.tune import BuiltInstance, Publisher, TunedInstance, TuneRequest, sizes_of
 
 _HASH = re.compile("[0-9a-f]{64}")
@@ -220,7 +220,7 @@ def _decided(
         )
     script = read_script(directory)
     _check_fits(script, segment, path)
-    work = replace(_work(script, run), judge=run.judge)
+    work = prepare.work_of(script, run.programs, run.groups, run.judge)
     said = run.device
     device = Device(said["kind"], 0, said["name"], said["arch"], said["driver"])
     publisher = Publisher(script, device.fingerprint(script.hash), run.judge)
@@ -259,20 +259,3 @@ def _check_fits(script: Script, segment: _Segment, path: str) -> None:
     wrong += [key for noted in segment.cases for key in script.keys if key not in noted.integers]
     if wrong:
         raise input_error(f"{path} does not fit {script.label}: {wrong[0]!r}")
-
-
-def _work(script: Script, run: RunNote) -> Work:
-    programs = tuple(
-        Candidate(i, script.programs[i], script.library(i), script.schedule(i))
-        for i in run.programs
-    )
-    return Work(
-        label=script.label,
-        script=script.name,
-        script_hash=script.hash,
-        kind=script.kind,
-        default=script.default,
-        groups=run.groups,
-        programs=programs,
-        cases=(),
-    )

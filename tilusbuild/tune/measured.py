@@ -10,7 +10,8 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import ClassVar
 
 from tilusbuild.builder.project import Project
 from tilusbuild.dispatch import latency
@@ -23,7 +24,7 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script
-from tilusbuild.tune.bench.session import CASE, RUN, lines
+from tilusbuild.tune.bench.session import CASE, RUN, answers, lines
 from tilusbuild.tune.tune import Key, key_of
 
 
@@ -117,27 +118,21 @@ def _samples(state: str, script: Script) -> dict[tuple[str, Key], dict[str, int]
     found: dict[tuple[str, Key], dict[str, int]] = {}
     name = os.path.basename(os.path.dirname(script.path))
     for path in sorted(glob.glob(os.path.join(glob.escape(state), "tune", name, "*.jsonl"))):
-        device, keys, counts = "", dict[str, Key](), Counter[tuple[str, str]]()
-        for line in _readable(path):
-            if line.get("what") == RUN:
-                device = str((line.get("device") or {}).get("name", ""))
-            elif line.get("what") == CASE:
-                try:
+        try:
+            log = [*lines(path)]
+        except OSError:
+            continue
+        device, keys = "", dict[str, Key]()
+        for line in log:
+            with suppress(KeyError, TypeError, ValueError, AttributeError):
+                if line.get("what") == RUN:
+                    device = str(line["device"]["name"])
+                elif line.get("what") == CASE:
                     keys[str(line["case"])] = key_of(script, line["integers"])
-                except (KeyError, TypeError, ValueError):
-                    continue
-            elif line.get("what") == "sample":
-                counts[str(line.get("case")), str(line.get("program"))] += 1
+        counts = Counter(key[:2] for key in answers(log) if key[2] == "sample")
         for (case, program), count in counts.items():
             if case in keys and program in numbers:
                 samples = found.setdefault((device, keys[case]), {})
                 number = str(numbers[program])
                 samples[number] = max(count, samples.get(number, 0))
     return found
-
-
-def _readable(path: str) -> Iterator[dict[str, Any]]:
-    try:
-        yield from lines(path)
-    except OSError:
-        return

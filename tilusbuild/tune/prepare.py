@@ -16,7 +16,7 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,8 +28,6 @@ from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import shown_path
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.plan.instance import PlannedInstance
-from tilusbuild.plan.spaces import spec_of
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
@@ -85,26 +83,23 @@ def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
     return hasher.hexdigest()
 
 
-def work_of(manifest: Manifest, instance: PlannedInstance, script: Script) -> Work:
-    """Return the programs of an instance that were built. Raises `InputError` when there is
-    none."""
-    programs = tuple(
-        Candidate(index, digest, script.library(index), script.schedule(index))
-        for index, digest in script.programs.items()
-        if index not in script.not_built
-    )
-    if not programs:
-        raise input_error(f"none of the programs of {script.label} is built")
-    spec = spec_of(manifest, instance.script, instance.target, instance.params)
+def work_of(
+    script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
+) -> Work:
+    """Return the work of measuring programs of a script, which are built."""
     return Work(
         label=script.label,
         script=script.name,
         script_hash=script.hash,
         kind=script.kind,
         default=script.default,
-        groups=tuple(parameter.names for parameter in spec.parameters),
-        programs=programs,
+        groups=tuple(groups),
+        programs=tuple(
+            Candidate(i, script.programs[i], script.library(i), script.schedule(i))
+            for i in programs
+        ),
         cases=(),
+        judge=judge,
     )
 
 

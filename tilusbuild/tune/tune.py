@@ -25,7 +25,7 @@ from tilusbuild.dispatch.latency import refuse as write_refusals
 from tilusbuild.dispatch.latency import spread
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
-from tilusbuild.errors import TilusbuildError
+from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, Target
@@ -219,9 +219,11 @@ def built(
     found = []
     for instance in plan.instances:
         script = read_script(project.cache.script_path(instance.directory, instance.hash))
-        found.append(
-            BuiltInstance(instance, script, prepare.work_of(project.manifest, instance, script))
-        )
+        programs = [index for index in script.programs if index not in script.not_built]
+        if not programs:
+            raise input_error(f"none of the programs of {script.label} is built")
+        groups = [parameter.names for parameter in instance.spec.space.spec.parameters]
+        found.append(BuiltInstance(instance, script, prepare.work_of(script, programs, groups)))
     return found
 
 
