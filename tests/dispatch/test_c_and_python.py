@@ -25,7 +25,7 @@ from tilusbuild.runtime.tables import TableEntry, serving
 
 SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
 KEYS = ("m", "n", "k")
-SOURCES = ("measured", "measured", "table", "model", "default", "nearest")
+SOURCES = ("measured", "measured", "table")
 
 
 def size(chance: random.Random) -> int:

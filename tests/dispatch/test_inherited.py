@@ -101,7 +101,7 @@ def tune(script: Script, data: st.DataObject) -> None:
             seconds = {program: data.draw(SECONDS) for program in data.draw(some)}
             latency.write(script, Measured(fingerprint, key, seconds))
             program = data.draw(st.sampled_from(sorted(seconds)))
-            source = data.draw(st.sampled_from(("measured", "measured", "table", "model")))
+            source = data.draw(st.sampled_from(("measured", "measured", "table")))
             rows.append(TableEntry(key, program, source, seconds[program]))
         tables.put(script, fingerprint, rows)
 

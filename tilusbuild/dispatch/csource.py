@@ -22,7 +22,7 @@ from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Node
 from tilusbuild.runtime import library
 from tilusbuild.runtime.dtypes import scalar_type
-from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.kernel import programs_there, read_of
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal
@@ -163,46 +163,24 @@ class _Writer:
                 lines.append("  {0, 0},")
         lines.append("};")
         for number, table in enumerate(self.tables):
-            rows = sorted(
-                (e for e in table.entries if e.program in self.there),
-                key=lambda e: (e.key, SOURCES.index(e.source)),
-            )
-            unique = {row.key: row for row in reversed(rows)}
             lines.append(f"static const td_entry td_entries_{number}[] = {{")
-            for key in sorted(unique):
-                sizes = ", ".join(f"INT64_C({size})" for size in key) or "0"
-                source = min(SOURCES.index(unique[key].source), len(SOURCES) - 1)
-                lines.append(f"  {{{{{sizes}}}, {self.place[unique[key].program]}, {source}}},")
+            for row in sorted(e for e in table.entries if e.program in self.there):
+                sizes = ", ".join(f"INT64_C({size})" for size in row.key) or "0"
+                place, source = self.place[row.program], SOURCES.index(row.source)
+                lines.append(f"  {{{{{sizes}}}, {place}, {source}}},")
             lines.append("  {{0}, 0, 4}\n};")
         lines.append("static const td_table td_tables[TD_TABLES + 1] = {")
         for number, table in enumerate(self.tables):
-            count = len({e.key for e in table.entries if e.program in self.there})
+            count = sum(e.program in self.there for e in table.entries)
             device, arch = (c_string(table.fingerprint[f]) for f in ("device", "arch"))
             lines.append(f"  {{{device}, {arch}, td_entries_{number}, {count}}},")
         lines.append("  {0, 0, 0, 0}\n};")
         lines.append("static const td_read td_reads[] = {")
         for name in self.sizes:
-            argument, axis = self._read_of(name)
+            argument, axis = read_of(script, name)
             u64 = c_string(name) if name in self.wide else 0
-            lines.append(f"  {{{argument}, {axis}, {u64}}},")
+            lines.append(f"  {{{argument}, {-1 if axis is None else axis}, {u64}}},")
         return "\n".join([*lines, "  {0, -1, 0}\n};\n"])
-
-    def _read_of(self, name: str) -> tuple[int, int]:
-        """Return where a packed call has a size: (argument, axis), or (argument, -1)."""
-        position = 0
-        found: tuple[int, int] | None = None
-        for argument in self.script.arguments:
-            if argument.dimension:
-                continue
-            if argument.name == name:
-                return position, -1
-            for axis, dim in enumerate(argument.dims or ()):
-                if dim == name and found is None:
-                    found = position, axis
-            position += 1
-        if found is None:
-            raise NoDispatcherError(f"{self.script.label}: no argument has {name}")
-        return found
 
     def _buckets(self) -> str:
         lines = []

@@ -59,14 +59,12 @@ class Chooser:
         self.available = available
         """Those that can be launched, refused ones too."""
         self._usable = available - self.refused.keys()
-        usable = [
-            entry
+        self._rows = {
+            entry.key: entry
             for entry in entries
             if entry.program in self._usable
             or (entry.source == "table" and entry.program in self.refused)
-        ]
-        self._measured = {e.key: e for e in usable if e.source in ("measured", "table")}
-        self._noted = {e.key: e for e in usable if e.key not in self._measured}
+        }
         self._decided: dict[tuple[int, ...], Choice] = {}
         u64 = {a.name for a in script.arguments if a.dtype == "u64"}
         self._wide = [name for name in script.chosen_by if name in u64]
@@ -76,7 +74,7 @@ class Chooser:
     def is_constant(self) -> bool:
         """Return whether all sizes get the default, and none is refused."""
         rules = any(self._is_known(rule.program) for rule in self._script.rules)
-        return not (rules or self._measured or self._noted or self._script.model or self._wide)
+        return not (rules or self._rows or self._script.model or self._wide)
 
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
         """Raises `LoadError`, and `ValueError` for a size that no choice can be made for."""
@@ -124,19 +122,15 @@ class Chooser:
             raise LoadError(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
 
     def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
-        exact = self._measured.get(bucket)
-        if self._measured:
-            row = exact or self._measured[nearest(bucket, self._measured)]
+        exact = self._rows.get(bucket)
+        if self._rows:
+            row = exact or self._rows[nearest(bucket, self._rows)]
             at = self._named(row.sizes) + row.origin_text
             self._refuse(row.program, f"the row by hand for {at}")
             if exact is None:
                 return self._choice(row.program, "nearest", f"{at} is nearest")
             how = "measured" if row.source == "measured" else "set by hand"
             return self._choice(row.program, row.source, f"{how} at {at}")
-        noted = self._noted.get(bucket)
-        if noted is not None:
-            why = f"noted in the table as {noted.source}"
-            return self._choice(noted.program, noted.source, why)
         return self._by_model(bucket, sizes) or self.default()
 
     def _by_model(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice | None:

@@ -314,26 +314,28 @@ def programs_there(script: Script) -> frozenset[int]:
 
 def _key_reader(script: Script, one_device: bool) -> Key:
     """Return a function from a call's arguments to device and integers, which decide."""
-    order = {argument.name: i for i, argument in enumerate(arrays.passed(script))}
-    tensor = None
-    for argument in arrays.passed(script):
-        if argument.dims is None or argument.optional or argument.constant:
-            continue
-        if tensor is None:
-            tensor = order[argument.name]
-    reads = [_read_of(script, order, name) for name in script.chosen_by]
+    tensors = (
+        i
+        for i, argument in enumerate(arrays.passed(script))
+        if argument.dims is not None and not argument.optional and not argument.constant
+    )
+    tensor = next(tensors, None)
+    reads = [read_of(script, name) for name in script.chosen_by]
     if one_device or tensor is None:
         return _of_sizes(reads)
     return _of_device_and_sizes(tensor, _of_sizes(reads))
 
 
-def _read_of(script: Script, order: Mapping[str, int], name: str) -> tuple[int, int | None]:
-    if name in order:
-        return order[name], None
-    for argument in arrays.passed(script):
-        for axis, dim in enumerate(argument.dims or ()):
-            if dim == name and not argument.optional:
-                return order[argument.name], axis
+def read_of(script: Script, name: str) -> tuple[int, int | None]:
+    """Return where a call has an integer: an argument, and an axis of it unless it is the value
+    itself. Raises `LoadError`."""
+    wanted = arrays.passed(script)
+    for i, argument in enumerate(wanted):
+        if argument.name == name:
+            return i, None
+    for i, argument in enumerate(wanted):
+        if not argument.optional and name in (argument.dims or ()):
+            return i, (argument.dims or ()).index(name)
     raise LoadError(f"{script.label}: dispatch key {name} is not an integer argument of it")
 
 

@@ -5,11 +5,12 @@
                  "entries": [[[16, 4096], 3, "measured", 1.2e-05, [9, 4096]], …]}],
      "unmeasured": {…}, "refused": […]}
 
-An entry is the buckets of the keys, the program's number, where the choice comes from, and where
-they are known the seconds of a call and the sizes of that call. A table holds when each field of
-its fingerprint is that of the device in use, or "*". `refused`, which may be missing, are the
-programs that are chosen nowhere (`runtime/table_file.py`). `unmeasured` (`dispatch/tables.py`) is
-not read. People edit this file: it has no seal, and everything in it is checked.
+An entry is the buckets of the keys, the program's number, where the choice comes from ("measured",
+or "table" for a row by hand), and where they are known the seconds of a call and the sizes of that
+call. A table holds when each field of its fingerprint is that of the device in use, or "*".
+`refused`, which may be missing, are the programs that are chosen nowhere (`runtime/table_file.py`).
+`unmeasured` (`dispatch/tables.py`) is not read. People edit this file: it has no seal, and
+everything in it is checked.
 
 A script's description may have tables, too, below "committed": those that its repository keeps. A
 call is served by both; where both have a row for a device and a bucket, by the file's, which was
@@ -33,8 +34,8 @@ from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, by_number, read_refusals
 
 SCHEMA = 1
-SOURCES = ("table", "measured", "nearest", "model", "default")
-"""Where a choice can come from, the strongest first."""
+SOURCES = ("table", "measured")
+"""Where a row can come from, by number in C."""
 
 
 class TableEntry(NamedTuple):

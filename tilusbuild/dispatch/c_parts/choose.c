@@ -48,7 +48,6 @@ static int td_nearest(const td_table *table, const int64_t *bucket) {
   int best = -1;
   int64_t least = 0;
   for (int i = 0; i < table->count; i++) {
-    if (table->entries[i].source > TD_MEASURED) continue;
     int64_t distance = 0;
     for (int k = 0; k < TD_KEYS; k++) {
       int64_t d = td_log(bucket[k]) - td_log(table->entries[i].key[k]);
@@ -76,7 +75,7 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
       if (td_compare(table->entries[middle].key, bucket) < 0) low = middle + 1; else high = middle;
     }
     int exact = low < table->count && !td_compare(table->entries[low].key, bucket);
-    if (exact && table->entries[low].source <= TD_MEASURED) {
+    if (exact) {
       *source = table->entries[low].source;
       return table->entries[low].program;
     }
@@ -85,10 +84,6 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
       if (hook) hook();
       *source = TD_NEAREST;
       return table->entries[near].program;
-    }
-    if (exact) {
-      *source = table->entries[low].source;
-      return table->entries[low].program;
     }
   }
   int64_t at[TD_SLOTS];
