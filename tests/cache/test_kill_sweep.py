@@ -6,10 +6,11 @@ second and so on, until it comes to its end.
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 
 from support.cache_sample import sample_at
-from support.faulty_disk import FaultyDisk, failing, kill
+from support.faulty_disk import FaultyDisk, dies, failing, kill
 from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.garbage import collect_garbage
@@ -52,21 +53,6 @@ def assert_complete(sample, record):
     assert set(read_index(cache)) == {"/p/tilus.toml"}
 
 
-def run_and_die(sample) -> bool:
-    """Run the scenario in a process of its own; whether it came to its end."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            scenario(sample)
-            status = 0
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -9)
-    return status == 0
-
-
 def outcome(sample) -> Exception | None:
     try:
         scenario(sample)
@@ -81,11 +67,11 @@ def damaged_on_purpose(sample, problem):
 
 def test_killed_at_every_change(tmp_path: Path):
     """Half way through it, where it is a write."""
-    at, ended = 0, False
-    while not ended:
+    at, died = 0, True
+    while died:
         at += 1
         root = str(tmp_path / f"cache {at}")
-        ended = run_and_die(sample_at(root, FaultyDisk(at, kill, halfway=True)))
+        died = dies(partial(scenario, sample_at(root, FaultyDisk(at, kill, halfway=True))))
         after = sample_at(root, FaultyDisk())
         assert [p for p in verify_cache(after.cache) if not damaged_on_purpose(after, p)] == []
         assert_complete(after, scenario(after))

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from support import command_line
+from support.faulty_disk import dies, kill
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches import SYSTEMS, home_of, read
 from tilusbuild.interop.install import install as install_cache
@@ -165,19 +165,18 @@ def test_killed_between_two_entries_and_again(system: str, make: Made, tmp_path:
 
 def _killed_after(renames: int, package: str, place: Path) -> None:
     """Install in a process that dies in its next rename; every attempt comes one unit further."""
-    child = os.fork()
-    if not child:
-        rename, left = os.rename, iter(range(1 if renames else 0))
+    rename, left = os.rename, iter(range(1 if renames else 0))
 
-        def dying(source: str, target: str) -> None:
-            if next(left, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            rename(source, target)
+    def dying(source: str, target: str) -> None:
+        if next(left, None) is None:
+            kill(target)
+        rename(source, target)
 
+    def work() -> None:
         os.rename = dying  # type: ignore[assignment]
         install(package, place)
-        os._exit(0)
-    os.waitpid(child, 0)
+
+    dies(work)
 
 
 def test_a_place_that_cannot_be_written(make: Made, tmp_path: Path) -> None:

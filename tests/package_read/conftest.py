@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from support.marks import MARK
+from support.memory import memory, tmp_path
 from support.packages import FORMATS, Hand, by_hand
 from support.project import Project
+
+__all__ = ["memory", "tmp_path"]
 
 MANIFEST = """\
 edition = 1

@@ -3,17 +3,13 @@
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.faulty_disk import FaultyDisk, failing, kill
+from support.faulty_disk import FaultyDisk, dies, failing, kill
 from support.packages import Hand, by_hand
 from support.project import Project
 from tilusbuild.cache.disk import CacheError
@@ -71,9 +67,7 @@ def test_a_new_version_brings_its_new_programs_only(hand, own_project, cache, tm
     """Given one script of two that changed, when its package is installed over the old one, then
     the other's layer is not even unpacked, and the old version is no root any more."""
     put(hand.archive(tmp_path / "old"), cache)
-    (own_project.directory / "twice.cu.j2").write_text(
-        (own_project.directory / "twice.cu.j2").read_text().replace("2 *", "3 *")
-    )
+    own_project.edit("twice.cu.j2", "2 *", "3 *")
     shutil.rmtree(own_project.cache)
     own_project.run("build")
     new = by_hand(own_project.cache, version="0.2.0")
@@ -150,36 +144,13 @@ def test_packages_of_several_targets_serve_a_script_together(hand, cache, tmp_pa
 # Killed, and at once.
 
 
-def runs_to_its_end(path: Path, root: str, disk: FaultyDisk) -> bool:
-    """Install in a process of its own; whether it came to its end."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            put(path, Tree(root, disk))
-            status = 0
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status == 0
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where that can be: an installation syncs a lot."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path)
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir=where) as directory:
-        yield Path(directory)
-
-
-def test_killed_at_every_change(hand: Hand, memory: Path) -> None:
-    path = hand.only("twice").archive(memory / "p")
-    at, ended = 0, False
-    while not ended:
+def test_killed_at_every_change(hand: Hand, tmp_path: Path) -> None:
+    path = hand.only("twice").archive(tmp_path / "p")
+    at, died = 0, True
+    while died:
         at += 1
-        root = str(memory / f"cache {at}")
-        ended = runs_to_its_end(path, root, FaultyDisk(at, kill))
+        root = str(tmp_path / f"cache {at}")
+        died = dies(partial(put, path, Tree(root, FaultyDisk(at, kill))))
         after = Tree(root)
         assert verify_cache(after) == []
         named = installed(after) == {"marks": "marks 0.1.0"}
@@ -201,12 +172,12 @@ def outcome(path: Path, cache: Tree) -> int | None:
     return None
 
 
-def test_failed_by_the_disk_at_every_change(hand: Hand, memory: Path) -> None:
-    path = hand.only("twice").archive(memory / "p")
+def test_failed_by_the_disk_at_every_change(hand: Hand, tmp_path: Path) -> None:
+    path = hand.only("twice").archive(tmp_path / "p")
     whole = FaultyDisk()
-    put(path, Tree(str(memory / "whole"), whole))
+    put(path, Tree(str(tmp_path / "whole"), whole))
     for at in range(2, len(whole.operations) + 1):
-        root = str(memory / f"cache {at}")
+        root = str(tmp_path / f"cache {at}")
         number = (errno.ENOSPC, errno.EIO)[at % 2]
         found = outcome(path, Tree(root, FaultyDisk(at, failing(number), halfway=True)))
         assert found == number or (found, whole.operations[at - 1]) == (None, "remove")
@@ -217,22 +188,10 @@ def test_failed_by_the_disk_at_every_change(hand: Hand, memory: Path) -> None:
         shutil.rmtree(root)
 
 
-INSTALL = "import sys; from tilusbuild.cli.main import main; sys.exit(main(sys.argv[1:]))"
-
-
-def start(path: Path, root: str) -> subprocess.Popen[str]:
-    words = ["install", str(path), "--cache-dir", root]
-    return subprocess.Popen(
-        [sys.executable, "-c", INSTALL, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_several_at_once(hand: Hand, cache: Tree, tmp_path: Path) -> None:
+def test_several_at_once(hand: Hand, project: Project, cache: Tree, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
-    running = [start(path, cache.root) for _ in range(4)]
+    words = ("install", str(path), "--cache-dir", cache.root)
+    running = [project.start(*words) for _ in range(4)]
     for process in running:
         _, said = process.communicate()
         assert process.returncode == 0, said

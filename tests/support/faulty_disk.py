@@ -32,6 +32,21 @@ def failing(number: int) -> Fault:
     return fail
 
 
+def dies(work: Callable[[], object]) -> bool:
+    """Do the work in a process of its own; whether that was killed before it came to its end."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
 class FaultyDisk(Disk):
     """Works until the operation `at`, and from the one after it on. `operations` names them all."""
 
