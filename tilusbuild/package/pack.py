@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
+from tilusbuild.cache import layout
 from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
@@ -129,13 +130,7 @@ def _check_size(order: PackageOrder, made: Sequence[tuple[str, str, int]]) -> No
 
 
 def _size(path: str) -> int:
-    if os.path.isfile(path):
-        return os.stat(path).st_size
-    return sum(
-        os.stat(os.path.join(where, name)).st_size
-        for where, _, files in os.walk(path)
-        for name in files
-    )
+    return os.stat(path).st_size if os.path.isfile(path) else layout.measured(path)[0]
 
 
 def source_date() -> int:

@@ -154,15 +154,6 @@ _OCTAL = re.compile(rb"[0-7]+")
 _PAX_RECORD = re.compile(rb"([1-9][0-9]{0,5}) (path|size)=")
 _MAX_PAX_SIZE = 64 << 10  # an extended header is held in memory
 _MAX_PADDING = 1 << 20
-_KINDS = {
-    b"1": "a hard link",
-    b"2": "a link",
-    b"3": "a device",
-    b"4": "a device",
-    b"5": "a directory",
-    b"6": "a pipe",
-    b"S": "a sparse file",
-}
 
 
 def entries(read: Read, *, ends: bool) -> Iterator[ContainerFile]:
@@ -181,7 +172,8 @@ def entries(read: Read, *, ends: bool) -> Iterator[ContainerFile]:
         if _kind(header) == b"x":
             # The header that follows is the file's: two extended headers in a row are refused
             # there.
-            extended = _pax(_exactly(read, _padded(_size(header, _MAX_PAX_SIZE))), header)
+            size = _size(header, _MAX_PAX_SIZE)
+            extended = _pax(_exactly(read, size + -size % BLOCK)[:size])
             header = _exactly(read, BLOCK)
         yield from _file(read, header, extended)
     if ends:
@@ -192,8 +184,7 @@ def _file(read: Read, header: bytes, extended: dict[bytes, bytes]) -> Iterator[C
     kind = _kind(header)
     name = _name(extended.get(b"path") or _full_name(header))
     if kind not in (b"0", b"\0"):
-        what = _KINDS.get(kind, f"an entry of type {kind!r}")
-        raise unsafe_entry(f"{name!r:.200} is {what}, not a plain file")
+        raise unsafe_entry(f"{name!r:.200} is an entry of type {kind!r}, not a plain file")
     size = int(extended[b"size"]) if b"size" in extended else _size(header)
     left = size
 
@@ -254,10 +245,6 @@ def _number(field: bytes) -> int:
     return int(digits, 8)
 
 
-def _padded(size: int) -> int:
-    return size + -size % BLOCK
-
-
 def _full_name(header: bytes) -> bytes:
     name = header[:100].split(b"\0", 1)[0]
     prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
@@ -271,9 +258,8 @@ def _name(raw: bytes) -> str:
         raise unsafe_name(f"{raw!r:.200} is not UTF-8") from None
 
 
-def _pax(data: bytes, header: bytes) -> dict[bytes, bytes]:
+def _pax(data: bytes) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
-    data = data[: _size(header)]
     at = 0
     while at < len(data):
         record = _PAX_RECORD.match(data, at)

@@ -7,7 +7,6 @@ returns. What is read is plain files only: links are detected and refused, never
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -44,18 +43,14 @@ def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> N
     make_directory(path)
     made = {""}
     for name, data in files:
-        _put(path, name, data, time, made)
+        _make_directories(path, os.path.dirname(name), made)
+        file = os.path.join(path, name)
+        write_file(file, data, mode_of(name))
+        os.utime(file, (time, time))
     # Below before above, and after all files: whatever is put into a directory changes its time.
     for directory in sorted(made, reverse=True):
         os.utime(os.path.join(path, directory).rstrip("/"), (time, time))
     sync_all(path)
-
-
-def _put(path: str, name: str, data: bytes, time: int, made: set[str]) -> None:
-    _make_directories(path, os.path.dirname(name), made)
-    file = os.path.join(path, name)
-    write_file(file, data, mode_of(name))
-    os.utime(file, (time, time))
 
 
 def _make_directories(path: str, directory: str, made: set[str]) -> None:
@@ -153,16 +148,12 @@ def _opened(path: str, name: str) -> Iterator[ContainerFile]:
 def open_plain(path: str, name: str) -> int:
     """Open a plain file for reading, and return its descriptor. Raises as `read_plain`."""
     try:
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise unsafe_entry(f"{name!r:.200} is {_what(found.st_mode)}, not a plain file")
-        # Whoever replaces the file by a link or a pipe after the check gains nothing: the link is
-        # not followed, and opening the pipe does not block.
         return open_regular(path, follow=False)
     except FileNotFoundError:
         raise no_package(f"there is no {name}") from None
-    except NotAFileError as error:
-        raise unsafe_entry(f"{name!r:.200} is {error.kind}, not a plain file") from None
+    except (NotAFileError, IsADirectoryError) as error:
+        what = getattr(error, "kind", "a directory")
+        raise unsafe_entry(f"{name!r:.200} is {what}, not a plain file") from None
     except (OSError, ValueError) as error:
         raise truncated(f"{name!r:.200} cannot be read: {error}") from None
 
@@ -185,8 +176,3 @@ def _files_below(directory: str) -> Iterator[str]:
         below = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
         waiting += [f"{prefix}{name}/" for name in reversed(below)]
         yield from (prefix + e.name for e in entries if not e.is_dir(follow_symlinks=False))
-
-
-def _what(mode: int) -> str:
-    kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
-    return next((words for test, words in kinds if test(mode)), "a device or a socket")

@@ -21,7 +21,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -81,7 +81,8 @@ class WheelReader:
             size = os.fstat(handle).st_size
             self.packed: int | None = size
             count = _check_directory(self._file, size)
-            self._zip = _opened(self._file)
+            with _as_truncated("the wheel"):
+                self._zip = zipfile.ZipFile(self._file)
             self._entries = _checked(self._zip.infolist())
             if len(self._entries) != count:
                 raise truncated(f"the wheel has {len(self._entries)} entries and says {count}")
@@ -110,10 +111,11 @@ class WheelReader:
             return False
         return self._content(name, len(data)) == data
 
-    def in_order(self, heads: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return files of the package, by name, in the order that they have in the wheel."""
-        names_here = [n.removeprefix(self._prefix) for n in self._entries]
-        return {name: heads[name] for name in names_here if name in heads}
+    def heads(self) -> dict[str, bytes]:
+        """Return the list and the attestations, by name, in the order that they have here."""
+        found = {names.LIST: self.list_bytes(), **self.attestations()}
+        present = (n.removeprefix(self._prefix) for n in self._entries)
+        return {name: found[name] for name in present if name in found}
 
     def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         for name in self._entries:
@@ -177,11 +179,6 @@ def _check_directory(file: IO[bytes], size: int) -> int:
     if offset + length != at:
         raise truncated("the wheel holds bytes that belong to no entry")
     return int(count)
-
-
-def _opened(file: IO[bytes]) -> zipfile.ZipFile:
-    with _as_truncated("the wheel"):
-        return zipfile.ZipFile(file)
 
 
 _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
@@ -263,9 +260,8 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
 
 def _others(reader: WheelReader, listing: FileList) -> dict[str, bytes]:
     """Return every file beside the package, the record among them. Raises `PackageError`."""
-    heads = reader.in_order({names.LIST: reader.list_bytes(), **reader.attestations()})
     found, lines, wheel = {}, [], distribution(listing)
-    for name, content in members(listing, heads):
+    for name, content in members(listing, reader.heads()):
         if isinstance(content, str):
             size, digest = listing.files[content].size, listing.files[content].sha256
         else:
@@ -344,37 +340,33 @@ def open_entry(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
     data is not all of what the sizes and the CRC say."""
     name = f"{info.orig_filename!r:.200}"
     with _as_truncated(f"{name} in the wheel"):
-        yield from _pieces(file, info, name)
-
-
-def _pieces(file: IO[bytes], info: zipfile.ZipInfo, name: str) -> Iterator[bytes]:
-    file.seek(info.header_offset + _HEADER.size - 4)
-    at = info.header_offset + _HEADER.size + sum(struct.unpack("<2H", file.read(4)))
-    packed, left, crc, rest = info.compress_size, info.file_size, 0, b""
-    deflated = info.compress_type == zipfile.ZIP_DEFLATED
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS) if deflated else None
-    while True:
-        if not rest and packed:
-            file.seek(at)  # whoever takes the pieces may read another entry in between
-            rest = file.read(min(_PIECE, packed))
-            if not rest:
-                raise truncated(f"{name} holds less than it says")
-            at, packed = at + len(rest), packed - len(rest)
-        if inflate is None:
-            data, rest = rest, b""
-        else:
-            data = inflate.decompress(rest, _PIECE)
-            rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
-        left, crc = left - len(data), zlib.crc32(data, crc)
-        if left < 0:
-            raise truncated(f"{name} holds more than it says")
-        if data:
-            yield data
-        if (inflate is not None and inflate.eof) or not (data or rest or packed):
-            break
-    if left or (inflate is not None and not inflate.eof):
-        raise truncated(f"{name} holds less than it says")
-    if rest or packed:
-        raise truncated(f"{name}: bytes follow its data")
-    if crc != info.CRC:
-        raise truncated(f"{name} is not what its CRC says")
+        file.seek(info.header_offset + _HEADER.size - 4)
+        at = info.header_offset + _HEADER.size + sum(struct.unpack("<2H", file.read(4)))
+        packed, left, crc, rest = info.compress_size, info.file_size, 0, b""
+        deflated = info.compress_type == zipfile.ZIP_DEFLATED
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS) if deflated else None
+        while True:
+            if not rest and packed:
+                file.seek(at)  # whoever takes the pieces may read another entry in between
+                rest = file.read(min(_PIECE, packed))
+                if not rest:
+                    raise truncated(f"{name} holds less than it says")
+                at, packed = at + len(rest), packed - len(rest)
+            if inflate is None:
+                data, rest = rest, b""
+            else:
+                data = inflate.decompress(rest, _PIECE)
+                rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+            left, crc = left - len(data), zlib.crc32(data, crc)
+            if left < 0:
+                raise truncated(f"{name} holds more than it says")
+            if data:
+                yield data
+            if (inflate is not None and inflate.eof) or not (data or rest or packed):
+                break
+        if left or (inflate is not None and not inflate.eof):
+            raise truncated(f"{name} holds less than it says")
+        if rest or packed:
+            raise truncated(f"{name}: bytes follow its data")
+        if crc != info.CRC:
+            raise truncated(f"{name} is not what its CRC says")
