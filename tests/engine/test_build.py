@@ -53,26 +53,6 @@ def only_failing(*texts: str, result: Compiled | None = None) -> FakeCompiler:
     )
 
 
-def test_the_first_build_compiles_everything_and_the_second_nothing() -> None:
-    store, compiler = FakeStore(), FakeCompiler()
-    first = run(jobs(10), store, compiler).summary
-    second = run(jobs(10), store, compiler).summary
-    assert columns(first) == {"compiled": 10}
-    assert columns(second) == {"cached": 10}
-    assert (first.attempts, second.attempts) == (10, 0)
-    assert set(compiler.runs.values()) == {1}
-    assert (first.exit_status, second.exit_status) == (0, 0)
-
-
-def test_a_program_that_two_instances_share_is_compiled_once_and_counts_for_both() -> None:
-    twin = FakeJob("matmul 0", target="other", index=0)
-    compiler = only_failing("matmul 0")
-    result = run([*jobs(1), twin], compiler=compiler)
-    assert compiler.runs == {"matmul 0": 1}
-    assert columns(result.summary) == {"failed": 1}
-    assert [verdict.failed for verdict in result.summary.scripts] == [1, 1]
-
-
 def test_a_failure_is_a_result_and_is_not_tried_again() -> None:
     store, compiler = FakeStore(), only_failing("matmul 3")
     first = run(jobs(10), store, compiler).summary
@@ -82,18 +62,6 @@ def test_a_failure_is_a_result_and_is_not_tried_again() -> None:
     assert (second.attempts, first.exit_status, second.exit_status) == (0, 0, 0)
     assert run(jobs(10), store, compiler, strict=True).summary.exit_status == 1
     assert compiler.runs["matmul 3"] == 1
-
-
-@pytest.mark.parametrize("status", ["crashed", "timed_out", "no_output"])
-def test_an_accident_fails_the_build_and_is_tried_again_by_the_next(status: str) -> None:
-    store = FakeStore()
-    bad = only_failing("matmul 3", result=failed(status=status))
-    first = run(jobs(10), store, bad).summary
-    assert columns(first) == {"compiled": 9, "crashed": 1}
-    assert first.exit_status == 1
-    second = run(jobs(10), store).summary
-    assert columns(second) == {"compiled": 1, "cached": 9}
-    assert second.exit_status == 0
 
 
 def test_a_script_fails_when_its_default_does_or_when_nothing_of_it_builds() -> None:
@@ -228,10 +196,10 @@ def test_when_another_builder_died_its_program_is_compiled_here() -> None:
 
 def test_a_full_disk_stops_the_build_cleanly_and_records_nothing() -> None:
     store = FakeStore()
-    store.publish_error = OSError(errno.ENOSPC, "No space left on device", "/cache")
+    store.publish_error = OSError(errno.ENOSPC, "No space left on device")
     compiler = FakeCompiler()
     summary = run(jobs(50), store, compiler, jobs=2).summary
-    assert summary.error == f"No space left on device: /cache\n  {FULL}"
+    assert summary.error == f"No space left on device: {store.stages[0].path}\n  {FULL}"
     assert columns(summary) == {"skipped": 50}
     assert compiler.runs.total() < 50
     assert summary.exit_status == 1
@@ -239,13 +207,6 @@ def test_a_full_disk_stops_the_build_cleanly_and_records_nothing() -> None:
     assert not any(stage.open for stage in store.stages)
     store.publish_error = None
     assert columns(run(jobs(50), store).summary) == {"compiled": 50}
-
-
-def test_a_full_disk_is_reported_with_the_path_that_was_written() -> None:
-    store = FakeStore()
-    store.publish_error = OSError(errno.ENOSPC, "No space left on device")
-    summary = run(jobs(1), store).summary
-    assert summary.error == f"No space left on device: {store.stages[0].path}\n  {FULL}"
 
 
 @pytest.mark.parametrize(
@@ -284,25 +245,6 @@ def test_a_compile_killed_for_memory_is_tried_once_more_alone() -> None:
     assert compiler.order[-1] == "matmul 1"
     assert beside[-1] == {"matmul 1"}
     assert [event.label for event in listener.named("retry")] == ["matmul/1 sm_90a"]
-
-
-@pytest.mark.parametrize(
-    ("status", "cause"),
-    [
-        ("killed", None),
-        ("crashed", Cause.KILLED),
-        ("crashed", Cause.MEMORY),
-        ("crashed", Cause.CRASH),
-        ("no_output", Cause.OUTPUT),
-    ],
-)
-def test_an_accident_that_happens_twice_is_reported(status: str, cause: Cause | None) -> None:
-    killed = failed("Killed", status, cause)
-    compiler = only_failing("matmul 1", result=killed)
-    summary = run(jobs(3), compiler=compiler).summary
-    assert columns(summary) == {"compiled": 2, "crashed": 1}
-    assert compiler.runs["matmul 1"] == 2
-    assert summary.exit_status == 1
 
 
 @pytest.mark.parametrize("cause", [Cause.OUTSIDE, Cause.TOOL])

@@ -1,6 +1,7 @@
 """Random plans, outcomes, histories and widths against an oracle that knows no threads."""
 
 import threading
+from collections import Counter
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,10 +12,12 @@ from support.processes import no_thread_left
 from tilusbuild.engine.build import build
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import BuildConfig
-from tilusbuild.status import Compiled
+from tilusbuild.status import ACCIDENTS, Compiled
 
 RETRIED = ("crashed", "no_output", "killed")
 OUTCOMES = ("built", "failed", "pruned", "crashed", "timed_out", "no_output", "killed")
+COLUMNS = {"built": "compiled", "failed": "failed", "pruned": "pruned"}
+"""Of a summary; the others are crashed."""
 
 programs = st.dictionaries(
     st.integers(0, 30).map(lambda n: f"program {n}"), st.sampled_from(OUTCOMES), max_size=25
@@ -29,8 +32,9 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[FakeJob]]:
         return outcomes, []
     asked = draw(st.lists(st.sampled_from(sorted(outcomes)), max_size=40))
     scripts = draw(st.lists(st.sampled_from(("a", "b")), min_size=len(asked), max_size=len(asked)))
+    default = draw(st.integers(0, 9))
     jobs = [
-        FakeJob(text, script=script, index=index, is_default=index % 7 == 0)
+        FakeJob(text, script=script, index=index, is_default=index == default)
         for index, (text, script) in enumerate(zip(asked, scripts, strict=True))
     ]
     return outcomes, jobs
@@ -70,20 +74,12 @@ def test_a_build_gives_what_each_program_gives_alone(plan, width, before, data) 
         assert max(runs, default=0) <= 2
     assert set(compiler.runs) == set(compiled)
     summary = result.summary
-    assert (
-        summary.programs
-        == len(asked)
-        == sum(
-            (
-                summary.compiled,
-                summary.cached,
-                summary.failed,
-                summary.pruned,
-                summary.crashed,
-                summary.skipped,
-            )
-        )
-    )
+    assert summary.programs == len(asked)
+    columns = Counter(COLUMNS.get(outcomes[text], "crashed") for text in asked)
+    columns["cached"] = [outcomes[t] for t in asked if t not in compiled].count("built")
+    columns["compiled"] -= columns["cached"]
+    assert {name: getattr(summary, name) for name in columns} == columns
+    assert summary.skipped == 0
     assert summary.attempts == compiler.runs.total()
     assert set(store.entries) == {
         job.hash for text, job in asked.items() if outcomes[text] in ("built", "failed", "pruned")
@@ -92,7 +88,11 @@ def test_a_build_gives_what_each_program_gives_alone(plan, width, before, data) 
     assert not store.held
     for verdict in summary.scripts:
         mine = [outcomes[job.text] for job in jobs if job.script == verdict.script]
+        defaults = {outcomes[j.text] for j in jobs if j.script == verdict.script and j.is_default}
         assert (verdict.schedules, verdict.built) == (len(mine), mine.count("built"))
+        right = defaults <= {"built"} and "built" in mine and not {*mine} & {*ACCIDENTS}
+        assert verdict.ok == right, (verdict, mine)
+    assert summary.exit_status == any(not verdict.ok for verdict in summary.scripts)
     assert listener.events[-1] is summary
 
 
