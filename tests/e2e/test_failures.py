@@ -1,13 +1,12 @@
 """Schedules that do not compile are results; compilers that give no answer are asked again."""
 
 import os
-import signal
 
 import pytest
 
 from support import scale
 from support.nvcc_journal import FakeCuda
-from support.processes import Watched, kill_group, run_to_end, wait_until
+from support.processes import run_to_end
 from support.project import NewProject, Project
 
 FAILING = "  {% if unroll == UNROLL %}not_declared = 1;{% endif %}\n"
@@ -88,56 +87,6 @@ def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour,
     assert len(fake_cuda.compiles - tried) == 1
     project.edit("kernels/scale.cu.j2", f"// fake: {behaviour}", "")
     assert project.compiled("--strict") == 1
-
-
-# A build that is stopped, however rudely, leaves no process, no torn entry, and nothing undone.
-@pytest.fixture
-def endless(new_project: NewProject, fake_cuda: FakeCuda, watched: Watched):
-    """Four programs, of which two never end."""
-    template = scale.TEMPLATE.replace(
-        "{% else %}", "{% else %}\n{% if unroll > 2 %}// fake: hang{% endif %}\n"
-    )
-    return new_project(
-        scale.manifest(scale.script(target="gpu", schedules=4)),
-        {"kernels/scale.cu.j2": template},
-        **watched.environment,
-        **fake_cuda.environment,
-    )
-
-
-def published(project):
-    """The programs in the cache that say that they are whole."""
-    return {name for name, path in project.programs.items() if (path / "meta.json").exists()}
-
-
-def in_journal(fake_cuda, behaviour):
-    return [what for _, _, what in fake_cuda.journal].count(behaviour)
-
-
-@pytest.mark.parametrize(
-    ("number", "status", "whom"),
-    [
-        (signal.SIGINT, 130, "group"),  # Ctrl-C
-        (signal.SIGTERM, 143, "parent"),
-    ],
-)
-def test_interrupted(endless, fake_cuda: FakeCuda, watched: Watched, number, status, whom):
-    process = endless.start("build", "--json", "-j4")
-    wait_until(lambda: in_journal(fake_cuda, "hang") == 2 and len(published(endless)) == 2)
-    if whom == "group":
-        kill_group(process, number)
-    else:
-        process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == status, err
-    assert "Traceback" not in err
-    watched.assert_none()
-    summary = endless.run("build", "--dry-run", "--json").summary
-    assert (summary["cached"], summary["skipped"]) == (2, 2)
-
-    endless.edit("kernels/scale.cu.j2", "// fake: hang", "")
-    assert endless.compiled() == 2
-    assert endless.run("cache", "verify").status == 0
 
 
 def test_nobody_reads_the_output(project: Project):

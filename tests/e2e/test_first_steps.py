@@ -100,29 +100,6 @@ def test_looking_into_the_cache(project: Project):
         assert cache(*words).out.strip()
 
 
-def test_the_cache_is_looked_after(project: Project):
-    project.build()
-    (damaged, other) = project.programs.values()
-    (damaged / "module/lib.so").write_bytes(b"damaged")
-    found = project.run("cache", "verify", "--json", status=1)
-    (problem, *links) = found.events[:-1]
-    assert problem["of"] == f"programs/{damaged.name}/module/lib.so"
-    assert [link["of"].split("/")[0] for link in links] == ["scripts"]
-    project.run("cache", "verify", "--repair")
-    assert list(project.programs) == [other.name]
-    assert project.compiled() == 1
-
-    project.edit("tilus.toml", "range = [1, 2]", "range = [2, 2]")
-    assert project.compiled() == 0
-    collected = project.run("cache", "gc", "--json")
-    assert collected.summary["removed"] >= 1
-    assert len(project.programs) == 1
-    assert project.compiled() == 0
-    project.run("cache", "clear")
-    assert not project.programs
-    assert project.compiled() == 1
-
-
 def test_schema_and_doctor(project: Project):
     schema = json.loads(project.run("schema").out)
     assert {"edition", "project", "script", "target"} <= set(schema["properties"])

@@ -33,6 +33,7 @@ def test_a_plan_says_what_is_there(server: HttpCache, new_user: NewProject) -> N
     first, second = new_user(server.address), new_user(server.address)
     first.build()
     first.run("cache", "push", "scale/1")
+    assert len(server.names("ac")) == 1
     assert "2 programs, 2 to compile, 1 in the remote cache" in second.run("plan").out
     assert second.run("plan", "--json").summary["remote"] == 1
     assert "remote" not in first.run("plan").out
@@ -40,13 +41,6 @@ def test_a_plan_says_what_is_there(server: HttpCache, new_user: NewProject) -> N
     ran = second.run("plan")
     assert "2 to compile\n" in ran.out
     assert ran.err.count("warning") == 1
-
-
-def test_a_part_is_pushed(server: HttpCache, new_user: NewProject) -> None:
-    user = new_user(server.address)
-    user.build()
-    user.run("cache", "push", "scale/1")
-    assert len(server.names("ac")) == 1
 
 
 def test_a_push_that_fails_says_so(server: HttpCache, new_user: NewProject) -> None:

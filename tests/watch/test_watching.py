@@ -232,16 +232,6 @@ def test_without_a_manifest_and_with_a_wrong_word_it_ends(project, watch):
     assert watching.process.wait(60) == 2
 
 
-def test_a_schedule_that_does_not_compile_is_reported_with_its_place(project, watching):
-    project.kernel("add", "fake: fail")
-    said = watching.rest()
-    reasons = {event["reason"] for event in said if event["event"] == "finished"}
-    assert any("kernels/add.cu.j2(3)" in reason for reason in reasons), reasons
-    assert not said[-1]["ok"]
-    project.kernel("add", "fine")
-    assert watching.rest()[-1]["ok"]
-
-
 def test_a_save_ends_the_compiles_that_are_of_no_more_use(project, watching):
     before = set(project.tree())
     project.kernel("scale", "fake: hang")
