@@ -26,6 +26,9 @@ class Ended:
     out: str
     err: str
     hung: bool = False
+    cpu: float = 0.0
+    memory: int = 0
+    """Seconds of processor time, and the most bytes, of it and of what it waited for."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Server:
         self._said = said
         said.mkdir()
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
-        variables = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **injection}
+        own = {"OPENBLAS_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8:strict"}
+        variables = {**os.environ, **own, **injection}
         self._process = subprocess.Popen(
             [sys.executable, script, *(["--reap"] if reaps else [])],
             stdin=subprocess.PIPE,
@@ -56,7 +60,7 @@ class Server:
             start_new_session=True,
         )
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._ended: dict[int, int] = {}
+        self._ended: dict[int, dict[str, Any]] = {}
         self._count = 0
         self.interpreters = False
         """Commands are started as a person starts them, each by an interpreter of its own."""
@@ -85,12 +89,13 @@ class Server:
         join: bool = False,
         stopped: bool = False,
         umask: int = 0o022,
+        inside: str = "",
     ) -> Running:
         """Start a command. `join`: the faults of the page are for it; `stopped`: it waits for
-        SIGCONT first."""
+        SIGCONT first; `inside`: Python code that its process runs before it."""
         request = self._request(words, cwd, environment)
         how = {"join": join, "stopped": stopped, "interpreter": self.interpreters, "umask": umask}
-        self._ask(start={**request, **how})
+        self._ask(start={**request, **how, "inside": inside})
         return Running(self._expect("started", 60), Path(request["out"]), Path(request["err"]))
 
     def warm(self, words: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Ended:
@@ -116,13 +121,14 @@ class Server:
         """Wait for a command, or kill its session after `seconds`."""
         hung = False
         try:
-            status = self._status(running.pid, seconds)
+            how = self._how_ended(running.pid, seconds)
         except queue.Empty:
             hung = True
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-            status = self._status(running.pid, 60)
-        return Ended(status, _text(running.out), _text(running.err), hung)
+            how = self._how_ended(running.pid, 60)
+        said = _text(running.out), _text(running.err)
+        return Ended(how["status"], *said, hung, how["cpu"], how["memory"])
 
     def settle(self, seconds: float = _SETTLE_SECONDS) -> list[str]:
         """Wait for everything that commands left running; returns what did not end by itself."""
@@ -154,7 +160,7 @@ class Server:
             answer = self._next(seconds)
             if key in answer:
                 return answer[key]
-            self._ended[answer["ended"]] = answer["status"]
+            self._ended[answer["ended"]] = answer
 
     def _next(self, seconds: float) -> dict[str, Any]:
         answer = self._answers.get(timeout=seconds)
@@ -162,10 +168,10 @@ class Server:
             raise RuntimeError(f"the fork server ended; see {self._said}")
         return answer
 
-    def _status(self, pid: int, seconds: float) -> int:
+    def _how_ended(self, pid: int, seconds: float) -> dict[str, Any]:
         while pid not in self._ended:
             answer = self._next(seconds)
-            self._ended[answer["ended"]] = answer["status"]
+            self._ended[answer["ended"]] = answer
         return self._ended.pop(pid)
 
 

@@ -14,7 +14,7 @@ from random import Random
 from support.faults.group import Group, NotTriedError
 from support.faults.mounts import own_mounts
 from support.faults.oracle import COLUMNS, Finding
-from support.faults.registry import GROUPS
+from support.faults.registry import FAULTS, GROUPS
 from support.faults.world import World, make_equipment
 from tilusbuild.table import table as as_table
 
@@ -52,7 +52,7 @@ def chosen(
 ) -> list[tuple[str, str]]:
     """(group, fault) of all that is to be tried, the groups in turn, in the order of the seed."""
     lists = []
-    for name in names or [*GROUPS]:
+    for name in names or FAULTS:
         if sample and not GROUPS[name].sample:
             continue
         if sample:
@@ -105,9 +105,9 @@ def run_all(
     No more than `most` of each group, or with `sample` what the group says.
     """
     directory = directory_for("laboratory")
-    deadline = None if seconds is None else time.monotonic() + seconds
     try:
         equipment = make_equipment(directory / "equipment")
+        deadline = None if seconds is None else time.monotonic() + seconds
         if only is not None:
             todo = [(names[0], only)]
         else:
@@ -117,6 +117,12 @@ def run_all(
         return _in_worlds(directory, equipment, todo, seed, deadline, jobs, report)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_ready(world: World, todo: list[tuple[str, str]]) -> None:
+    """Make what faults start from, which inputs have no use for: a world that cannot ends here."""
+    if any(name in FAULTS for name, _ in todo):
+        world.reset("bare")
 
 
 def _in_worlds(
@@ -141,6 +147,7 @@ def _in_worlds(
     def try_all(number: int) -> None:
         own_mounts()
         world = World(directory / f"world{number}", equipment)
+        _make_ready(world, todo)
         while deadline is None or time.monotonic() < deadline:
             with turn.get_lock():
                 at = turn.value

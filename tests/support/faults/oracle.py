@@ -18,9 +18,14 @@ from support.faults.commands import Ended
 from support.faults.world import FIRST, Edition, Entries, Tree, World, below, entries, without_log
 from tilusbuild.state.temporary import TemporaryDirectory
 
-COLUMNS = ("lost", "torn", "stale", "twice", "left over", "traceback", "stuck", "status")
+COLUMNS = (
+    *("lost", "torn", "stale", "twice", "left over", "traceback", "stuck", "status"),
+    *("outside", "terminal", "dear"),
+)
 """What can be wrong. `stuck`: a command hangs, or fails after the fault is over. `status`: an exit
-status that is not documented, or a failure without a word."""
+status that is not documented, or a failure without a word. The last three are those of hostile
+inputs (`hostile/trial.py`): what is not the command's was touched, a character acts on a terminal,
+or it took much to refuse something."""
 
 NO_WORD = " and no word"
 _STOPPED = (129, 130, 143)

@@ -2,6 +2,7 @@
 
 from support.faults.group import Group
 from support.faults.groups import calls, clocks, compilers, damage, lives, power, traced
+from support.hostile.classes import CLASSES
 
 _ALL: tuple[Group, ...] = (
     calls.CHANGES,
@@ -16,4 +17,6 @@ _ALL: tuple[Group, ...] = (
     lives.REMOVING,
     damage.DAMAGE,
 )
-GROUPS = {group.name: group for group in _ALL}
+FAULTS = tuple(group.name for group in _ALL)
+INPUTS = tuple(group.name for group in CLASSES)
+GROUPS: dict[str, Group] = {group.name: group for group in (*_ALL, *CLASSES)}

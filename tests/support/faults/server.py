@@ -12,7 +12,7 @@ tables that a process makes for itself are its own. So the server first runs com
 The server reads a request a line (JSON) and writes an answer a line:
 
     {"start": {"words", "cwd", "env", "out", …}}                   {"started": PID}
-                                                                   {"ended": PID, "status": N}
+                                                                   {"ended": PID, "status": N, …}
     {"warm": {"words", "cwd", "env", "out", "err"}}                {"warmed": STATUS}
     {"settle": SECONDS}                                            {"left": ["command line", …]}
 
@@ -84,6 +84,7 @@ def _run(request: dict[str, Any]) -> int:
     os.setsid()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     _take(request)
+    exec(request["inside"], {})
     if request["stopped"]:
         os.kill(os.getpid(), signal.SIGSTOP)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -188,11 +189,14 @@ def _settle(seconds: float) -> list[str]:
     return left
 
 
-def _status(pid: int) -> int:
+def _ended(pid: int) -> dict[str, float]:
+    """How a child ended, the seconds of processor time that it took, and its most memory."""
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _, status, usage = os.wait4(pid, 0)
     except ChildProcessError:  # what settled has killed it
-        return -signal.SIGKILL
+        return {"status": -signal.SIGKILL, "cpu": 0.0, "memory": 0}
+    code, seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+    return {"status": code, "cpu": seconds, "memory": usage.ru_maxrss << 10}
 
 
 def _answer(**answer: object) -> None:
@@ -209,7 +213,7 @@ def _serve() -> None:
             if handle != _IN:
                 pid = running.pop(handle)
                 os.close(handle)
-                _answer(ended=pid, status=_status(pid))
+                _answer(ended=pid, **_ended(pid))
         if _IN not in ready:
             continue
         data = os.read(_IN, 1 << 16)

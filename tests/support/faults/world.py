@@ -137,10 +137,7 @@ class World:
         """What `package_words` leave in the output, by format."""
         self.calls: dict[str, list[str]] = {}
         """The calls of scenarios in which nothing fails, for `groups.calls`."""
-        self._warming = True
-        self._make_bases()
-        self._make_references()
-        self._warming = False
+        self._made = False
 
     def close(self) -> None:
         self.server.close()
@@ -150,6 +147,7 @@ class World:
 
     def reset(self, base: str, edition: Edition = FIRST) -> None:
         """Go back to a base, with the sources of an edition and an obedient compiler."""
+        self._make()
         for path in (self.cache, self.home, self.temporary, self.output):
             if path.exists():
                 shutil.rmtree(path)
@@ -179,6 +177,20 @@ class World:
         """The programs that compilers were started for since the last reset, by the hashes that
         they have in a clean build; the key where they have none."""
         return [self._hash_of.get(key, key) for _, key, _ in read_journal(self.nvcc)]
+
+    def empty(self) -> None:
+        """Have nothing in the room, for trials with a project of their own."""
+        shutil.rmtree(self.room, ignore_errors=True)
+        for path in (self.project, self.home, self.temporary):
+            path.mkdir(parents=True)
+        self._on_host = False
+        self.obey()
+
+    def _make(self) -> None:
+        if not self._made:
+            self._made = True
+            self._make_bases()
+            self._make_references()
 
     def _save(self, base: str) -> None:
         for name, path in (("cache", self.cache), ("home", self.home)):
@@ -251,6 +263,7 @@ class World:
 
     def programs_of(self, edition: Edition) -> set[str]:
         """The hashes of its programs."""
+        self._make()
         return programs_in(self.references[edition])
 
     def whole_programs(self, found: Entries, *, logs: bool = True) -> set[str]:
@@ -266,6 +279,7 @@ class World:
 
     def package(self, kind: str) -> Path:
         """The library, packaged."""
+        self._make()
         (package,) = (self.library / f"dist-{kind}").iterdir()
         return package
 
@@ -296,10 +310,12 @@ class World:
         variables = self.environment(join=join)
         return self.server.run(words, cwd or self.project, variables, join=join, **how)
 
-    def must(self, *words: str, cwd: Path | None = None) -> Ended:
-        """Run a command that has to succeed."""
-        run = self.server.warm if self._warming else self.server.run
-        ended = run(words, cwd or self.project, self.environment())
+    def must(
+        self, *words: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> Ended:
+        """Run a command that has to succeed, in the server itself: it makes what trials start
+        from."""
+        ended = self.server.warm(words, cwd or self.project, environment or self.environment())
         assert ended.status == 0, (words, ended)
         return ended
 

@@ -1,55 +1,26 @@
 """The classes of hostile inputs, and what they start from: a built project and its packages."""
 
-from __future__ import annotations
-
-import contextlib
 import os
-import random
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from random import Random
 
-from support.hostile import lines, manifests, packages, templates, trees
-from support.hostile.flags import trial as flags
-from support.hostile.trial import Trial
-from support.nvcc_journal import UNHELD, make_host, make_toolkit
-
-_FORMATS = ("dir", "tar.zst", "wheel", "oci")
+from support.faults.oracle import Finding
+from support.faults.world import FORMATS, World
+from support.hostile import flags, lines, manifests, packages, templates, trees
+from support.hostile.trial import Trial, attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What trees and packages are changed copies of, and the tools that they were built with."""
+    """What trees and packages are changed copies of, and the environment of their tools."""
 
     project: Path
     packages: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Where the tools are, if not this machine's."""
-    tools: Path | None = None
-    """The stand-ins: they keep objects and a journal beside them."""
-
-    @classmethod
-    def made(cls, root: Path, *, real: bool = True) -> Samples:
-        """Build the base project for this machine, and package it in every format. Unless `real`,
-        with stand-ins for compilers, whose headers are looked through in no time."""
-        environment, tools = ({}, None) if real else _stand_ins(root / "tools")
-        project = root / "project"
-        project.mkdir(parents=True)
-        text = manifests.text(manifests.BASE).encode()
-        (project / "tilus.toml").write_bytes(text if real else _for_gpus(text))
-        (project / "scale.cu.j2").write_bytes(manifests.TEMPLATE)
-        command = [sys.executable, "-m", "tilusbuild", "-C", str(project)]
-        around = {**os.environ, **environment}
-        subprocess.run([*command, "build", "-q"], check=True, env=around)
-        made = root / "packages"
-        words = [word for name in _FORMATS for word in ("--format", name)]
-        ran = [*command, "package", "one", "-o", str(made), *words]
-        subprocess.run(ran, check=True, capture_output=True, env=around)
-        return cls(project, made, environment, tools)
+    environment: Mapping[str, str]
 
     def copied(self, into: Path) -> None:
         """Put the built project in place of a directory."""
@@ -67,16 +38,25 @@ class Samples:
         return replace(trial, prepare=prepare)
 
 
-def _stand_ins(directory: Path) -> tuple[Mapping[str, str], Path]:
-    """Return the environment that has them, and the directory that they write."""
-    make_toolkit(str(directory))
-    make_host(str(directory / "host"))
-    found = {
-        "PATH": f"{directory}/host:/usr/local/bin:/usr/bin:/bin",
-        "CUDA_HOME": str(directory),
-        **UNHELD,
-    }
-    return found, directory
+@cache
+def _samples(world: World, real: bool) -> Samples:
+    """Build the base project, for this machine or with the world's stand-ins for compilers, and
+    package it in every format."""
+    root = world.directory / f"samples-{real}"
+    project = root / "project"
+    project.mkdir(parents=True)
+    text = manifests.text(manifests.BASE).encode()
+    (project / "tilus.toml").write_bytes(text if real else _for_gpus(text))
+    (project / "scale.cu.j2").write_bytes(manifests.TEMPLATE)
+    world.empty()
+    around = world.environment()
+    if real:
+        around = {name: around[name] for name in ("HOME", "TMPDIR", "LANG")}
+        around["PATH"] = os.environ.get("PATH", os.defpath)
+    formats = [word for name in FORMATS for word in ("--format", name)]
+    for words in (("build", "-q"), ("package", "one", "-o", str(root / "packages"), *formats)):
+        world.must(*words, cwd=project, environment=around)
+    return Samples(project, root / "packages", around)
 
 
 def _for_gpus(manifest: bytes) -> bytes:
@@ -84,62 +64,45 @@ def _for_gpus(manifest: bytes) -> bytes:
     return manifest.replace(b'"arch" = "cpu"', b'"arch" = "sm_80"')
 
 
-_Make = Callable[[random.Random, Samples], Trial]
-_CLASSES: Mapping[str, _Make] = MappingProxyType(
-    {
-        "manifest": lambda rng, samples: samples.warmed(manifests.trial(rng)),
-        "template": lambda rng, samples: samples.warmed(templates.trial(rng)),
-        "flags": lambda rng, samples: samples.warmed(flags(rng)),
-        "tree": lambda rng, samples: trees.trial(rng, samples.copied),
-        "package": lambda rng, samples: packages.trial(rng, samples.packages),
-        "line": lambda rng, samples: lines.trial(rng, samples.copied),
-        "machine": lambda rng, samples: lines.machine(rng, samples.copied),
-    }
+@dataclass(frozen=True)
+class Inputs:
+    """A class of inputs."""
+
+    name: str
+    make: Callable[[Random, Samples], Trial]
+    often: int = 4
+    """Of 16 trials of all classes; those that cost little come more often."""
+    sample: int = 0
+
+    def faults(self, world: World, chance: Random) -> Iterable[str]:
+        """`NUMBER`, the trial's seed."""
+        return [str(chance.randrange(1 << 32)) for _ in range(_TRIALS * self.often)]
+
+    def run(self, world: World, fault: str) -> list[Finding]:
+        chosen = Random(f"{fault}:how")
+        real = chosen.random() < _REAL or self.name == "flags"
+        samples = _samples(world, real)
+        trial = self.make(Random(fault), samples)
+        environment = {**samples.environment, **trial.environment}
+        if not real:
+            files = {name: _for_gpus(data) for name, data in trial.files.items()}
+            trial = replace(trial, files=files)
+        if trial.start is not None:
+            world.server.interpreters = trial.start
+        if any("\0" in word for word in trial.words):
+            world.server.interpreters = False
+        return [*attempt(world, replace(trial, environment=environment))]
+
+
+_TRIALS = 5000
+_REAL = 0.05
+"""The share of trials with this machine's own compilers."""
+CLASSES = (
+    Inputs("manifest", lambda rng, samples: samples.warmed(manifests.trial(rng)), 3),
+    Inputs("template", lambda rng, samples: samples.warmed(templates.trial(rng)), 2),
+    Inputs("flags", lambda rng, samples: samples.warmed(flags.trial(rng)), 3),
+    Inputs("tree", lambda rng, samples: trees.trial(rng, samples.copied)),
+    Inputs("package", lambda rng, samples: packages.trial(rng, samples.packages)),
+    Inputs("line", lambda rng, samples: lines.trial(rng, samples.copied)),
+    Inputs("machine", lambda rng, samples: lines.machine(rng, samples.copied), 1),
 )
-CLASSES = tuple(_CLASSES)
-ROUND = (
-    *("manifest", "flags", "tree", "package", "line") * 3,
-    *("template", "tree", "package", "line", "template", "machine"),
-)
-"""One round of a run of all classes: those that cost little come more often."""
-_NEEDS_REAL = ("flags",)
-REAL, STARTED = 0.05, 0.02
-"""The shares of trials with this machine's own compilers, and as processes of their own."""
-
-
-class Laboratory:
-    """Makes trials by class and seed: the same seed is the same trial."""
-
-    def __init__(self, root: Path) -> None:
-        self._real = Samples.made(root / "real")
-        self._other = Samples.made(root / "other", real=False)
-        self.tools = self._other.tools
-        self.boxes = root / "boxes"
-        self.boxes.mkdir(mode=0o700)
-
-    def trial(self, name: str, seed: str) -> Trial:
-        """Return a trial, with its tools and its way to start."""
-        chosen = random.Random(f"{seed}:how")
-        real, start = chosen.random() < REAL, chosen.random() < STARTED
-        samples = self._real if real or name in _NEEDS_REAL else self._other
-        trial = _CLASSES[name](random.Random(seed), samples)
-        files = {
-            name: data if samples is self._real else _for_gpus(data)
-            for name, data in trial.files.items()
-        }
-        return replace(
-            trial,
-            files=files,
-            environment={**samples.environment, **trial.environment},
-            start=start if trial.start is None else trial.start,
-            tools=samples.tools,
-        )
-
-    @contextlib.contextmanager
-    def box(self) -> Iterator[Path]:
-        """Yield a path where nothing is, always the same; remove what came to be there."""
-        box = self.boxes / "box"
-        try:
-            yield box
-        finally:
-            shutil.rmtree(box, ignore_errors=True)

@@ -3,9 +3,7 @@
 import argparse
 import os
 import random
-import resource
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 from support.hostile.manifests import BASE, EVIL, TEMPLATE, text
@@ -77,40 +75,19 @@ def trial(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
     return Trial(words, prepare=lambda box: copy(box / "project"), writes=_MAY_WRITE)
 
 
-def _few_descriptors(number: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
-
-
-def _little_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
-
-
-def _no_directory() -> None:
-    os.mkdir("gone")
-    os.chdir("gone")
-    os.rmdir("../gone")
-
-
-def _small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-
-
-@lru_cache
-def _closed(*numbers: int) -> Callable[[], None]:
-    def close() -> None:
-        for number in numbers:
-            os.close(number)
-
-    return close
-
-
-def _nobody() -> None:
-    os.setgid(65534)
-    os.setuid(65534)
-
-
-_IN_FORKS = (_nobody, _little_memory)
-"""What Python itself does not start after, or not from every place."""
+_LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_{0}, ({1}, {1}))"
+_FEW = tuple(_LIMIT.format("NOFILE", number) for number in (4, 6, 8, 12, 20, 40))
+_LITTLE_MEMORY = """
+import resource
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (100 << 20),) * 2)
+"""
+_SMALL_FILES = _LIMIT.format("FSIZE", 100)
+_NO_DIRECTORY = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
+_NO_OUTPUT, _NO_ERRORS, _NO_STREAMS = (
+    f"import os; [os.close(number) for number in {numbers}]" for numbers in ([1], [2], [0, 1, 2])
+)
+_NOBODY = "import os; os.setgid(65534); os.setuid(65534)"
 _VERBS = (
     ("plan",),
     ("build", "-q"),
@@ -130,15 +107,16 @@ _VERBS = (
 
 def machine(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
     """Return a command on a machine that lacks something, or has something odd."""
-    closed = (rng.choice((_closed(1), _closed(2), _closed(0, 1, 2))),)
-    few = tuple(_few_descriptors(number) for number in (4, 6, 8, 12, 20, 40))
+    closed = rng.choice((_NO_OUTPUT, _NO_ERRORS, _NO_STREAMS))
     inside = rng.choice(
         (
-            *(*few, *closed, _little_memory, _no_directory, _small_files),
-            *((_nobody,) if os.geteuid() == 0 else ()),
-            *(None, None),
+            *(*_FEW, closed, _LITTLE_MEMORY, _NO_DIRECTORY, _SMALL_FILES),
+            *((_NOBODY,) if os.geteuid() == 0 else ()),
+            *("", ""),
         )
     )
+    # Python itself does not start after some of these, or not from every place.
+    in_fork = inside in (*_FEW, _NOBODY, _LITTLE_MEMORY)
     environment = {}
     for name in rng.sample(_VARIABLES, rng.randint(0, 2)):
         environment[name] = rng.choice([each for each in _WORDS if "\0" not in each])
@@ -149,10 +127,10 @@ def machine(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
         {} if built else files,
         prepare=(lambda box: copy(box / "project")) if built else None,
         inside=inside,
-        silent=inside in (_closed(2), _closed(0, 1, 2), _small_files),
+        silent=inside in (_NO_ERRORS, _NO_STREAMS, _SMALL_FILES),
         environment=environment,
         writes=_MAY_WRITE,
-        start=True if inside in closed else False if inside in (*few, *_IN_FORKS) else None,
+        start=True if inside == closed else False if in_fork else None,
     )
 
 

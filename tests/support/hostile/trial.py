@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.hostile.running import Ended, run
+from support.faults.commands import Ended
+from support.faults.oracle import Finding
+from support.faults.world import World
 
 STATUSES = (0, 1, 2, 130)
 MAX_MEMORY, MAX_SECONDS = 512 << 20, 5.0
@@ -38,8 +40,8 @@ class Trial:
     files: Mapping[str, bytes] = field(default_factory=dict)
     prepare: Callable[[Path], None] | None = None
     """Changes the box further."""
-    inside: Callable[[], object] | None = None
-    """Runs in the child, before the command."""
+    inside: str = ""
+    """Python code that runs in the child, before the command."""
     silent: bool = False
     """Whether `inside` takes away what messages go to."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -50,16 +52,25 @@ class Trial:
     start: bool | None = None
     """Whether it is a process of its own: it must be where `inside` closes streams, and cannot be
     where `inside` takes what Python needs to start. None: it may be."""
-    tools: Path | None = None
-    """Stand-ins, which may write beside them, outside of the box."""
 
 
-def attempt(
-    trial: Trial, box: Path, *, run: Callable[[Trial, Path], Ended] = run
-) -> tuple[Ended, list[str]]:
-    """Run a trial in an empty directory; return how it ended and what is wrong with that."""
-    for name in ("project", "home", "tmp", "outside"):
-        (box / name).mkdir(parents=True)
+_HOLD = """
+import os, resource
+from tilusbuild.process import landlock
+if landlock.version() >= 2:  # the first forbids every rename from one directory to another
+    landlock.restrict(["/"], [{room!r}, {tools!r}, os.devnull, "/dev/tty"])
+resource.setrlimit(resource.RLIMIT_CPU, (20, 25))
+"""
+"""Lets nothing outside of a room be written, but what stand-ins write beside them."""
+_WALL = 300
+"""Seconds after which a command is killed: what waits is to end on a busy machine, too."""
+
+
+def attempt(world: World, trial: Trial) -> Iterator[Finding]:
+    """Run a trial in the empty room of a world; yield what is wrong with how it ended."""
+    world.empty()
+    box = world.room
+    (box / "outside").mkdir()
     (box / "outside" / "secret").write_text("secret\n")
     canary = box / "canary"
     for name, data in trial.files.items():
@@ -69,15 +80,20 @@ def attempt(
     if trial.prepare is not None:
         trial.prepare(box)
     before = _outside(box, trial.writes)
-    ended = run(trial, box)
-    wrong = [*_wrong(trial, ended), *_denied(trial, ended, box)]
+    words = [word.replace("@CANARY@", str(canary)) for word in trial.words]
+    inside = _HOLD.format(room=str(box), tools=str(world.toolkit)) + trial.inside
+    variables = trial.environment
+    ended = world.server.run(words, world.project, variables, seconds=_WALL, inside=inside)
+    yield from (Finding("left over", f"process {each}") for each in world.server.settle())
+    yield from _wrong(trial, ended)
+    for denied in _denied(trial, ended, box):
+        yield Finding("outside", f"denied: {denied}")
     if canary.exists() or (box / "project" / "canary").exists():
-        wrong.append("code ran: the canary is there")
-    wrong += [f"touched: {each}" for each in _changed(before, _outside(box, trial.writes))]
-    left = sorted(os.listdir(box / "tmp"))
-    if left:
-        wrong.append(f"left in TMPDIR: {left[:3]}")
-    return ended, wrong
+        yield Finding("outside", "code ran: the canary is there")
+    for touched in _changed(before, _outside(box, trial.writes)):
+        yield Finding("outside", f"touched: {touched}")
+    if left := sorted(os.listdir(world.temporary)):
+        yield Finding("left over", f"in TMPDIR: {left[:3]}")
 
 
 def _outside(box: Path, allowed: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -107,38 +123,33 @@ def _changed(
     return sorted(name for name in names if before.get(name) != after.get(name))[:3]
 
 
-def _wrong(trial: Trial, ended: Ended) -> list[str]:
-    wrong = []
+def _wrong(trial: Trial, ended: Ended) -> Iterator[Finding]:
     said, err = ended.out + ended.err, ended.err
     if "always" in trial.words:
         said, err = _STYLE.sub("", said), _STYLE.sub("", err)
     if ended.status not in STATUSES:
-        wrong.append(f"exit status {ended.status}")
-    if "Traceback (most recent call last)" in said:
-        wrong.append("a traceback")
-    if "internal error" in err:
-        line = next(line for line in err.splitlines() if "internal error" in line)
-        wrong.append(line[:200])
+        yield Finding("status", f"exit status {ended.status}: {err[-300:]!a}")
+    if "Traceback (most recent call last)" in said or "internal error" in err:
+        yield Finding("traceback", f"{err[-1500:]!a}")
     for character in sorted(set(said)):
         acts = unicodedata.category(character) == "Cc" and character not in "\n\t"
         if acts or unicodedata.bidirectional(character) in _TURNS:
-            wrong.append(f"{character!r} reached the terminal")
+            yield Finding("terminal", f"{character!r} reached the terminal")
             break
     if ended.status == 2 and not trial.silent:
         if not _EXTERNAL.search(err):
-            wrong.append("refused without a message")
+            yield Finding("status", "refused without a message")
         elif trial.places and not any(place in err for place in trial.places):
-            wrong.append("the message names no place")
+            yield Finding("status", f"the message names no place: {err[-300:]!a}")
     if ended.status and ended.memory > MAX_MEMORY:
-        wrong.append(f"refused with {ended.memory >> 20} MiB")
+        yield Finding("dear", f"refused with {ended.memory >> 20} MiB")
     if ended.status and ended.cpu > MAX_SECONDS:
-        wrong.append(f"refused after {ended.cpu:.1f} s of processor time")
-    return wrong
+        yield Finding("dear", f"refused after {ended.cpu:.1f} s of processor time")
 
 
 def _denied(trial: Trial, ended: Ended, box: Path) -> Iterator[str]:
     """Yield what the command was not let write outside of its box, unless its input names it."""
-    if trial.inside is not None:
+    if trial.inside:
         return  # it may have given up rights
     named = (*trial.words, *trial.environment.values())
     for found in _DENIED.finditer(ended.out + ended.err):
@@ -146,4 +157,4 @@ def _denied(trial: Trial, ended: Ended, box: Path) -> Iterator[str]:
         outside = not path.startswith(str(box)) and os.path.isabs(path)
         asked = any(word.startswith(path) or path.startswith(word) for word in named if word)
         if outside and not asked and not any(path.encode() in f for f in trial.files.values()):
-            yield f"denied: {path}"
+            yield path
