@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tilusbuild.expr import Expr, Value, parse
+from tilusbuild.expr import Expr, Value
 
 _EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
@@ -30,7 +30,7 @@ def in_place(text: str) -> Iterator[str]:
 
 
 def filled_in(
-    flags: Sequence[str], values: Mapping[str, Value], bound: Callable[[Value], Expr] = parse
+    flags: Sequence[str], values: Mapping[str, Value], bound: Callable[[Value], Expr]
 ) -> tuple[str, ...]:
     """Return arguments with the values of a program. Raises `ExprError`."""
 

@@ -38,7 +38,6 @@ _QUOTED_OR_C_LOGIC = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|&&|\|\|
 class T1Space(Struct, frozen=True):
     """What a T1 file says of the space. `default` holds the parameters that have one in it."""
 
-    kernel: str | None
     parameters: tuple[Parameter, ...]
     restrict: tuple[tuple[str, Expr], ...]
     default: Mapping[str, Value]
@@ -59,10 +58,7 @@ def read_t1(text: str) -> T1Space:
     conditions = space.get("Conditions") or []
     if not isinstance(conditions, list):
         raise SpaceError('not a T1 file: "Conditions" is not a list')
-    kernel = document.get("KernelSpecification")
-    name = kernel.get("KernelName") if isinstance(kernel, dict) else None
     return T1Space(
-        kernel=name if isinstance(name, str) else None,
         parameters=parameters,
         restrict=tuple(_condition(number, entry) for number, entry in enumerate(conditions, 1)),
         default={p.names[0]: p.default[0] for p in parameters if p.default is not None},
