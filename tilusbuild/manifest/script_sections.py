@@ -316,7 +316,7 @@ def argument_of(name: str, arg: Arg) -> Argument:
     for key, default in _OF_A_MAP.items():
         if getattr(arg, key) != default:
             what = f'"{key.replace("_", "-")}" is for tensor maps'
-            raise SignatureError(what, argument=name, hint=_MAP_HINT)
+            raise SignatureError(what, hint=_MAP_HINT)
     return _plain_argument(name, arg)
 
 
@@ -329,7 +329,7 @@ def _tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
     others = (arg.out or arg.inout, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
     if any(others) or arg.type != TENSOR_MAP or arg.box is None:
         what = "has a box" if arg.box is None else "has no type and no key of a tensor"
-        raise SignatureError(f"a tensor map {what}", argument=name, hint=_MAP_HINT)
+        raise SignatureError(f"a tensor map {what}", hint=_MAP_HINT)
     tile = Tile(
         tensor,
         tuple(expression(source) for source in arg.box),

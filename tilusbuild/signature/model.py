@@ -17,20 +17,15 @@ ANY_SHAPE: tuple[Dim, ...] = ("...",)
 
 
 class SignatureError(Exception):
-    """An argument's text is wrong. `column` counts from 1 within that text; `argument` names it."""
+    """An argument's text is wrong. `column` counts from 1 within that text."""
 
-    def __init__(
-        self,
-        message: str,
-        column: int | None = None,
-        *,
-        argument: str | None = None,
-        hint: str | None = None,
-    ) -> None:
+    argument: str | None = None
+    """Its name, from where several are looked at."""
+
+    def __init__(self, message: str, column: int | None = None, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.column = column
-        self.argument = argument
         self.hint = hint
 
 

@@ -45,21 +45,20 @@ def parse_argument(
     argument with a `constant` is not a parameter.
     """
     if not _NAME.fullmatch(name):
-        raise SignatureError(f'"{name}" is not a name: use letters, digits and _', argument=name)
+        raise SignatureError(f'"{name}" is not a name: use letters, digits and _')
     is_parameter = is_parameter and not constant
     if is_struct(text):
         plain = not (out or range or align or optional or strides)
         made = _struct(name, text, plain=plain)
         return replace(made, is_parameter=is_parameter, constant=constant)
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
-        raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
+        raise SignatureError(f'"{text}" is not an argument type', 1, hint=_TYPE_HINT)
     dtype = match["dtype"]
     opaque = dtype == "void" and match["star"] is not None and match["shape"] is None
     if dtype == "void" and not opaque:
         raise SignatureError(
             "void is not an element type",
             1,
-            argument=name,
             hint='write the type of the elements: "f16*[n]"; for plain bytes "u8*[n]"; '
             'an opaque pointer is "void*"',
         )
@@ -69,19 +68,15 @@ def parse_argument(
         if match["shape"] is not None:
             column = match.start("shape") + 1
             raise SignatureError(
-                f'a tensor needs a * before its shape: "{dtype}*{match["shape"]}"',
-                column,
-                argument=name,
+                f'a tensor needs a * before its shape: "{dtype}*{match["shape"]}"', column
             )
         dims = None
     elif match["shape"] is None:
         raise SignatureError(
-            f'a tensor needs its shape: "{C_TYPES.get(dtype, dtype)}*[n]"',
-            match.end("star") + 1,
-            argument=name,
+            f'a tensor needs its shape: "{C_TYPES.get(dtype, dtype)}*[n]"', match.end("star") + 1
         )
     else:
-        dims = _parse_dims(name, text, match.start("shape"))
+        dims = _parse_dims(text, match.start("shape"))
     argument = Argument(
         name,
         dtype,
@@ -102,7 +97,7 @@ def parse_argument(
 
 def _struct(name: str, text: str, *, plain: bool) -> Argument:
     if not plain:
-        raise SignatureError("a struct is passed by value, and takes only a type", argument=name)
+        raise SignatureError("a struct is passed by value, and takes only a type")
     try:
         return Argument(name, struct_of(text).text(), None)
     except ValueError as error:
@@ -110,16 +105,16 @@ def _struct(name: str, text: str, *, plain: bool) -> Argument:
             'as in "struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }": any pointer '
             "is void*; an array of arrays, and a struct, is one array of its size and alignment"
         )
-        raise SignatureError(str(error), 1, argument=name, hint=hint) from None
+        raise SignatureError(str(error), 1, hint=hint) from None
 
 
 _TYPE_HINT = 'a tensor is written "f16*[m, k]", a scalar "i32" or "f32"'
 
 
-def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
+def _parse_dims(text: str, start: int) -> tuple[Dim, ...]:
     body = text.rstrip()
     if not body.endswith("]"):
-        raise SignatureError("the shape has no closing ]", len(body) + 1, argument=name)
+        raise SignatureError("the shape has no closing ]", len(body) + 1)
     inner = body[start + 1 : -1]
     if not inner.strip():
         return ()
@@ -130,7 +125,7 @@ def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
         column = start + 1 + offset + (len(piece) - len(piece.lstrip())) + 1
         word = piece.strip()
         if not word:
-            raise SignatureError("a dimension is missing here", column, argument=name)
+            raise SignatureError("a dimension is missing here", column)
         if re.fullmatch(r"[0-9]+", word):
             dims.append(int(word))
         elif _NAME.fullmatch(word):
@@ -140,9 +135,7 @@ def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
                 dims.append(parse(word))
             except ExprError as error:
                 raise SignatureError(
-                    f'dimension "{word}": {error.message}',
-                    column + (error.column or 1) - 1,
-                    argument=name,
+                    f'dimension "{word}": {error.message}', column + (error.column or 1) - 1
                 ) from None
     return tuple(dims)
 
@@ -160,38 +153,34 @@ def split_at_commas(text: str, opening: str, closing: str) -> list[tuple[int, st
 
 def check_argument(argument: Argument) -> None:
     """Check one argument by itself, its dtype known or still a constant's name."""
-    name, known = argument.name, DTYPES.get(argument.dtype)
+    known = DTYPES.get(argument.dtype)
     if argument.dims is None:
         if argument.out:
-            raise SignatureError("a scalar cannot be out: only tensors are written", argument=name)
+            raise SignatureError("a scalar cannot be out: only tensors are written")
         if argument.align is not None:
-            raise SignatureError("a scalar has no alignment", argument=name)
+            raise SignatureError("a scalar has no alignment")
         if argument.optional or argument.strides is not None:
             what = "optional" if argument.optional else "strides"
             hint = f"{POINTER} may always be None" if argument.dtype == POINTER else None
-            raise SignatureError(f'"{what}" is for tensors', argument=name, hint=hint)
+            raise SignatureError(f'"{what}" is for tensors', hint=hint)
         if known is not None and known.c == "void":
             raise SignatureError(
                 f"a scalar cannot be {argument.dtype}",
                 1,
-                argument=name,
                 hint="pass it as f32 and convert it in the kernel",
             )
     elif argument.align is not None and (argument.align < 1 or argument.align.bit_count() != 1):
-        raise SignatureError(f"align is {argument.align}, not a power of two", argument=name)
+        raise SignatureError(f"align is {argument.align}, not a power of two")
     if argument.constant and (argument.out or argument.optional or argument.strides is not None):
         what = "out" if argument.out else "optional" if argument.optional else "strides"
-        raise SignatureError(
-            f'"{what}" is not for a constant: all of it is copied before a launch', argument=name
-        )
+        raise SignatureError(f'"{what}" is not for a constant: all of it is copied before a launch')
     if argument.out and argument.optional:
-        raise SignatureError("an output cannot be optional", argument=name)
+        raise SignatureError("an output cannot be optional")
     if argument.dims == ANY_SHAPE and (argument.strides is not None or argument.constant):
-        raise SignatureError("needs its shape, in place of [...]", argument=name)
+        raise SignatureError("needs its shape, in place of [...]")
     if argument.strides is not None and len(argument.strides) != len(argument.dims or ()):
         raise SignatureError(
             f"{len(argument.strides)} strides for {len(argument.dims or ())} dimensions",
-            argument=name,
             hint='one for each, as in strides = ["row", 1]: a name is read off the tensor',
         )
     if argument.low is not None or argument.high is not None:
@@ -199,13 +188,13 @@ def check_argument(argument: Argument) -> None:
 
 
 def _check_range(argument: Argument) -> None:
-    name, low, high = argument.name, argument.low, argument.high
+    low, high = argument.low, argument.high
     limits = integer_limits(argument.dtype)
     known = argument.dtype in DTYPES or argument.dtype == POINTER
     if argument.dims is not None or (limits is None and known):
-        raise SignatureError("only an integer scalar can have a range", argument=name)
+        raise SignatureError("only an integer scalar can have a range")
     if low is not None and high is not None and low > high:
-        raise SignatureError(f"the range {low}..{high} holds no value", argument=name)
+        raise SignatureError(f"the range {low}..{high} holds no value")
     for bound in (low, high):
         if limits and bound is not None and not limits[0] <= bound <= limits[1]:
-            raise SignatureError(f"{bound} does not fit {argument.dtype}", argument=name)
+            raise SignatureError(f"{bound} does not fit {argument.dtype}")
