@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from support.paths import ROOT
 from support.processes import run_to_end
+from support.project import Project
 from support.python_package import PythonProject, python_project
 
 __all__ = ["python_project"]
@@ -24,8 +27,8 @@ WORKFLOWS = {
 }
 USING = [name for name in WORKFLOWS if name != "kernels"]
 OURS = "tilusbuild/tilusbuild@main"
-ELSEWHERE = ("install", "install torch")
-"""Steps that need a package index."""
+ELSEWHERE = ("install", "install torch", "publish")
+"""Steps that need a package index, or GitHub."""
 
 
 def steps_of(name: str) -> list[dict[str, Any]]:
@@ -62,6 +65,16 @@ class Machine:
         if (said := self.around / "ENV").exists():
             self.environment |= dict(line.split("=", 1) for line in said.read_text().splitlines())
         return done.stdout + done.stderr
+
+    def job(self, name: str, values: Mapping[str, str]) -> str:
+        """Run the steps of a job of the workflow that uses no action; what they say."""
+        kernels = WORKFLOWS["kernels"]
+        said = ""
+        for step in kernels["jobs"][name]["steps"]:
+            if "run" in step and step["name"] not in ELSEWHERE:
+                step = {**step, "env": {**kernels["env"], **step.get("env", {})}}
+                said += self.run(step, values)
+        return said
 
     def use(self, given: Mapping[str, str], status: int = 0) -> str:
         """Run the action with inputs; what its build says."""
@@ -112,7 +125,8 @@ def test_workflows_give_the_action_inputs_that_it_has(name: str) -> None:
 
 
 def test_no_step_puts_a_value_of_githubs_into_a_script() -> None:
-    for step in [*ACTION["runs"]["steps"], *(s for name in USING for s in steps_of(name))]:
+    """Values reach a script through its environment: what a branch is called is no code."""
+    for step in [*ACTION["runs"]["steps"], *(s for name in WORKFLOWS for s in steps_of(name))]:
         assert "${{" not in step.get("run", "")
         assert "name" in step or "run" not in step
 
@@ -169,3 +183,51 @@ def test_the_workflow_of_cmake_builds_and_tests_the_example(tmp_path: Path) -> N
     said = [machine.run(step, {}) for step in steps]
     assert "100% tests passed" in said[2]
     assert "Building" not in said[3]
+
+
+# The workflow that uses no action: shards, merged, packaged and signed.
+MANIFEST = """\
+edition = 1
+[project]
+name = "p"
+version = "0.1.0"
+[build]
+cache-dir = "elsewhere"
+[target.cpu]
+arch = "cpu"
+[script.fill]
+template = "fill.cu.j2"
+kernel = "fill"
+args = { x = { type = "f32*[n]", out = true }, n = "i32" }
+space = { value = { range = [1, 6] } }
+"""
+TEMPLATE = """\
+extern "C" void fill(float *x, int n) { for (int i = 0; i < n; ++i) x[i] = {{ value }}; }
+"""
+
+
+def test_the_workflow_packages_what_one_build_would(tmp_path: Path) -> None:
+    """Given four shards built in caches of their own, when they are merged and packaged as the
+    workflow does it, then its package is that of one build."""
+    project = Project(tmp_path / "checkout").write_all(
+        {"tilus.toml": MANIFEST, "fill.cu.j2": TEMPLATE}
+    )
+    key = Ed25519PrivateKey.generate()
+    pem, spki = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    public = project.directory / "signing.pub"
+    public.write_bytes(key.public_key().public_bytes(pem, spki))
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    secret = {"secrets.SIGNING_KEY": key.private_bytes(pem, pkcs8, plain).decode()}
+    machine = Machine(project.directory, tmp_path)
+    for shard in WORKFLOWS["kernels"]["jobs"]["build"]["strategy"]["matrix"]["shard"]:
+        machine.job("build", {"matrix.shard": str(shard)})
+        project.cache.rename(tmp_path / f"cache of {shard}")
+    said = machine.job("package", secret)
+    assert "6 programs, nothing to do" in said
+    assert "signed by signing.pub" in said
+    assert len(list(project.directory.glob("junit-*.xml"))) == 4
+    assert not (tmp_path / "temp/key.pem").exists()
+    packed = (project.directory / "dist/p-0.1.0/tilus-package.json").read_bytes()
+    for more in (("build",), ("package", "--format", "dir", "-o", "whole")):
+        project.run(*more, "--cache-dir", tmp_path / "one")
+    assert (project.directory / "whole/p-0.1.0/tilus-package.json").read_bytes() == packed

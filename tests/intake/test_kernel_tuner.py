@@ -29,6 +29,11 @@ params = OrderedDict(block_size_x=[32 * i for i in range(1, 5)], tile=[1, 2, 4])
 """
 
 
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
+
+
 def imported(tmp_path: Path, text: str, **files: str) -> tuple[Draft, dict[str, str]]:
     """The draft of a script, and the sources that it holds."""
     (tmp_path / "tune.py").write_text(HEAD + text)
@@ -219,11 +224,6 @@ def test_types_of_templates_are_types_of_arguments(project: Project) -> None:
     assert "24 to compile" in project.run("plan").out
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
-
-
 LEFT_OUT = {
     "tune_kernel('scale', ['a.cu', 'b.cu'], n, args, params, lang='C')": "lang = 'C'",
     "tune_kernel('scale', lambda p: str(p), n, args, params)": "a kernel_source that is not text",
@@ -246,3 +246,35 @@ def test_a_space_that_is_too_large_is_built_in_part(tmp_path: Path) -> None:
     draft, _ = imported(tmp_path, f"tune_kernel('scale', SOURCE, n, args, {big})")
     assert draft.level == 1
     assert any("1,048,576 points" in note for note in draft.notes)
+
+
+FILLED = HEAD.replace(
+    "__global__ void",
+    "#define WIDTH 33\n__constant__ float filter[WIDTH*WIDTH]; // __constant__ int scaled[2];\n"
+    "__constant__ unsigned int scaled = 1;\n__constant__ Odd odd;\n__global__ void",
+)
+FILLED += """
+given = {"filter": [3.0], "scaled": 1, "odd": 2, "none": n}
+tune_kernel("scale", SOURCE, n, args, params, cmem_args=given)
+"""
+
+
+def test_the_constants_that_a_script_fills_are_arguments(project: Project) -> None:
+    project.write("tune.py", FILLED)
+    printed = project.run("import", "tune.py").out
+    args = load(str(project.directory / "tilus.toml")).scripts["scale"].args
+    assert [*args] == ["x", "y", "n", "filter", "filter_size", "scaled"]
+    assert (args["filter"].type, args["filter"].constant) == ("f32*[filter_size]", True)
+    assert (args["filter_size"].type, args["filter_size"].parameter) == ("i32", False)
+    assert (args["scaled"].type, args["scaled"].constant) == ("u32", True)
+    for name in ("odd", "none"):
+        assert f"scale: no argument was found to fill {name}: declare it in args" in printed
+
+
+@pytest.mark.nvcc
+def test_a_script_that_fills_constants_builds(project: Project) -> None:
+    project.write("tune.py", FILLED)
+    project.edit("tune.py", "__constant__ Odd odd;\n", "")
+    project.edit("tune.py", "= y[i]", "= y[i] * filter[i % WIDTH] * scaled")
+    project.run("import", "tune.py")
+    assert project.compiled("--level", "0") == 1

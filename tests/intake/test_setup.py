@@ -295,10 +295,3 @@ def test_sources_outside_of_the_project_are_named(project: Project, named: Any) 
     root = project.directory.parent if named else project.directory
     assert (root / "tilus.toml").is_file()
     assert ("left out, because it is outside" in printed) == (not named)
-
-
-def test_files_that_do_not_say_how_sources_are_compiled_point_to_what_does(project) -> None:
-    project.write("CMakeLists.txt", "")
-    for what in ("CMakeLists.txt", "."):
-        printed = project.run("import", what, status=2).err
-        assert "cmake -S . -B build -G Ninja" in printed

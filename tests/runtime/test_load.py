@@ -128,12 +128,12 @@ def test_where_may_be_many_things(built: Marks) -> None:
         tilusbuild.load("mark", where=3)
 
 
-def test_places_are_looked_in_in_order(built, tmp_path, monkeypatch, in_directory) -> None:
-    in_directory(tmp_path)
+def test_places_are_looked_in_in_order(built, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(LoadError, match="searched:"):
         tilusbuild.load("mark")
     (built.directory / "deep").mkdir(exist_ok=True)
-    in_directory(built.directory / "deep")
+    monkeypatch.chdir(built.directory / "deep")
     assert str(built.cache) in tilusbuild.load("mark").explain()
 
     site = tmp_path / "site"
@@ -243,9 +243,9 @@ def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Marks) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_a_working_directory_that_is_gone(built, tmp_path, in_directory) -> None:
+def test_a_working_directory_that_is_gone(built, tmp_path, monkeypatch) -> None:
     (tmp_path / "gone").mkdir()
-    in_directory(tmp_path / "gone")
+    monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert ran(tilusbuild.load("mark", where=built.cache), 9) == 1
     with pytest.raises(LoadError):

@@ -1,6 +1,5 @@
 """The rules that builder and deployment share: architectures, buckets, expressions, names."""
 
-import json
 from typing import Literal
 
 import pytest
@@ -48,23 +47,6 @@ def test_a_size_belongs_to_the_next_bucket_up(bucket: object, sizes: dict[int, i
 def test_an_invalid_bucket_is_refused(bucket: object) -> None:
     with pytest.raises(ValueError, match=r"bucket|edges"):
         rounding(bucket)
-
-
-def test_tilus_has_two_buckets_an_octave() -> None:
-    found = sorted(set(map(rounding("tilus"), range(1, 101))))
-    assert found == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
-
-
-def test_a_tree_means_what_its_source_means() -> None:
-    # 1 if m <= 16 and not n % 8 else cdiv(m, 64)
-    aligned = ["unary", "not", ["binary", "%", ["name", "n"], 8]]
-    test = ["and", ["compare", ["name", "m"], "<=", 16], aligned]
-    choose = function_of(
-        json.loads(json.dumps(["if", test, 1, ["call", "cdiv", ["name", "m"], 64]])), ("m", "n")
-    )
-    assert choose({"m": 8, "n": 16}) == 1
-    assert choose({"m": 8, "n": 17}) == 1
-    assert choose({"m": 130, "n": 16}) == 3
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 
 import tilusbuild
 from support.project import Project
-from tilusbuild.runtime.script import read_script
 from tilusbuild.signature import parse_argument
 
 
@@ -16,12 +15,6 @@ def test_it_is_passed_and_written(small: Project) -> None:
     assert y.tolist() == [1, 3, 5]
     with pytest.raises(TypeError, match=r"add\(\) misses y"):
         add(2.0, y)
-
-
-def test_the_runtime_reads_what_a_manifest_declares(small: Project) -> None:
-    (path,) = (small.cache / "scripts" / "add").iterdir()
-    y = read_script(str(path)).arguments[2]
-    assert (y.name, y.out, y.inout) == ("y", False, True)
 
 
 def test_a_program_is_named_by_it() -> None:
