@@ -5,8 +5,7 @@ It is the way of `tilusbuild build` for one schedule at a time: the same plan, n
 
 from __future__ import annotations
 
-from tilusbuild.jit.kernel_cache import KernelCache, Stats
-from tilusbuild.jit.make import KernelNotBuilt
+from tilusbuild.jit.kernel_cache import KernelCache, KernelNotBuilt, Stats
 from tilusbuild.jit.request import Source
 
 __all__ = ["KernelCache", "KernelNotBuilt", "Source", "Stats"]

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
 from tilusbuild.runtime.structs import Member, is_struct, struct_of
@@ -150,13 +150,15 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
         if is_struct(argument.dtype):
             _check_members(argument, sizes)
         elif argument.dtype == POINTER and sizes.get(argument.name) != 0:
-            raise input_error(
-                f'"{argument.name}" is an address that no file can hold: null, 0, is all that '
-                "run and tune can pass",
-                hint=f"give {argument.name} = 0 in [script.….tune] sizes, or as --size "
-                f"{argument.name}=0; or {_FROM_PYTHON}",
-            )
+            raise _no_address(argument.name)
     return dims
+
+
+def _no_address(name: str) -> InputError:
+    return input_error(
+        f'"{name}" is an address that no file can hold: null, 0, is all that run and tune can pass',
+        hint=f"give {name} = 0 in [script.….tune] sizes, or as --size {name}=0; or {_FROM_PYTHON}",
+    )
 
 
 def _dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
@@ -265,11 +267,7 @@ def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
         if name in sizes:
             _given(name, member.dtype, sizes[name])
         elif member.dtype == POINTER:
-            raise input_error(
-                f'"{name}" is an address that no file can hold',
-                hint=f"run and tune can pass null: give {name} = 0 in [script.….tune] sizes, or "
-                f"as --size {name}=0; or call it from Python, as tilusbuild.load gives it",
-            )
+            raise _no_address(name)
 
 
 def _struct(

@@ -20,7 +20,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tilusbuild.runtime.regular import open_regular, read_bytes
@@ -70,34 +70,29 @@ class Quota:
 
     def __init__(self, budget: Budget, spent: BudgetSpent, cases_left: int) -> None:
         self._spent = spent
-        self._from = BudgetSpent(spent.seconds, spent.runs)
-        self._seconds = self._runs = None  # type: float | None
-        if budget.seconds is not None:
-            self._seconds = max(0.0, budget.seconds - spent.seconds) / cases_left
-        if budget.runs is not None:
-            self._runs = max(0, budget.runs - spent.runs) / cases_left
+        self._shares = {
+            name: max(0.0, whole - getattr(spent, name)) / cases_left
+            for name, whole in asdict(budget).items()
+            if whole is not None
+        }
+        self.renew()
 
     def renew(self) -> None:
         """Have the same again, for a case that is decided again: most of it is answered."""
-        self._from = BudgetSpent(self._spent.seconds, self._spent.runs)
+        self._from = replace(self._spent)
 
     @property
     def is_limited(self) -> bool:
-        return self._seconds is not None or self._runs is not None
+        return bool(self._shares)
 
     @property
     def used(self) -> float:
         """Return the share that is spent: 0 at first, 1 and more when nothing is left."""
         shares = [0.0]
-        if self._seconds is not None:
-            shares.append(_share(self._spent.seconds - self._from.seconds, self._seconds))
-        if self._runs is not None:
-            shares.append(_share(self._spent.runs - self._from.runs, self._runs))
+        for name, share in self._shares.items():
+            part = getattr(self._spent, name) - getattr(self._from, name)
+            shares.append(part / share if share > 0 else 1.0)
         return max(shares)
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 1.0
 
 
 @dataclass(slots=True)
