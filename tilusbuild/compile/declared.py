@@ -43,74 +43,48 @@ _FOUND = re.compile(r"tl_(parameter|count)<(\d+), ([^>]*?), ([^>]*?)>")
 _UNIT = """\
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 typedef struct CUstream_st *cudaStream_t;
 {declaration}
 namespace {{
-template <class T> struct tl_traits {{
-  static constexpr int kind = __is_enum(T) ? 1 : 9;
+template <class T> struct tl_kind {{
+  static constexpr int value = std::is_integral<T>::value || std::is_enum<T>::value ? 1
+                               : std::is_floating_point<T>::value                   ? 2
+                                                                                    : 9;
 }};
-#define TL(T, K) template <> struct tl_traits<T> {{ static constexpr int kind = K; }};
-TL(bool, 1) TL(char, 1) TL(signed char, 1) TL(unsigned char, 1) TL(short, 1) TL(unsigned short, 1)
-TL(int, 1) TL(unsigned, 1) TL(long, 1) TL(unsigned long, 1) TL(long long, 1)
-TL(unsigned long long, 1) TL(float, 2) TL(double, 2) TL(long double, 2)
-template <class T> struct tl_bare {{ using type = T; }};
-template <class T> struct tl_bare<const T> {{ using type = T; }};
-template <class T> struct tl_bare<volatile T> {{ using type = T; }};
-template <class T> struct tl_bare<const volatile T> {{ using type = T; }};
-template <class T, bool Named> struct tl_size {{ static constexpr unsigned value = 0; }};
-template <class T> struct tl_size<T, true> {{ static constexpr unsigned value = sizeof(T); }};
 template <class G, class W> struct tl_fits {{
-  static constexpr bool value = sizeof(G) == sizeof(W) && tl_traits<G>::kind == tl_traits<W>::kind;
+  static constexpr bool value = sizeof(G) == sizeof(W) && tl_kind<G>::value == tl_kind<W>::value;
 }};
 template <class G, class W> struct tl_fits<G *, W> {{ static constexpr bool value = false; }};
 template <class G, class W> struct tl_fits<G &, W> : tl_fits<G *, W> {{}};
 template <class G, class W> struct tl_fits<G, W *> {{ static constexpr bool value = false; }};
 template <class G> struct tl_fits<G *, void *> {{ static constexpr bool value = true; }};
 template <class G, class W> struct tl_fits<G *, W *> {{
-  using T = typename tl_bare<G>::type;
-  static constexpr bool named = tl_traits<T>::kind == 1 || tl_traits<T>::kind == 2;
+  using T = typename std::remove_cv<G>::type;
+  static constexpr bool named = tl_kind<T>::value != 9;
   static constexpr bool value =
-      !named ||
-      (tl_size<T, named>::value == sizeof(W) && tl_traits<T>::kind == tl_traits<W>::kind);
+      !named || tl_fits<typename std::conditional<named, T, char>::type, W>::value;
 }};
 template <class G, class W> struct tl_fits<G *, const W *> : tl_fits<G *, W *> {{}};
-template <class G, class W> struct tl_takes_output {{ static constexpr bool value = true; }};
-template <class G, class W> struct tl_takes_output<const G *, W *> {{
-  static constexpr bool value = false;
-}};
-template <class G, class W> struct tl_takes_output<const G *, const W *> {{
-  static constexpr bool value = true;
-}};
 template <int N, class Got, class Want> struct tl_parameter {{
-  static_assert(tl_fits<Got, Want>::value && tl_takes_output<Got, Want>::value, "parameter");
-  static constexpr bool value = true;
+  static constexpr bool written = !std::is_const<typename std::remove_pointer<Got>::type>::value ||
+                                  std::is_const<typename std::remove_pointer<Want>::type>::value;
+  static_assert(tl_fits<Got, Want>::value && written, "parameter");
 }};
 template <int N, int Got, int Want> struct tl_count {{
   static_assert(Got == Want, "count");
-  static constexpr bool value = true;
 }};
-template <class... T> struct tl_list {{}};
-template <int N, class G, class W> struct tl_each {{}};
-template <int N, class... G, class... W> struct tl_each<N, tl_list<G...>, tl_list<W...>> {{
-  static constexpr bool value = true;
+template <int N, class... A> struct tl_at;
+template <class A, class... B> struct tl_at<1, A, B...> {{ using type = A; }};
+template <int N, class A, class... B> struct tl_at<N, A, B...> : tl_at<N - 1, B...> {{}};
+template <class R, class... A> struct tl_got {{
+  static constexpr int count = sizeof...(A);
+  template <int N> using at = typename tl_at<N, A...>::type;
 }};
-template <int N, class G, class... Gs, class W, class... Ws>
-struct tl_each<N, tl_list<G, Gs...>, tl_list<W, Ws...>> {{
-  static constexpr bool value =
-      tl_parameter<N, G, W>::value && tl_each<N + 1, tl_list<Gs...>, tl_list<Ws...>>::value;
-}};
-template <class T> struct tl_takes;
-template <class R, class... A> struct tl_takes<R (*)(A...)> {{
-  template <class... W> struct check {{
-    static constexpr bool value = tl_count<0, sizeof...(A), sizeof...(W)>::value &&
-                                  tl_each<1, tl_list<A...>, tl_list<W...>>::value;
-  }};
-}};
-#if __cplusplus >= 201703L
-template <class R, class... A>
-struct tl_takes<R (*)(A...) noexcept> : tl_takes<R (*)(A...)> {{}};
-#endif
-static_assert(tl_takes<decltype(&::{symbol})>::check<{types}>::value, "");
+template <class R, class... A> tl_got<R, A...> tl_takes(R (*)(A...));
+using tl_it = decltype(tl_takes(&::{symbol}));
+template struct tl_count <0, tl_it::count, {count}>;
+{parameters}
 }}
 """
 
@@ -123,10 +97,16 @@ def declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
     if written is None and recipe.pipeline.launcher.cuda:
         return None
     declaration = f'extern "C" void {recipe.symbol}({written});'
+    wanted = _wanted(recipe)
     unit = _UNIT.format(
         declaration=('#include "source.cu"' if written is None else declaration) + _structs(recipe),
         symbol=recipe.symbol,
-        types=", ".join(_wanted(recipe)),
+        count=len(wanted),
+        # With a blank before its <, so that what a compiler quotes of the unit is not found.
+        parameters="\n".join(
+            f"template struct tl_parameter <{n}, tl_it::at<{n}>, {type_}>;"
+            for n, type_ in enumerate(wanted, 1)
+        ),
     )
     return unit, written is not None
 
