@@ -200,18 +200,6 @@ _LIBRARY_NAMES = """
 """
 _LIBRARY = frozenset(_LIBRARY_NAMES.split())
 """Headers of the C and C++ libraries that device code includes with nvcc."""
-_NVIDIA = ("cublas", "cufft", "curand", "cusolver", "cusparse", "nvjitlink")
-_PACKAGES = {
-    **{f"nvidia-{name}": rf"{name}\w*\.h" for name in _NVIDIA},
-    "nvidia-cudnn-cu13": r"cudnn\w*\.h",
-    "nvidia-nccl-cu13": r"nccl\w*\.h",
-    "nvidia-cuda-nvrtc": r"nvrtc\.h",
-    "nvidia-cuda-cccl": r"(cub|thrust|cuda/std)/.*",
-    "nvidia-cutlass": r"(cutlass|cute)/.*",
-    "apache-tvm-ffi": r"tvm/ffi/.*",
-    "pybind11": r"pybind11/.*",
-}
-"""Packages of Python that have headers of these names, as those of CUDA 13 are called."""
 
 
 def misses_header(log: str) -> bool:
@@ -265,20 +253,16 @@ def _of_the_library(name: str) -> str:
     )
 
 
-def _of_a_package(name: str) -> str | None:
+def _of_torch(name: str) -> str | None:
     if re.match(r"(torch|ATen|c10)/", name):
         return "PyTorch has it: torch = true in [library.NAME]"
-    package = next((key for key, names in _PACKAGES.items() if re.fullmatch(names, name)), None)
-    return package and (
-        f"the package {package} has it; its directory is named as in\n"
-        '  include-dirs = [{ package = "nvidia.cu13", path = "include" }]'
-    )
+    return None
 
 
 def _general(name: str, directories: Sequence[str]) -> str:
     there = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
     if directories and not there:
-        near = did_you_mean(name, _below(directories)) or _of_a_package(name)
+        near = did_you_mean(name, _below(directories)) or _of_torch(name)
         return (
             f"{name}: neither include-dirs, nor the toolkit, nor the host compiler has it;"
             f"\n  {near or 'add its directory to include-dirs in [build] or in the script'}"
