@@ -17,7 +17,7 @@ from tilusbuild.package.errors import PackageError
 from tilusbuild.package.formats.wheels import normalized, platform
 from tilusbuild.package.listing import HostNeeds
 
-PLAIN = Library("x86_64", ("libc.so.6",), (2, 14), (), frozenset())
+PLAIN = Library("x86_64", ("libc.so.6",), (2, 14), frozenset())
 LAUNCHER = replace(PLAIN, exports=frozenset({"__tvm_ffi_launch"}))
 HOST = HostNeeds("x86_64", None, None, (), None)
 

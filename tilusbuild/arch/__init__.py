@@ -5,13 +5,14 @@ Everything here is a table and arithmetic: it needs no GPU, no toolkit and no fi
 
 from tilusbuild.arch.names import (
     ArchError,
-    can_run,
+    codes,
     combined,
     gencode,
     known_names,
     parse_arch,
 )
 from tilusbuild.arch.table import CPU, Arch, Occupancy, occupancy
+from tilusbuild.runtime.device import can_run
 
 __all__ = [
     "CPU",
@@ -19,6 +20,7 @@ __all__ = [
     "ArchError",
     "Occupancy",
     "can_run",
+    "codes",
     "combined",
     "gencode",
     "known_names",

@@ -1,4 +1,4 @@
-"""Names of architectures: read them, combine them, ask nvcc for them, see what runs where.
+"""Names of architectures: read them, combine them, ask nvcc for them.
 
 A name is accepted only as nvcc spells a real architecture (`sm_90a`), or as `cpu`. Anything else is
 `ArchError`, whose `hint` says what would be right: no spelling is guessed silently.
@@ -7,12 +7,10 @@ A name is accepted only as nvcc spells a real architecture (`sm_90a`), or as `cp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tilusbuild.arch.table import ARCHS, CPU, Arch
 from tilusbuild.errors import did_you_mean
-from tilusbuild.runtime import device as devices
-from tilusbuild.runtime.device import CodeKind, DeviceVerdict
 
 _LOOSE = re.compile(
     r"(?:sm_?|compute_?|lto_?|cc)?\s*(\d{1,2})\.?(\d)\s*([a-z]?)\+?(?:ptx)?", re.IGNORECASE
@@ -75,44 +73,36 @@ def combined(archs: Sequence[Arch]) -> Mapping[str, int]:
     }
 
 
-def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
+def codes(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool]]:
+    """Yield the architectures that a library has code for, and whether it has that one's PTX, too.
+
+    The order is the table's, whatever the order asked for. The PTX is that of the newest
+    architecture without a suffix, as PTX of the others runs on no later GPU.
+    """
+    known = sorted(set(archs), key=lambda arch: (arch.number, arch.suffix))
+    newest = next((arch for arch in reversed(known) if not arch.suffix), None)
+    yield from ((arch, ptx and arch is newest) for arch in known)
+
+
+def gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
     """nvcc's `-gencode` arguments: code for each architecture and, with `ptx`, PTX for later GPUs.
 
     Each architecture is compiled from its own PTX and once: `-arch=sm_90a` would run the front end
-    twice and embed three images. The PTX is that of the newest architecture without a suffix, as
-    PTX of the others runs on no later GPU. The order is the table's, whatever the order asked for.
-    Raises `ArchError` when all have a suffix.
+    twice and embed three images. Raises `ArchError` when all have a suffix.
     """
-    known = list(dict.fromkeys(archs))
-    if not known or any(arch.is_cpu for arch in known):
+    found = tuple(codes(archs, ptx=ptx))
+    if not found or any(arch.is_cpu for arch, _ in found):
         raise ValueError("gencode is for GPU architectures")
-    known.sort(key=lambda arch: (arch.number, arch.suffix))
-    bases = [arch for arch in known if not arch.suffix]
-    if ptx and not bases:
-        names = ", ".join(arch.name for arch in known)
-        add = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch in known))
+    if ptx and not any(embed for _, embed in found):
+        names = ", ".join(arch.name for arch, _ in found)
+        add = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch, _ in found))
         raise ArchError(
             f"ptx = true has nothing to embed for {names}",
             "PTX of an `a` or `f` architecture does not run on later GPUs; "
             f"add {add} to the target's archs, or leave ptx out",
         )
     arguments: list[str] = []
-    for arch in known:
-        embed = ptx and arch is bases[-1]
+    for arch, embed in found:
         code = f"[{arch.name},{arch.virtual}]" if embed else arch.name
         arguments += ["-gencode", f"arch={arch.virtual},code={code}"]
     return tuple(arguments)
-
-
-def can_run(code: Arch | str, device: Arch | str, *, kind: CodeKind = "sass") -> DeviceVerdict:
-    """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
-    capability>).
-
-    A device has no suffix; one that is given is ignored. Names may be strings from a binary or a
-    driver: an unknown one is a refusal, never an exception.
-    """
-    return devices.can_run(_name(code), _name(device), kind)
-
-
-def _name(arch: Arch | str) -> str:
-    return arch if isinstance(arch, str) else arch.name

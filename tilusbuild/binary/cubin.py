@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,9 @@ _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
 _REGCOUNT, _FRAME_SIZE, _MIN_STACK_SIZE = 0x2F, 0x11, 0x12
 _MAX_THREADS, _REQUIRED_THREADS, _NUM_BARRIERS = 0x05, 0x10, 0x4C
 _BLOCKS_OF_CLUSTER = 0x3D
+_PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
+"""One entry per parameter (index, then offset and position in halves of a word, then the size above
+bit 18); and the size of all of them in bytes."""
 
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_(\d{2,3})[af]?)(?![0-9a-z])")
 
@@ -37,7 +40,8 @@ class KernelUsage(Struct, frozen=True):
     `stack` is what a thread needs with the functions it calls, as far as ptxas knows it;
     `static_smem` is without the part that the driver reserves from sm_90 on; `max_threads` is what
     the source promised with `__launch_bounds__` or `__block_size__`; `barriers` counts named ones;
-    `cluster` is what the source fixed with `__cluster_dims__`, in blocks.
+    `cluster` is what the source fixed with `__cluster_dims__`, in blocks; `parameters` are the
+    sizes, None if the cubin does not record them.
     """
 
     name: str
@@ -48,6 +52,7 @@ class KernelUsage(Struct, frozen=True):
     code_bytes: int
     barriers: int
     cluster: tuple[int, int, int] | None = None
+    parameters: tuple[int, ...] | None = None
 
 
 def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
@@ -79,8 +84,8 @@ def open_cubin(data: bytes, base: int = 0) -> Elf:
     return elf
 
 
-def cubin_arch(elf: Elf) -> tuple[str, bool]:
-    """Return a cubin's architecture, and whether its suffix is known for certain.
+def cubin_arch(elf: Elf) -> str:
+    """Return a cubin's architecture.
 
     The header has the number. The suffix stands in the note that ptxas leaves since CUDA 12.8, and
     before that in a flag that knows `a` only.
@@ -91,10 +96,8 @@ def cubin_arch(elf: Elf) -> tuple[str, bool]:
     if note is not None:
         options = _ARCH_OPTION.findall(elf.content(note)[:4096])
         if options and int(options[-1][1]) == number:
-            return options[-1][0].decode("ascii"), True
-    if elf.flags & (0x800 if old else 0x8):
-        return f"sm_{number}a", True
-    return f"sm_{number}", number < 90 or old
+            return str(options[-1][0], "ascii")
+    return f"sm_{number}a" if elf.flags & (0x800 if old else 0x8) else f"sm_{number}"
 
 
 def _per_symbol(elf: Elf) -> dict[int, dict[int, int]]:
@@ -114,7 +117,8 @@ def _usage(
     text = sections.get(f".text.{name}")
     shared = sections.get(f".nv.shared.{name}")
     info = sections.get(f".nv.info.{name}")
-    own = dict(_attributes(elf.content(info))) if info is not None else {}
+    said = [*_attributes(elf.content(info))] if info is not None else []
+    own = dict(said)
     bound = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
     barriers = own.get(_NUM_BARRIERS)
     cluster = own.get(_BLOCKS_OF_CLUSTER, ())
@@ -130,7 +134,18 @@ def _usage(
         code_bytes=text.size,
         barriers=barriers[0] if barriers else in_flags,
         cluster=(cluster[0], cluster[1], cluster[2]) if len(cluster) == 3 else None,
+        parameters=_parameters(said, own) if info is not None else None,
     )
+
+
+def _parameters(
+    said: Iterable[tuple[int, tuple[int, ...]]], own: Mapping[int, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    rows = [words for attribute, words in said if attribute == _PARAMETER and len(words) == 3]
+    sizes = {place & 0xFFFF: word >> 18 for _, place, word in rows}
+    if sorted(sizes) != list(range(len(sizes))) or (any(own.get(_ALL_PARAMETERS, ())) and not rows):
+        return None
+    return tuple(sizes[index] for index in range(len(sizes)))
 
 
 def _attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:

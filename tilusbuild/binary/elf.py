@@ -194,14 +194,12 @@ class Needs(Struct, frozen=True):
     (3, 4, 30); `isa` the x86-64 level that it is marked with, or None: compilers mark it only with
     `-mneeded`.
 
-    `versions` are all the symbol versions that it needs, sorted ("GLIBCXX_3.4.30" …); `exports` are
-    the names that it defines for others.
+    `exports` are the names that it defines for others.
     """
 
     machine: str
     libraries: tuple[str, ...]
     glibc: tuple[int, int] | None
-    versions: tuple[str, ...]
     exports: frozenset[str]
     libstdcxx: tuple[int, int, int] | None = None
     isa: str | None = None
@@ -219,14 +217,13 @@ def read_needs(data: bytes) -> Needs:
     elf = Elf(data)
     if elf.machine not in MACHINES:
         raise BinaryError("not a library for x86-64 or aarch64")
-    versions = sorted(_versions(elf))
+    versions = _versions(elf)
     glibc = [(int(m[1]), int(m[2])) for v in versions if (m := _GLIBC.fullmatch(v))]
     cxx = [(int(m[1]), int(m[2]), int(m[3] or 0)) for v in versions if (m := _GLIBCXX.fullmatch(v))]
     return Needs(
         machine=MACHINES[elf.machine],
         libraries=_libraries(elf),
         glibc=max(glibc, default=None),
-        versions=tuple(versions),
         exports=_exports(elf),
         libstdcxx=max(cxx, default=None),
         isa=_isa(elf),

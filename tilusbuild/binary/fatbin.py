@@ -41,15 +41,12 @@ MAX_WINDOW_SIZE = 1 << 27
 
 
 class CodeImage(Struct, frozen=True):
-    """One piece of GPU code: `arch` is "sm_90a" for PTX too. `size` is the bytes it takes, packed.
-
-    `exact` is False when the suffix could not be read: the code may be an `a` or `f` variant.
-    """
+    """One piece of GPU code: `arch` is "sm_90a" for PTX too. `size` is the bytes it takes,
+    packed."""
 
     kind: Literal["sass", "ptx"]
     arch: str
     size: int
-    exact: bool = True
 
 
 class Cubin(Struct, frozen=True):
@@ -127,8 +124,7 @@ def _search(data: bytes) -> list[_Found]:
 
 def _bare(data: bytes, at: int) -> _Found:
     elf = open_cubin(data, at)
-    arch, exact = cubin_arch(elf)
-    return CodeImage("sass", arch, elf.size, exact), at, 0, 0
+    return CodeImage("sass", cubin_arch(elf), elf.size), at, 0, 0
 
 
 def _container(data: bytes, at: int) -> tuple[list[_Found], int]:

@@ -11,7 +11,6 @@ a copy of another size would be an error of each call, and one of another variab
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,9 @@ from tilusbuild.runtime.structs import is_struct, struct_of
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
+    from tilusbuild.runtime.script import ScriptArgument
     from tilusbuild.signature import Argument, Signature
 
-# Undocumented attributes of `.nv.info.<kernel>`: one entry per parameter (index, then offset and
-# position in halves of a word, then the size above bit 18), and the size of all of them in bytes.
-# A test compares them with kernels of known parameters.
-_PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
-_SIZED = 4
 _POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
 
 
@@ -43,6 +38,13 @@ def unit_bytes(argument: Argument) -> int:
     if is_struct(argument.dtype):
         return struct_of(argument.dtype).size
     return scalar_type(argument.dtype).bytes
+
+
+def c_type(argument: Argument | ScriptArgument) -> str:
+    """Return the C type by which a plain call passes an argument."""
+    if argument.dims is None and not is_struct(argument.dtype):
+        return scalar_type(argument.dtype).c
+    return "void *" if argument.out else "const void *"
 
 
 def known_bytes(argument: Argument) -> int | None:
@@ -93,38 +95,6 @@ def _place(recipe: Recipe, name: str) -> str:
     return ""
 
 
-def parameter_sizes(cubin: bytes, kernel: str) -> tuple[int, ...] | None:
-    """Return the size of each parameter in bytes, in order; None if the cubin does not record it.
-
-    Raises `BinaryError` for data that is not a cubin.
-    """
-    # A launch passes an array of pointers to the driver, which cannot check what they point to: a
-    # missing or an extra parameter, or a 32-bit integer declared as 64 bits, must be found here.
-    from tilusbuild.binary.cubin import open_cubin
-
-    elf = open_cubin(cubin)
-    section = elf.named(f".nv.info.{kernel}")
-    if section is None:
-        return None
-    content = elf.content(section)
-    sizes: dict[int, int] = {}
-    total = at = 0
-    while at + 4 <= len(content):
-        form, attribute, value = struct.unpack_from("<BBH", content, at)
-        at += 4
-        if attribute == _ALL_PARAMETERS and form != _SIZED:
-            total = value
-        if form != _SIZED:
-            continue
-        if attribute == _PARAMETER and value == 12 and at + 12 <= len(content):
-            _, place, word = struct.unpack_from("<III", content, at)
-            sizes[place & 0xFFFF] = word >> 18
-        at += value
-    if sorted(sizes) != list(range(len(sizes))) or (total and not sizes):
-        return None
-    return tuple(sizes[index] for index in range(len(sizes)))
-
-
 def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
     """Return how the kernel's parameters differ from the declared arguments."""
     if sizes is None:
@@ -169,6 +139,4 @@ def variable_sizes(cubin: bytes) -> dict[str, int]:
 def _bytes(argument: Argument) -> int:
     if argument.tile is not None:
         return _TENSOR_MAP_BYTES
-    if is_struct(argument.dtype):
-        return struct_of(argument.dtype).size
-    return scalar_type(argument.dtype).bytes if argument.dims is None else _POINTER_BYTES
+    return unit_bytes(argument) if argument.dims is None else _POINTER_BYTES

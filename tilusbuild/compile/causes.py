@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tilusbuild.process.base import CompletedCommand
+from tilusbuild.process.local import signal_name
 from tilusbuild.shortage import PROCESSES, shortage_of
 from tilusbuild.status import Cause
 
@@ -103,7 +104,7 @@ def failure(
     diagnosis, accidents = read(log, program)
     accident = _cause_of(accidents)
     if number := _signal(finished.status):
-        ended = f"{tool} was ended by {_signal_name(number)}"
+        ended = f"{tool} was ended by {signal_name(-number)}"
         # A tool may be killed, or abort, because of what it has just complained about.
         if accident is not None and accident[0] is Cause.DISK:
             return StepError(*accident)
@@ -143,13 +144,6 @@ def _signal(status: int) -> int:
         return -status
     # 255 is not a signal: it is the status of tools that end with exit(-1).
     return status - 128 if 128 < status < 255 else 0
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _first_error(log: str) -> str | None:

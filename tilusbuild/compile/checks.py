@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tilusbuild.arch import Arch, gencode, occupancy, parse_arch
+from tilusbuild.arch import Arch, Occupancy, codes, occupancy, parse_arch
 from tilusbuild.binary import (
     BinaryError,
     CodeImage,
@@ -28,14 +28,13 @@ from tilusbuild.binary import (
 from tilusbuild.compile.arguments import (
     constants_problem,
     parameter_problem,
-    parameter_sizes,
     variable_sizes,
 )
 from tilusbuild.compile.causes import StepError
 from tilusbuild.compile.geometry import Geometry, geometry, launch_places, map_places
 from tilusbuild.compile.kernel_names import cpp_name, is_cpp, symbol_of
 from tilusbuild.compile.launcher import EXPORTS
-from tilusbuild.compile.model import Findings, Prune, Recipe, Step
+from tilusbuild.compile.model import Findings, Recipe, Step
 from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Tile
@@ -43,8 +42,16 @@ from tilusbuild.status import Cause
 
 _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
 _CLUSTER, _PDL, _CARVE_OUT = range(7, 10), 11, 12
-MAX_BLOCK = (1024, 1024, 64)
-MAX_CLUSTER = 16
+_MAX_CLUSTER = 16
+_MOST = {
+    "grid.x": 2**31 - 1,
+    "grid.y": 65535,
+    "grid.z": 65535,
+    "block.x": 1024,
+    "block.y": 1024,
+    "block.z": 64,
+    **dict.fromkeys(("cluster.x", "cluster.y", "cluster.z"), _MAX_CLUSTER),
+}
 
 
 def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
@@ -60,17 +67,13 @@ def launch_problem(recipe: Recipe) -> str | None:
         launch = geometry(recipe)
     except ValueError as error:
         return str(error)
+    places = launch_places(recipe.launch) if recipe.launch is not None else ()
+    for place, size, source in zip(places, launch.constants, launch.sources, strict=False):
+        if not source and place in _MOST and not 1 <= size <= _MOST[place]:
+            return f"{place} is {size}, outside 1..{_MOST[place]}"
     block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
-    if block is not None:
-        for axis, size, most in zip("xyz", block, MAX_BLOCK, strict=True):
-            if not 1 <= size <= most:
-                return f"block.{axis} is {size}, outside 1..{most}"
-        if math.prod(block) > 1024:
-            return f"a block of {block} has {math.prod(block)} threads, more than 1024"
-    for place in _GRID:
-        size = launch.constants[place]
-        if not launch.sources[place] and size < 1:
-            return f"grid.{'xyz'[place]} is {size}"
+    if block is not None and math.prod(block) > 1024:
+        return f"a block of {block} has {math.prod(block)} threads, more than 1024"
     if smem is not None and smem[0] < 0:
         return f"smem is {smem[0]} bytes"
     for arch in recipe.archs:
@@ -134,18 +137,12 @@ def _attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
         return f"carve-out is {carve_out}, outside 0..100 percent"
     if launch.constants[_PDL] and old:
         return f"pdl needs sm_90 or later, which {old} is not"
-    for place in _CLUSTER:
-        size = launch.constants[place]
-        if not launch.sources[place] and not 1 <= size <= MAX_CLUSTER:
-            return f"cluster.{'xyz'[place - _CLUSTER[0]]} is {size}, outside 1..{MAX_CLUSTER}"
     cluster = fixed(launch, _CLUSTER)
     if cluster is None or math.prod(cluster) > 1:
         if old:
             return f"clusters need sm_90 or later, which {old} is not"
-        if cluster and math.prod(cluster) > MAX_CLUSTER:
-            return (
-                f"a cluster of {cluster} has {math.prod(cluster)} blocks, more than {MAX_CLUSTER}"
-            )
+        if cluster and (blocks := math.prod(cluster)) > _MAX_CLUSTER:
+            return f"a cluster of {cluster} has {blocks} blocks, more than {_MAX_CLUSTER}"
     return _uneven_grid(launch, cluster)
 
 
@@ -173,23 +170,29 @@ def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -
             )
         if reason := _cluster_problem(recipe, launch, usage):
             return reason
-        if threads is None:
-            continue
-        if usage.max_threads is not None and threads > usage.max_threads:
+        if threads and usage.max_threads is not None and threads > usage.max_threads:
             return (
                 f"a block has {threads} threads; the kernel is bounded to {usage.max_threads} "
                 "(__launch_bounds__)"
             )
-        held = occupancy(
-            arch,
-            threads=threads,
-            registers=usage.registers,
-            static_smem=usage.static_smem,
-            dynamic_smem=dynamic,
-        )
-        if held.blocks_per_sm < 1:
+        held = _held(launch, arch, usage)
+        if held is not None and held.blocks_per_sm < 1:
             return f"no block fits on {arch.name}: too many {' and '.join(held.limited_by)}"
     return None
+
+
+def _held(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occupancy | None:
+    """Return what an SM holds at once; None where a call decides how large a block is."""
+    block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
+    if block is None:
+        return None
+    return occupancy(
+        arch,
+        threads=math.prod(block),
+        registers=usage.registers,
+        static_smem=usage.static_smem,
+        dynamic_smem=smem[0] if smem is not None else 0,
+    )
 
 
 def _cluster_problem(recipe: Recipe, launch: Geometry, usage: KernelUsage) -> str | None:
@@ -222,8 +225,12 @@ def prune_reason(
     for arch, usage in usages:
         if limits.max_registers is not None and usage.registers > limits.max_registers:
             return f"{usage.registers} registers on {arch.name}, more than {limits.max_registers}"
-        if reason := _low_occupancy(recipe, limits, arch, usage):
-            return reason
+        held, least = _held(geometry(recipe), arch, usage), limits.min_blocks_per_sm
+        if held is not None and least is not None and held.blocks_per_sm < least:
+            return (
+                f"{held.blocks_per_sm} blocks per SM on {arch.name}, "
+                f"fewer than {least} (limited by {' and '.join(held.limited_by)})"
+            )
     if limits.max_spill_bytes is not None:
         for report in ptxas:
             if report.kernel == symbol and report.spill_bytes > limits.max_spill_bytes:
@@ -232,26 +239,6 @@ def prune_reason(
                     f"more than {limits.max_spill_bytes}"
                 )
     return None
-
-
-def _low_occupancy(recipe: Recipe, limits: Prune, arch: Arch, usage: KernelUsage) -> str | None:
-    launch = geometry(recipe)
-    block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
-    if limits.min_blocks_per_sm is None or block is None:
-        return None
-    held = occupancy(
-        arch,
-        threads=math.prod(block),
-        registers=usage.registers,
-        static_smem=usage.static_smem,
-        dynamic_smem=smem[0] if smem is not None else 0,
-    )
-    if held.blocks_per_sm >= limits.min_blocks_per_sm:
-        return None
-    return (
-        f"{held.blocks_per_sm} blocks per SM on {arch.name}, "
-        f"fewer than {limits.min_blocks_per_sm} (limited by {' and '.join(held.limited_by)})"
-    )
 
 
 def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
@@ -368,12 +355,8 @@ def asked_images(recipe: Recipe) -> set[tuple[str, str]]:
     """Return the (kind, arch) of the code that the recipe's library must hold, exactly."""
     if not recipe.pipeline.launcher.cuda:
         return set()
-    codes = gencode(recipe.archs, ptx=recipe.ptx)[1::2]
-    names = [name for code in codes for name in code.split("code=")[1].strip("[]").split(",")]
-    return {
-        ("ptx", name.replace("compute_", "sm_")) if "compute_" in name else ("sass", name)
-        for name in names
-    }
+    found = codes(recipe.archs, ptx=recipe.ptx)
+    return {(kind, a.name) for a, ptx in found for kind in ("sass", *(["ptx"] if ptx else []))}
 
 
 def _listed(images: set[tuple[str, str]]) -> str:
@@ -405,7 +388,6 @@ def judge_code(
         # Of a program without constants the symbols are not read again.
         has_constants = bool(recipe.signature.constants)
         variables = [variable_sizes(cubin.data) for cubin in cubins if has_constants]
-        sizes = [parameter_sizes(cubin.data, symbol) for cubin in cubins]
     except BinaryError as error:
         reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
         raise StepError(Cause.OUTPUT, reason) from None
@@ -427,7 +409,7 @@ def judge_code(
     found.usages = [
         (arch, kernel) for arch, kernels in codes for kernel in kernels if kernel.name == symbol
     ]
-    if problem := _arguments_problem(recipe, sizes, variables):
+    if problem := _arguments_problem(recipe, found.usages, variables):
         raise StepError(Cause.CHECK, problem)
     if problem := kernel_problem(recipe, found.usages):
         raise StepError(Cause.CHECK, problem)
@@ -438,12 +420,12 @@ def judge_code(
 
 def _arguments_problem(
     recipe: Recipe,
-    sizes: Iterable[tuple[int, ...] | None],
+    usages: Iterable[tuple[Arch, KernelUsage]],
     variables: Iterable[Mapping[str, int]],
 ) -> str | None:
     """Return how what a call passes differs from what the code takes, for any architecture."""
-    for parameters in sizes:
-        if problem := parameter_problem(recipe.signature, parameters):
+    for _, usage in usages:
+        if problem := parameter_problem(recipe.signature, usage.parameters):
             return problem
     for each in variables:
         if problem := constants_problem(recipe, each):

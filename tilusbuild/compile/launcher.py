@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 
+from tilusbuild.compile.arguments import c_type
 from tilusbuild.compile.geometry import geometry, launch_places
 from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
 from tilusbuild.compile.launcher_tables import (
@@ -244,7 +245,7 @@ static int tl_geometry(const int64_t *number, int64_t *geometry) {{
 def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, ...]) -> str:
     """Return the call of the template's function."""
     # Declared under another name: the function's own may be a keyword of C (`restrict`).
-    types = [_c_type(argument) for argument in arguments]
+    types = [c_type(argument) for argument in arguments]
     values = [f"value[{index}].{_field(argument)}" for index, argument in enumerate(arguments)]
     structs, copies = [], []
     for index, argument in enumerate(arguments):
@@ -271,7 +272,7 @@ static {result} tl_call_template(const tl_value *value{extra}) {{
 
 
 def _plain_launch(arguments: tuple[Argument, ...]) -> str:
-    parameters = [f"{_c_type(argument)} a{i}" for i, argument in enumerate(arguments)]
+    parameters = [f"{c_type(argument)} a{i}" for i, argument in enumerate(arguments)]
     stores = []
     for i, argument in enumerate(arguments):
         if argument.dims is not None or is_struct(argument.dtype):
@@ -292,12 +293,6 @@ TL_EXPORT int launch({", ".join([*parameters, "void *stream"])}) {{
   return tl_start(&call, stream, 1);
 }}
 """
-
-
-def _c_type(argument: Argument) -> str:
-    if argument.dims is None and not is_struct(argument.dtype):
-        return scalar_type(argument.dtype).c
-    return "void *" if argument.out else "const void *"
 
 
 def _field(argument: Argument) -> str:

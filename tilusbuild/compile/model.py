@@ -65,8 +65,7 @@ class Launch(Struct, frozen=True):
     @property
     def has_attributes(self) -> bool:
         """Whether it asks for more than a grid, a block and shared memory."""
-        rest = (self.cooperative, self.pdl, self.carve_out)
-        return bool(self.cluster) or any(each is not None for each in rest)
+        return len(self.lines) > 3
 
     @property
     def lines(self) -> tuple[tuple[str, tuple[Expr, ...]], ...]:
@@ -335,10 +334,11 @@ class Pipeline(ABC):
     standards: ClassVar[tuple[str, ...] | None] = None
     """The values of `std` that the compiler knows; None: it reports an unknown one itself."""
 
-    @abstractmethod
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         """Return whether it compiles a script: `target` is "cpu" or "cuda", `has_kernel` whether
-        tilusbuild launches the script's kernel, `device_compiler` "nvcc" or "nvrtc"."""
+        tilusbuild launches the script's kernel, `device_compiler` "nvcc" or "nvrtc". The pipelines
+        of libraries are chosen by a script's form."""
+        return False
 
     @abstractmethod
     def commands(self, recipe: Recipe) -> Sequence[Step]:

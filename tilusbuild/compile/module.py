@@ -374,14 +374,8 @@ def kernel_rows(usages: Iterable[PtxasUsage]) -> dict[str, dict[str, Any]]:
     """Return what each kernel takes, by name and architecture; bytes, and registers of a thread."""
     kernels: dict[str, dict[str, Any]] = {}
     for usage in usages:
-        kernels.setdefault(usage.kernel, {})[usage.arch] = {
-            "registers": usage.registers,
-            "stack": usage.stack,
-            "spill_stores": usage.spill_stores,
-            "spill_loads": usage.spill_loads,
-            "static_smem": usage.static_smem,
-            "barriers": usage.barriers,
-        }
+        taken = {name: value for name, value in asdict(usage).items() if isinstance(value, int)}
+        kernels.setdefault(usage.kernel, {})[usage.arch] = taken
     return kernels
 
 

@@ -15,18 +15,17 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from tilusbuild.compile.arguments import c_type
 from tilusbuild.compile.launcher_tables import c_string
 from tilusbuild.dispatch.describe import node_of
 from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Node
 from tilusbuild.runtime import library
-from tilusbuild.runtime.dtypes import scalar_type
 from tilusbuild.runtime.kernel import programs_there, read_of
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal
-from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.tables import SOURCES, Table
 
 _KNOWN_FIELDS = frozenset(("script", "device", "arch"))
@@ -277,9 +276,9 @@ static int td_number(int table, const int64_t *size, int *source) {{
         name = symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
         values = ", ".join(self.sizes) or "0"
-        arguments = ", ".join([*(_c_type(a) + " a_" + a.name for a in self.script.arguments)])
+        arguments = ", ".join([*(c_type(a) + " a_" + a.name for a in self.script.arguments)])
         given = "".join(f"{'a_' + a.name}, " for a in self.script.arguments)
-        types = "".join(f"{_c_type(a)}, " for a in self.script.arguments)
+        types = "".join(f"{c_type(a)}, " for a in self.script.arguments)
         arguments = f"{arguments}, void *stream" if arguments else "void *stream"
         read = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
         beyond = "".join(
@@ -343,7 +342,7 @@ TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
         name = symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes) or "void"
         more = f", {sizes}" if self.sizes else ""
-        arguments = "".join(f"{_c_type(a)} {a.name}, " for a in self.script.arguments)
+        arguments = "".join(f"{c_type(a)} {a.name}, " for a in self.script.arguments)
         guard = f"TILUSBUILD_{name.upper()}_H"
         return f"""\
 /* Written by tilusbuild: the interface of lib{self.script.name}.so. */
@@ -382,12 +381,6 @@ def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
     if any(isinstance(value, float) for value in values):
         return "float", "double", ", ".join(repr(float(v)) for v in values) or "0"
     return "int", "int64_t", ", ".join(f"INT64_C({int(v)})" for v in values) or "0"
-
-
-def _c_type(argument: Any) -> str:
-    if argument.dims is None and not is_struct(argument.dtype):
-        return scalar_type(argument.dtype).c
-    return "void *" if argument.out else "const void *"
 
 
 @cache

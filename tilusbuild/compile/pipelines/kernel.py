@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
-from tilusbuild.arch import gencode
+from msgspec.structs import asdict
+
 from tilusbuild.compile.geometry import program_source
 from tilusbuild.compile.kernel_names import SYMBOL_FILE
 from tilusbuild.compile.launcher import KERNEL_LAUNCHER
@@ -27,12 +28,6 @@ _LINK = ("-shared", *LIBRARY_FLAGS, *ONE_SEGMENT_FLAGS, "--hash-style=gnu", "--e
 def image_name(recipe: Recipe) -> str:
     """Return the name of the file of device code that is linked."""
     return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
-
-
-def code_names(recipe: Recipe) -> Iterator[list[str]]:
-    """Yield the names of the code for each architecture, with that of the PTX that goes with it."""
-    for code in gencode(recipe.archs, ptx=recipe.ptx)[1::2]:
-        yield code.split("code=")[1].strip("[]").split(",")
 
 
 class KernelPipeline(Pipeline):
@@ -60,12 +55,8 @@ class KernelPipeline(Pipeline):
     def options(self, recipe: Recipe) -> list[str]:
         if recipe.prune is None:
             return []
-        limits = {
-            "max-registers": recipe.prune.max_registers,
-            "max-spill-bytes": recipe.prune.max_spill_bytes,
-            "min-blocks-per-sm": recipe.prune.min_blocks_per_sm,
-        }
-        return [f"prune.{name} = {value}" for name, value in limits.items() if value is not None]
+        limits = ((name.replace("_", "-"), value) for name, value in asdict(recipe.prune).items())
+        return [f"prune.{name} = {value}" for name, value in limits if value is not None]
 
     def problem(self, recipe: Recipe) -> str | None:
         from tilusbuild.compile.checks import launch_problem

@@ -52,9 +52,6 @@ class ObjectNvcc(NvccPipeline):
     product = OBJECT
     fixed_files: ClassVar[Mapping[str, str]] = {}
 
-    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
-        return False  # a script's form chooses it
-
     def name_of_source(self, recipe: Recipe) -> str:
         # A device link distinguishes objects by it. So does the linker: what is in an anonymous
         # namespace is a symbol for all, with a name that is made of this one.
@@ -142,9 +139,6 @@ class LinkPipeline(Pipeline):
     has_source = False
     fixed_files: ClassVar[Mapping[str, str]] = {}
 
-    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
-        return False
-
     def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         return "a link reads the objects and the system's libraries, which are here"
 
@@ -158,11 +152,10 @@ class LinkPipeline(Pipeline):
         raise ValueError("a library is linked, and has no source of its own")
 
 
-class LinkNvcc(LinkPipeline):
+class LinkNvcc(LinkPipeline, NvccPipeline):
     """A shared library with the CUDA runtime, through nvcc, which also links device code."""
 
     name = "shared library"
-    compiler = "nvcc"
     launcher = NO_LAUNCHER
 
     def commands(self, recipe: Recipe) -> list[Step]:
@@ -183,13 +176,7 @@ class LinkNvcc(LinkPipeline):
 
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.fingerprint_cudart if linked_runtime(_link_of(recipe).cudart) else ()
-        return (*toolchain.fingerprint_cuda, *runtime)
-
-    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
-        return toolchain.headers(cuda=True)
-
-    def toolkit_version(self, toolchain: Toolchain) -> str | None:
-        return toolchain.cuda.version if toolchain.cuda is not None else None
+        return (*super().fingerprint(recipe, toolchain), *runtime)
 
 
 def _device_link(recipe: Recipe) -> Iterator[Step]:
@@ -203,11 +190,10 @@ def _device_link(recipe: Recipe) -> Iterator[Step]:
         yield Step("device link", words, _DEVICE_OBJECT)
 
 
-class LinkCpu(LinkPipeline):
+class LinkCpu(LinkPipeline, Cpu):
     """A shared library of host code."""
 
     name = "cpu shared library"
-    compiler = "g++"
     launcher = NO_CPU_LAUNCHER
 
     def commands(self, recipe: Recipe) -> list[Step]:
@@ -215,12 +201,6 @@ class LinkCpu(LinkPipeline):
         linker = [f"-Wl,{flag}" for flag in linker_options(link)]
         words = ("{cxx}", "-shared", *linker, *_inputs(recipe), "-o", self.product)
         return [*stand_ins(link), Step("link", words, self.product)]
-
-    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
-        return toolchain.fingerprint_host
-
-    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
-        return toolchain.headers(cuda=False)
 
 
 class Archive(LinkCpu):

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilusbuild.arch import gencode
+from tilusbuild.arch import codes, gencode
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.launcher import HOST_LAUNCHER
 from tilusbuild.compile.model import HERE, SOURCE, Findings, Link, Pipeline, Recipe, Step
-from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names
+from tilusbuild.compile.pipelines.kernel import KernelPipeline
 from tilusbuild.compile.steps import (
     DEFINE_FLAGS,
     EXPORT_FLAGS,
@@ -193,13 +193,11 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         # new names lead to no file, and do not depend on the toolkit's directory.
         made: list[Step] = []
         images: list[str] = []
-        codes = gencode(recipe.archs, ptx=recipe.ptx)[1::2]
-        for code, names in zip(codes, code_names(recipe), strict=True):
-            virtual = code.removeprefix("arch=").split(",code=")[0]
-            stem = "program" if image.endswith(".cubin") else names[0]
+        for arch, with_ptx in codes(recipe.archs, ptx=recipe.ptx):
+            stem = "program" if image.endswith(".cubin") else arch.name
             ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
-            single = ("-gencode", f"arch={virtual},code={names[0]}")
-            to_ptx = self.nvcc(recipe, "-ptx", ("-arch", virtual))
+            single = gencode([arch], ptx=False)
+            to_ptx = self.nvcc(recipe, "-ptx", ("-arch", arch.virtual))
             of_unit = ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
             own = (*self.nvcc(recipe, "-cubin", single), *of_unit)
             made += [
@@ -207,9 +205,9 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
                 *self._edits(recipe, ptx),
                 Step("device", (*own, ptx, "-o", cubin), cubin),
             ]
-            number = names[0].removeprefix("sm_")
+            number = arch.name.removeprefix("sm_")
             images.append(f"--image3=kind=elf,sm={number},file={cubin}")
-            if len(names) > 1:
+            if with_ptx:
                 images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
         if not image.endswith(".cubin"):
             argv = ("{fatbinary}", f"--create={image}", "-64", *images)

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tilusbuild.arch import codes
 from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchored, is_cpp
 from tilusbuild.compile.model import (
     HERE,
@@ -31,7 +32,7 @@ from tilusbuild.compile.model import (
     Step,
     Tools,
 )
-from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, image_name
+from tilusbuild.compile.pipelines.kernel import KernelPipeline, image_name
 from tilusbuild.compile.pipelines.nvcc import has_line_info
 from tilusbuild.compile.steps import NVRTC_COMMAND, defines, user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
@@ -224,15 +225,15 @@ class KernelNvrtc(KernelPipeline):
         """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
         made: list[Step] = []
         images: list[str] = []
-        for names in code_names(recipe):
-            number = names[0].removeprefix("sm_")
-            stem = "program" if image.endswith(".cubin") else names[0]
+        for arch, with_ptx in codes(recipe.archs, ptx=recipe.ptx):
+            number = arch.name.removeprefix("sm_")
+            stem = "program" if image.endswith(".cubin") else arch.name
             outputs = [f"{stem}.cubin"]
             images.append(f"elf:{number}:{stem}.cubin")
-            if len(names) > 1:
+            if with_ptx:
                 outputs.append(f"{stem}.ptx")
                 images.append(f"ptx:{number}:{stem}.ptx")
-            made += _steps_of(recipe, names[0], outputs)
+            made += _steps_of(recipe, arch.name, outputs)
         if not image.endswith(".cubin"):
             argv = ("{nvrtc}", "fatbin", image, *images)
             made.append(Step("fatbin", argv, image, False))
@@ -304,7 +305,7 @@ class KernelNvrtc(KernelPipeline):
 
     def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the PTX of each architecture, which a compile to a cubin does not keep."""
-        for name, *_ in code_names(recipe):
+        for name in (arch.name for arch, _ in codes(recipe.archs, ptx=recipe.ptx)):
             argv = _compile(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
             if dump.run(Step("dump", argv, f"{name}.ptx")):
                 dump.copy(f"{name}.ptx", f"{name}.ptx")
