@@ -1,8 +1,7 @@
 """`[script.NAME]`: a kernel template, how it is called, and what it is tuned over."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import field
 
@@ -140,28 +139,9 @@ def parameter_of(key: str, parameter: ParameterSection) -> Parameter:
     )
 
 
-def constant_of(key: str, values: Value | tuple[Value | Row, ...]) -> Parameter:
-    """Return a checked entry of `params` as rows: one instance of the script for each."""
-    rows = values if isinstance(values, tuple) else (values,)
-    return Parameter(linked_names(key), tuple(as_row(value) for value in rows))
-
-
 def as_row(value: Value | Row) -> Row:
     """Return one value for each name."""
     return value if isinstance(value, tuple) else (value,)
-
-
-def with_defaults(
-    parameters: Mapping[str, ParameterSection], chosen: Mapping[str, Value]
-) -> dict[str, Value]:
-    """Return each parameter's default, where it has one; `chosen` takes precedence over it."""
-    own = {
-        name: value
-        for key, parameter in parameters.items()
-        if parameter.default is not None
-        for name, value in zip(linked_names(key), as_row(parameter.default), strict=True)
-    }
-    return own | dict(chosen)
 
 
 class OverrideSection(Table, frozen=True):
@@ -261,17 +241,21 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
 
     def params_for(self, target: str) -> tuple[Parameter, ...]:
         """Return the constants: an instance takes one row of each."""
-        values = _laid_over(self.params, self.override_for(target).params)
-        return tuple(constant_of(key, value) for key, value in values.items())
+        return tuple(
+            Parameter(
+                linked_names(key), tuple(map(as_row, rows if isinstance(rows, tuple) else (rows,)))
+            )
+            for key, rows in {**self.params, **self.override_for(target).params}.items()
+        )
 
     def space_for(self, target: str) -> Mapping[str, Parameter]:
         """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
-        parameters = _laid_over(self.space, self.override_for(target).space)
+        parameters = {**self.space, **self.override_for(target).space}
         return {key: parameter_of(key, value) for key, value in parameters.items()}
 
     def derived_for(self, target: str) -> Mapping[str, Expr]:
         """Return the derived values, in declared order."""
-        sources = _laid_over(self.derived, self.override_for(target).derived)
+        sources = {**self.derived, **self.override_for(target).derived}
         return {name: expression(source) for name, source in sources.items()}
 
     def restrict_for(self, target: str) -> Mapping[str, Expr]:
@@ -281,16 +265,19 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
 
     def restrict_sources(self, target: str) -> Mapping[str, str]:
         """Return the rules as written."""
-        rules: Mapping[str, str | bool] = _laid_over(
-            self.restrict, self.override_for(target).restrict
-        )
+        rules = {**self.restrict, **self.override_for(target).restrict}
         return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
 
     def default_for(self, target: str) -> Mapping[str, Value]:
         """Return the default schedule, as far as the manifest fixes it."""
         override = self.override_for(target)
-        parameters = _laid_over(self.space, override.space)
-        return with_defaults(parameters, _laid_over(self.default, override.default))
+        own = {
+            name: value
+            for key, parameter in {**self.space, **override.space}.items()
+            if parameter.default is not None
+            for name, value in zip(linked_names(key), as_row(parameter.default), strict=True)
+        }
+        return {**own, **self.default, **override.default}
 
 
 class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
@@ -383,15 +370,7 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
 
     def defines_for(self, target: str) -> Mapping[str, Value]:
         """Return the script's own macros; `Manifest.defines_for` has all of them."""
-        return _laid_over(self.defines, self.override_for(target).defines)
-
-
-Entry = TypeVar("Entry")
-
-
-def _laid_over(base: Mapping[str, Entry], override: Mapping[str, Entry]) -> Mapping[str, Entry]:
-    """Entries in the base's order, then those that only the override has."""
-    return MappingProxyType({**base, **override})
+        return {**self.defines, **self.override_for(target).defines}
 
 
 def signature_of(script: ScriptSection) -> Signature:
