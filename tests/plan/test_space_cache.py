@@ -55,9 +55,7 @@ def ask(tmp_path: Path, asked: list[int]) -> Ask:
             default = {"tile": 32}
             return select(space, level, sample=4, default=default), space.complete(default)
 
-        found = spaces.chosen(
-            "script", spec, str(level), lambda: (space.count, space.cartesian), choose
-        )
+        found = spaces.chosen("script", space, str(level), choose)
         spaces.save()
         assert (space.count, space.cartesian) == (Space(spec).count, Space(spec).cartesian)
         return found

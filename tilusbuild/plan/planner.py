@@ -199,15 +199,11 @@ class Planner(Struct):
         manifest, script, target, space = self.manifest, spec.script, spec.target, spec.space
         if spec.is_part:
             level = 2  # a library without some of its objects is none
+        choose = partial(chosen, manifest, script, target, space, level)
         if self.memo is None:
-            return chosen(manifest, script, target, space, level)
-        return self.memo.spaces.chosen(
-            script,
-            space.spec,
-            question(manifest, script, target, level),
-            lambda: space.size,
-            lambda: chosen(manifest, script, target, space, level),
-        )
+            return choose()
+        asked = question(manifest, script, target, level)
+        return self.memo.spaces.chosen(script, space, asked, choose)
 
 
 def named(spec: InstanceSpec, schedules: Schedules, selection: PlanSelection) -> set[int] | None:

@@ -227,21 +227,14 @@ class SpaceCache:
         known = self._known(script, self._key(spec))
         return None if known is None else (known.count, known.cartesian)
 
-    def chosen(
-        self,
-        script: str,
-        spec: SpaceSpec,
-        asked: str,
-        size: Callable[[], Size],
-        choose: Callable[[], Chosen],
-    ) -> Chosen:
+    def chosen(self, script: str, space: Space, asked: str, choose: Callable[[], Chosen]) -> Chosen:
         """Return the schedules for the question `asked`; `choose` is called for unknown ones."""
-        key, question = self._key(spec), sha256_text(asked)
+        key, question = self._key(space.spec), sha256_text(asked)
         known = self._known(script, key)
         if known is None or known.asked != question:
             schedules, default = choose()
             if known is None or len(schedules) > 1:  # one is found soon again, and many are not
-                self._put(script, key, question, schedules, default, size())
+                self._put(script, key, question, schedules, default, space.size)
             return schedules, default
         return known.chosen()
 
