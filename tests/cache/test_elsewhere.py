@@ -193,24 +193,6 @@ def test_each_directory_as_a_link_is_refused_or_left(tmp_path: Path, place, oper
     assert os.path.islink(tree.path(place))
 
 
-NOTES = [place for place in PLACES if place.endswith("/notes") or place == "notes"]
-
-
-@pytest.mark.parametrize("operation", ["gc", "clear", "verify --repair"])
-def test_what_is_not_ours_stays(tmp_path: Path, operation) -> None:
-    tree = Laid(str(tmp_path))
-    mine = [place for place in NOTES if "/S/" not in place]
-    for place in mine:
-        Path(tree.path(place)).mkdir()
-        Path(tree.path(place), "file").write_text("mine")
-    before = {place: snapshot(tree.path(place)) for place in mine}
-    OPERATIONS[operation](tree)
-    assert {place: snapshot(tree.path(place)) for place in mine} == before
-    assert os.path.exists(tree.cache.program_path(tree.names["old"][0])) == (
-        operation == "verify --repair"
-    )
-
-
 @pytest.mark.parametrize("thing", ["a directory", "a link", "a FIFO"])
 def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path: Path, thing: str) -> None:
     tree = Laid(str(tmp_path))

@@ -264,12 +264,6 @@ def test_a_reader_waits_for_a_collection_and_then_finds_nothing(cache, sample, m
     assert seen == [False]
 
 
-def test_loading_works_where_nothing_can_be_locked(tmp_path: Path):
-    ReaderLock(str(tmp_path), ["0" * 64])
-    ReaderLock(str(tmp_path / "nowhere"), ["0" * 64])
-    assert os.listdir(tmp_path) == []
-
-
 def test_without_an_index_nothing_is_garbage(cache: Tree, sample: Sample):
     """Deleting a damaged index, as one may delete anything, costs nobody's programs."""
     for name in ("a", "b"):

@@ -187,12 +187,6 @@ def _with_nul(path: Path) -> str:
     return f"{path}\0"
 
 
-def _somebody_elses(path: Path) -> Path:
-    (path / "scripts").mkdir(parents=True)
-    (path / "setup.py").write_text("")
-    return path
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -201,7 +195,6 @@ def _somebody_elses(path: Path) -> Path:
         (_a_loop, "symbolic links"),
         (_too_long, "File name too long"),
         (_with_nul, "null"),
-        (_somebody_elses, "not a cache of tilusbuild: it holds 'setup.py'"),
     ],
 )
 def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path, make, reason):
@@ -228,16 +221,18 @@ def test_a_default_place_is_shared_with_other_programs(tmp_path: Path, name):
     sample.program("a", include=sample.include(a="x"))
     publish_script(sample.cache, record := sample.record(["a"]))
     record_build(sample.cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
-    for directory in ("locks", "staging", "programs"):
+    for directory in ("locks", "staging", "programs", "include", "scripts/matmul"):
         (root / directory / "theirs").mkdir()
     (root / "scripts/.theirs").write_text("")
     assert verify_cache(sample.cache) == []
-    within = ["locks/theirs", "programs/theirs", "scripts/.theirs", "staging/theirs"]
+    within = [f"{each}/theirs" for each in ("include", "locks", "programs", "staging")]
+    within.append("scripts/.theirs")
     assert strangers(sample.cache) == sorted(["clangd", "pip", "uv", *within])
     assert repair_cache(sample.cache, verify_cache(sample.cache)) == []
     collect_garbage(sample.cache)
     clear_cache(sample.cache)
     assert {each: (root / each).read_text() for each in theirs} == theirs
+    assert (root / "scripts/matmul/theirs").is_dir()
     assert strangers(sample.cache) == sorted(["clangd", "pip", "uv", *within])
 
 

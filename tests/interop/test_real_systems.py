@@ -5,7 +5,6 @@ carried to another place, where the real system finds them.
 GPU that is not there, Hidet for the host. Tilus has to be told that there is a GPU.
 """
 
-import inspect
 import os
 import shutil
 import subprocess
@@ -90,35 +89,19 @@ CUDABackend.make_ttir = CUDABackend.make_cubin = None
 Peer = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def tilelang(peer: Peer, directory: Path) -> ForeignCache:
-    peer(
-        "tilelang", _kept(directory, "tl.py", TILELANG), TILELANG_CACHE_DIR=str(directory / "cache")
-    )
-    return read(str(directory / "cache"))
+SCRIPTS = {"tilelang": TILELANG, "hidet": HIDET, "triton": TRITON, "tilus": TILUS}
 
 
-def hidet(peer: Peer, directory: Path) -> ForeignCache:
-    peer("hidet", _kept(directory, "hd.py", HIDET))
-    return read(str(directory / "cache"))
+def made_by(system: str, peer: Peer, directory: Path) -> ForeignCache:
+    """The cache that a system writes; it reads a kernel's source back from its file."""
+    (directory / f"with_{system}.py").write_text(SCRIPTS[system])
+    cache = str(directory / "cache")
+    peer(system, run_of(system), TILELANG_CACHE_DIR=cache, TRITON_CACHE_DIR=cache)
+    return read(cache)
 
 
-def triton(peer: Peer, directory: Path) -> ForeignCache:
-    peer("triton", _kept(directory, "tr.py", TRITON), TRITON_CACHE_DIR=str(directory / "cache"))
-    return read(str(directory / "cache"))
-
-
-def tilus(peer: Peer, directory: Path) -> ForeignCache:
-    peer("tilus", _kept(directory, "ti.py", TILUS))
-    return read(str(directory / "cache"))
-
-
-def _kept(directory: Path, name: str, code: str) -> str:
-    """The systems read a kernel's source back from its file."""
-    (directory / name).write_text(code)
-    return inspect.cleandoc(f"""
-        import runpy
-        runpy.run_path({name!r}, run_name="__main__")
-    """)
+def run_of(system: str) -> str:
+    return f"import runpy\nrunpy.run_path('with_{system}.py', run_name='__main__')\n"
 
 
 @pytest.mark.nvcc
@@ -130,7 +113,7 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert gcc is not None
     os.spawnv(os.P_WAIT, gcc, [gcc, "-shared", "-xc", "/dev/null", "-o", f"{stubs}/libcuda.so"])
     monkeypatch.setenv("LIBRARY_PATH", str(stubs))
-    cache = tilus(peer, tmp_path)
+    cache = made_by("tilus", peer, tmp_path)
     (entry,) = cache.entries
     assert (cache.broken, entry.name, entry.declared_arch, entry.code_archs) == (
         (),
@@ -143,7 +126,7 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     shutil.rmtree(tmp_path / "cache")
     command_line.run(tmp_path, "install", "dist/tilus-cache-0.tar.zst", "--into", "cache")
     before = _libraries(tmp_path / "cache")
-    said = peer("tilus", _again("tilus", "ti.py"), PATH=str(_tools(tmp_path)))
+    said = peer("tilus", run_of("tilus"), PATH=str(_tools(tmp_path)))
     assert "nvcc" not in said.stdout + said.stderr
     assert "driver" in said.stdout  # it came as far as the launch
     assert _libraries(tmp_path / "cache") == before
@@ -151,26 +134,19 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
-    ("system", "make", "script", "into", "held", "kinds"),
+    ("system", "into", "held", "kinds"),
     [
-        ("tilelang", tilelang, "tl.py", None, "sm_90a", {"kernel", "binary"}),
-        ("hidet", hidet, "hd.py", "cache", os.uname().machine, {"op", "module", "op of a graph"}),
-        ("triton", triton, "tr.py", None, "sm_90a", {"kernel"}),
+        ("tilelang", None, "sm_90a", {"kernel", "binary"}),
+        ("hidet", "cache", os.uname().machine, {"op", "module", "op of a graph"}),
+        ("triton", None, "sm_90a", {"kernel"}),
     ],
 )
 def test_made_packaged_installed_elsewhere_and_hit(
-    system: str,
-    make: Callable[[Peer, Path], ForeignCache],
-    script: str,
-    into: str | None,
-    held: str,
-    kinds: set[str],
-    peer: Peer,
-    tmp_path: Path,
+    system: str, into: str | None, held: str, kinds: set[str], peer: Peer, tmp_path: Path
 ) -> None:
     """Where nothing can be compiled, the system works with the cache that came, and not without."""
     home = {"HOME": str(tmp_path / "home")}
-    made = make(peer, tmp_path)
+    made = made_by(system, peer, tmp_path)
     assert (made.system, made.broken) == (system, ())
     assert {entry.kind for entry in made.entries} == kinds
     assert all(entry.code_archs == (held,) for entry in made.entries)
@@ -180,7 +156,7 @@ def test_made_packaged_installed_elsewhere_and_hit(
     command_line.run(tmp_path, "verify", str(package), environment=home)
     command_line.run(tmp_path, "preflight", str(package), "--device", "sm_90", environment=home)
 
-    again = _again(system, script)
+    again = (WITHOUT_COMPILER if system == "triton" else "") + run_of(system)
     nothing = {"PATH": str(_tools(tmp_path)), "CUDA_HOME": "/nowhere", "CUDA_PATH": "/nowhere"}
     with pytest.raises(subprocess.CalledProcessError):
         peer(system, again, **home, **nothing)
@@ -195,11 +171,6 @@ def test_made_packaged_installed_elsewhere_and_hit(
     peer(system, again, **home, **nothing)
     assert _libraries(place) == before
     assert read(str(place)).broken == ()
-
-
-def _again(system: str, script: str) -> str:
-    run = f"import runpy\nrunpy.run_path({script!r}, run_name='__main__')\n"
-    return (WITHOUT_COMPILER if system == "triton" else "") + run
 
 
 def _tools(directory: Path) -> Path:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from support.packages import write_key
 from tilusbuild.cli.main import main
 from tilusbuild.package import signing
 from tilusbuild.package.contents import Contents
@@ -20,19 +18,10 @@ from tilusbuild.runtime import signed
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.loading import load
 
-MAKERS: dict[str, Callable[[], Any]] = {
-    "ed25519": ed25519.Ed25519PrivateKey.generate,
-    "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1()),
-    "rsa": lambda: rsa.generate_private_key(65537, 2048),
-}
-
 
 @pytest.fixture
-def key(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    made = MAKERS[getattr(request, "param", "ed25519")]()
-    write_key(tmp_path / "key", made)
-    write_key(tmp_path / "other", ed25519.Ed25519PrivateKey.generate())
-    return tmp_path / "key.pub"
+def key(request: pytest.FixtureRequest, keys: Path) -> Path:
+    return keys / f"{getattr(request, 'param', 'ed25519')}.pub"
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ def loaded(directory: Path, key: Path) -> Any:
     return script
 
 
-@pytest.mark.parametrize("key", MAKERS, indirect=True)
+@pytest.mark.parametrize("key", ["ed25519", "p384", "rsa"], indirect=True)
 def test_load_asks_for_the_signature(package, key, monkeypatch) -> None:
     loaded(package, key)
     with pytest.raises(LoadError, match="is not signed by"):

@@ -120,8 +120,7 @@ def test_what_is_too_large_is_not_written_and_says_why(project: Any) -> None:
 
 
 def test_an_edit_since_the_build_is_refused(project: Any) -> None:
-    template = project.directory / "mark.cu.j2"
-    template.write_text(template.read_text().replace("10 *", "11 *"))
+    project.edit("mark.cu.j2", "10 *", "11 *")
     done = project.run("package", status=1)
     assert "8 of 10 programs are not built, or out of date: mark/0 host" in done.err
     assert "tilusbuild build" in done.err

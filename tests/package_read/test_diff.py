@@ -18,9 +18,7 @@ def between(a: Path, b: Path) -> list[PackageChange]:
 
 
 def edited(project: Project, name: str, old: str, new: str) -> None:
-    text = (project.directory / name).read_text()
-    assert old in text
-    (project.directory / name).write_text(text.replace(old, new))
+    project.edit(name, old, new)
     shutil.rmtree(project.cache)
     project.run("build")
 

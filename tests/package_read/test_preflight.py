@@ -258,14 +258,10 @@ extern "C" __global__ void scale(const float *x, float *y, int n) {
 
 
 @pytest.mark.nvcc
-def test_each_gpu_gets_the_right_answer(project: Project, tmp_path: Path) -> None:
+def test_each_gpu_gets_the_right_answer(tmp_path: Path) -> None:
     """Given a package with both targets, when each GPU is asked about, then what NVIDIA's rules
     say; and its programs are reproduced from it."""
-    own = type(project)(tmp_path)
-    (tmp_path / "tilus.toml").write_text(MANIFEST)
-    (tmp_path / "scale.cu.j2").write_text(SCALE)
-    (tmp_path / ".git").mkdir()
-    own.run("build")
+    own = Project.built(tmp_path, {"tilus.toml": MANIFEST, "scale.cu.j2": SCALE, ".git": ""})
     forms = [word for form in ("dir", "tar.zst", "oci", "wheel") for word in ("--format", form)]
     own.run("package", *forms)
     answers = {

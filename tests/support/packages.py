@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 import zstandard
-from cryptography.hazmat.primitives import serialization
 
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.sections import PackageSection
@@ -238,12 +237,3 @@ def is_installed(path: Path, root: Path) -> bool:
     except PackageError:
         return False
     return True
-
-
-def write_key(path: Path, key: Any) -> None:
-    """PATH.pem and PATH.pub."""
-    pem = serialization.Encoding.PEM
-    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path.with_suffix(".pem").write_bytes(key.private_bytes(pem, pkcs8, plain))
-    spki = serialization.PublicFormat.SubjectPublicKeyInfo
-    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(pem, spki))
