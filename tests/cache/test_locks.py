@@ -105,10 +105,10 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
     waiter.start()
     time.sleep(0.05)
     os.unlink(os.path.join(locks.path, A.file))
-    first.release()
+    first.close()
     waiter.join()
     assert locks.take(A, wait=False) is None
-    got[0].release()
+    got[0].close()
 
 
 @given(st.sampled_from(get_args(Kind)[2:]), st.integers(0, 2**256 - 1))

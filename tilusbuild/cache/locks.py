@@ -15,8 +15,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Literal
 
 from msgspec import Struct
@@ -43,31 +42,11 @@ class LockName(Struct, frozen=True):
         return stripe(self.kind, self.name) if self.name else self.kind
 
 
-class Held:
-    """Locks in hand; released by `release`, at the end of a `with` block, or by our death."""
-
-    def __init__(self, handles: Iterable[int] = ()) -> None:
-        self._handles = list(handles)
-
-    def add(self, other: Held) -> None:
-        """Take over another's locks."""
-        self._handles += other._handles
-        other._handles = []
-
-    def release(self) -> None:
-        """Let go; a second time does nothing."""
-        handles, self._handles = self._handles, []
-        for handle in reversed(handles):
-            # Unlock before closing: a forked child may hold the same open file description.
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)
-            os.close(handle)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+def _let_go(handle: int) -> None:
+    # Unlock before closing: a forked child may hold the same open file description.
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
 
 
 class Locks:
@@ -77,31 +56,24 @@ class Locks:
     def __init__(self, root: str) -> None:
         self.path = os.path.join(root, LOCKS)
 
-    def take(self, *names: LockName, wait: bool = True) -> Held | None:
-        """Take all or, without `wait`, nothing (None) when another process holds one of them.
+    def take(self, *names: LockName, wait: bool = True) -> ExitStack | None:
+        """Take all or, without `wait`, nothing (None) when another process holds one of them. They
+        are held until the stack is closed, or we die.
 
         Raises `OSError`: a file cannot be made, or the file system has no locks (ENOLCK).
         """
-        held = Held()
-        try:
+        with ExitStack() as held:
             for name in names:
-                taken = self._take(name, wait)
-                if taken is None:
-                    held.release()
+                if not self._take(name, wait, held):
                     return None
-                held.add(taken)
-        except BaseException:
-            held.release()
-            raise
-        return held
+            return held.pop_all()
 
     def is_free(self, name: LockName) -> bool:
         """Return whether it is free; nothing is written. Raises `OSError`."""
-        held = Held()
         try:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError), ExitStack() as held:
                 handle = self._open(name, os.O_RDWR)
-                held.add(Held([handle]))
+                held.callback(_let_go, handle)
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
@@ -109,28 +81,22 @@ class Locks:
             if _is_taken(error) or error.errno == errno.EBADF:
                 return False
             raise
-        finally:
-            held.release()
 
     def make(self, name: LockName) -> None:
         """Make a lock's file, for those who may only read. Raises `OSError`."""
         os.close(self._open(name))
 
-    def _take(self, name: LockName, wait: bool) -> Held | None:
+    def _take(self, name: LockName, wait: bool, held: ExitStack) -> bool:
         while True:
-            handle = self._open(name)
-            held = Held([handle])
-            try:
+            with ExitStack() as opened:
+                handle = self._open(name)
+                opened.callback(_let_go, handle)
                 if not lock_file(handle, shared=name.shared, wait=wait):
-                    held.release()
-                    return None
-                if not self._is_current(handle, name):
-                    held.release()  # the cache was deleted and made again while we waited
-                    continue
-                return held
-            except BaseException:
-                held.release()
-                raise
+                    return False
+                # Else the cache was deleted and made again while we waited.
+                if self._is_current(handle, name):
+                    held.push(opened.pop_all())
+                    return True
 
     def _open(self, name: LockName, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         path = os.path.join(self.path, name.file)

@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, wrap_oserror
-from tilusbuild.cache.locks import Held, LockName, Locks
+from tilusbuild.cache.locks import LockName, Locks
 from tilusbuild.errors import InputError, input_error
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
@@ -39,7 +39,7 @@ _ELSEWHERE = "name another directory with --cache-dir or `build.cache-dir`"
 class Private:
     """A private directory. After `discard` nothing is at `path`; after a move the tree has it."""
 
-    def __init__(self, path: str, disk: Disk, held: Held) -> None:
+    def __init__(self, path: str, disk: Disk, held: ExitStack) -> None:
         self.path = path
         self._disk = disk
         self._held = held
@@ -55,7 +55,7 @@ class Private:
         """Remove what is left of it and let go. What cannot be removed waits for a later sweep."""
         with suppress(OSError):
             self._disk.remove(self.path)
-        self._held.release()
+        self._held.close()
 
 
 class Tree:
@@ -265,16 +265,16 @@ class Tree:
             try:
                 path = self._make_private(held)
             except BaseException:
-                held.release()
+                held.close()
                 raise
         return Private(path, self.disk, held)
 
-    def _make_private(self, held: Held) -> str:
+    def _make_private(self, held: ExitStack) -> str:
         while True:
             name = os.urandom(10).hex()
             # A stripe that another has is not a reason to wait: there are other names.
             if (stage := self.locks.take(LockName("stage", name), wait=False)) is not None:
-                held.add(stage)
+                held.push(stage)
                 path = self.path(layout.STAGING, name)
                 self.disk.make_directory(path)
                 return path
