@@ -36,14 +36,9 @@ class KernelsHook(BuildHookInterface[Any]):
                 with Project.open(os.path.dirname(asked.manifest), {}, os.environ) as project:
                     kernels.note(project)
                 return
-            editable = version == "editable"
-            self._made = None if editable else tempfile.TemporaryDirectory(prefix="tilusbuild-")
-            made = kernels.embed(
-                asked.manifest,
-                None if self._made is None else self._made.name,
-                lambda project: kernels.ordered(project, asked.package, asked.place),
-                settings={} if editable else None,
-            )
+            if version != "editable":
+                self._made = tempfile.TemporaryDirectory(prefix="tilusbuild-")
+            made = kernels.embed_wanted(asked, self._made.name if self._made else None)
         except TilusbuildError as error:
             self.app.abort(error.render(), error.exit_status)
         else:

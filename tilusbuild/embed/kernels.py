@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -31,7 +31,6 @@ from tilusbuild.noop import record
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.formats.wheels import MIN_TIME, platform
-from tilusbuild.package.names import LIST
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import stoppable
@@ -39,7 +38,7 @@ from tilusbuild.report.choose import choose, with_files
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared, is_within, upwards
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.state.files import publish, sha256_file, write_atomic
+from tilusbuild.state.files import sha256_file, write_atomic
 
 Settings = Mapping[str, str | float | None]
 _KEYS = ("manifest", "into", "package")
@@ -98,16 +97,25 @@ def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Want
     return Wanted(path, into, given.get("package"), document.value(*keys, "package"))
 
 
-def ordered(project: Project, name: str | None, place: Place | None) -> PackageOrder:
-    """Return the package to make: the one of this name, the only one, or the one named as the
+def embed_wanted(asked: Wanted, directory: str | None) -> Packed | None:
+    """Build what a Python project asks for and write it below `directory`; with None, as for an
+    editable install, it is only built. Raises as `embed`."""
+    settings: Settings | None = {} if directory is None else None
+    order = partial(_ordered, asked)
+    return embed(asked.manifest, directory, order, settings=settings)
+
+
+def _ordered(asked: Wanted, project: Project) -> PackageOrder:
+    """Return the package to make: the one that is named, the only one, or the one named as the
     project. Raises `InputError`."""
     manifest = project.manifest
-    found = pack.orders(manifest, name)
+    found = pack.orders(manifest, asked.package)
     own = [each for each in found if len(found) == 1 or each.name == manifest.project.name]
     if not own:
         names = ", ".join(each.name for each in found)
         hint = f'`package = "{found[0].name}"` chooses one'
-        raise input_error(f"{manifest.path} has several packages: {names}", place=place, hint=hint)
+        said = f"{manifest.path} has several packages: {names}"
+        raise input_error(said, place=asked.place, hint=hint)
     return own[0]
 
 
@@ -116,7 +124,7 @@ def embed(
     directory: str | None,
     choice: Callable[[Project], PackageOrder],
     *,
-    settings: Settings | None = None,
+    settings: Settings | None,
     built: Callable[[Project, PlanSelection], None] = lambda project, selection: None,
 ) -> Packed | None:
     """Build the package that `choice` orders and write it below `directory`; with None it is only
@@ -192,23 +200,6 @@ def sources_of(root: str, name: str) -> list[str]:
         found = inputs_of(project, project.plan(selection))
     files = (path for path in found if is_within(path, root) and os.path.isfile(path))
     return sorted(os.path.relpath(path, root) for path in files)
-
-
-def embed_beside(
-    manifest: str,
-    place: str,
-    choice: Callable[[Project], PackageOrder],
-    settings: Settings,
-    built: Callable[[Project, PlanSelection], None],
-) -> None:
-    """Have the package be the directory `place`, which stays as it was if it has the same files.
-    Arguments and errors are those of `embed`."""
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tilusbuild-", dir=os.path.dirname(place)) as private:
-        made = embed(manifest, private, choice, settings=settings, built=built)
-        lists = [os.path.join(each, LIST) for each in (made.path if made else "", place)]
-        if not os.path.exists(lists[1]) or len({*map(sha256_file, lists)}) == 2:
-            publish(made.path if made else "", place, private)
 
 
 def with_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:

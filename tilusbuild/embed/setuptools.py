@@ -72,12 +72,7 @@ class _Kernels:
         if asked is None:
             return
         with tempfile.TemporaryDirectory(prefix="tilusbuild-") as made:
-            packed = kernels.embed(
-                asked.manifest,
-                None if self.editable_mode else made,
-                lambda project: kernels.ordered(project, asked.package, asked.place),
-                settings={} if self.editable_mode else None,
-            )
+            packed = kernels.embed_wanted(asked, None if self.editable_mode else made)
             if packed is not None:
                 place = os.path.join(self.build_lib or "", *asked.into.split("."), KERNELS)
                 shutil.rmtree(place, ignore_errors=True)

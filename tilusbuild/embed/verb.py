@@ -47,8 +47,10 @@ def build(arguments: CMakeArgs) -> int:
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.manifest.sections import PackageSection
     from tilusbuild.package.collect import PackageOrder
+    from tilusbuild.package.names import LIST
     from tilusbuild.runtime.regular import read_text
-    from tilusbuild.state.files import write_atomic
+    from tilusbuild.state.files import publish, sha256_file, write_atomic
+    from tilusbuild.state.temporary import TemporaryDirectory
 
     written: dict[str, str] = {}
 
@@ -69,14 +71,16 @@ def build(arguments: CMakeArgs) -> int:
     sources = os.path.abspath(arguments.sources)
     stamp = os.path.join(sources, f"{arguments.name}.stamp")
     os.makedirs(sources, exist_ok=True)
-    manifest = os.path.abspath(arguments.manifest)
-    kernels.embed_beside(
-        manifest,
-        os.path.join(os.path.abspath(arguments.beside), f"{arguments.name}.tilus"),
-        order,
-        settings=settings_of(arguments),
-        built=built,
-    )
+    manifest, beside = os.path.abspath(arguments.manifest), os.path.abspath(arguments.beside)
+    place = os.path.join(beside, f"{arguments.name}.tilus")
+    os.makedirs(beside, exist_ok=True)
+    with TemporaryDirectory("cmake", beside) as private:
+        settings = settings_of(arguments)
+        made = kernels.embed(manifest, private.path, order, settings=settings, built=built)
+        lists = [os.path.join(each, LIST) for each in (made.path if made else "", place)]
+        # It stays as it was if it has the same files.
+        if not os.path.exists(lists[1]) or len({*map(sha256_file, lists)}) == 2:
+            publish(made.path if made else "", place, private.path)
     for name, text in written.items():
         path = os.path.join(sources, name)
         # What depends on it is made again only if it changed.
