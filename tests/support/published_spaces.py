@@ -4,10 +4,12 @@ Dedispersion, MicroHH and Hotspot as in the benchmark suite of python-constraint
 the CLBlast GEMM as in the autotuning benchmark hub. Their numbers of valid points are published.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tilusbuild.expr import Value, parse
+from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec
 
 
@@ -170,3 +172,42 @@ def place_of(space: Space, values: Mapping[str, Value]) -> int | None:
         return space.complete({name: values[name] for name in names}).index
     except SpaceError:
         return None
+
+
+def points_of(spec: SpaceSpec) -> Iterator[dict[str, Value | ExprError]]:
+    """All valid points in order, by the definition: every combination, every rule, one by one. A
+    derived value that a point has not is its error. Raises the `ExprError` of a rule that has no
+    value at a point that no other one excludes."""
+    choices = []
+    for parameter in spec.parameters:
+        rows = (*parameter.values, *filter(None, (parameter.otherwise,)))
+        choices.append({repr(row): row for row in rows})  # 1, 1.0 and True are three values
+    for combination in itertools.product(*(each.values() for each in choices)):
+        point: dict[str, Any] = dict(spec.constants)
+        for parameter, row in zip(spec.parameters, combination, strict=True):
+            point.update(zip(parameter.names, row, strict=True))
+        left = dict(spec.derived)
+        while left:
+            for name in [name for name, expr in left.items() if not expr.names & left.keys()]:
+                point[name] = _value(left.pop(name), point)
+        verdicts = [_value(expr, point) for _, expr in spec.restrict]
+        for parameter, row in zip(spec.parameters, combination, strict=True):
+            if parameter.when is not None and parameter.otherwise is not None:
+                holds = _value(parameter.when, point)
+                allowed = parameter.values if holds else (parameter.otherwise,)
+                right = repr(row) in map(repr, allowed)
+                verdicts.append(holds if isinstance(holds, ExprError) else right)
+        if all(verdicts):
+            for each in verdicts:
+                if isinstance(each, ExprError):
+                    raise each
+            derived = (name for name, _ in spec.derived)
+            names = (name for parameter in spec.parameters for name in parameter.names)
+            yield {name: point[name] for name in (*names, *derived)}
+
+
+def _value(expr: Expr, point: Mapping[str, Any]) -> Any:
+    try:
+        return expr.evaluate_lazily(point)
+    except ExprError as error:
+        return error
