@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.project import Project, head
-from tilusbuild.tune.bench.noise import noise
+from tilusbuild.tune.bench.elements import noise
 from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
 
 MANIFEST = (

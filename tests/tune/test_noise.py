@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS
-from tilusbuild.tune.bench.noise import noise
+from tilusbuild.tune.bench.elements import noise
 from tilusbuild.tune.inputs import numpy_type
 
 COUNT = 1 << 14

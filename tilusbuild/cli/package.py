@@ -113,7 +113,7 @@ def _tests(
     project: Project, directory: str, planned: Sequence[PlannedInstance]
 ) -> Mapping[str, str]:
     """Make the files of the tests in a directory. Raises `InputError`."""
-    from tilusbuild.tune.cases import make_tests
+    from tilusbuild.tune.prepare import make_tests
 
     made = make_tests(project, planned, directory)
     for what in made.left_out:

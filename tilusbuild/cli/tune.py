@@ -199,7 +199,7 @@ def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
 
 
 def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
-    from tilusbuild.tune.here import target_here
+    from tilusbuild.tune.run import target_here
     from tilusbuild.tune.tune import built, tune
 
     if arguments.export is not None:

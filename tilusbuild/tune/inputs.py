@@ -24,7 +24,7 @@ from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
 from tilusbuild.runtime.structs import Member, is_struct, struct_of
 from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
-from tilusbuild.tune.bench.noise import noise
+from tilusbuild.tune.bench.elements import noise
 
 Number = bool | int | float
 StructInput = dict[str, Any]

@@ -5,6 +5,10 @@ Expected outputs come from the script's reference, a Python function of the proj
 kernel's arguments as they are before the call, by name where its parameters have the arguments'
 names and else in order, and returns what the outputs hold afterwards: one array, or a tuple in the
 order of the declaration. The file runs with the project's own rights: it is the project's code.
+
+A package carries such cases to test itself: the machine that checks it needs no reference, no NumPy
+and no compiler. Price: expected outputs are stored, so a case with more than `MAX_CASE` bytes of
+outputs is left out, and named.
 """
 
 from __future__ import annotations
@@ -22,12 +26,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
+from tilusbuild.builder.project import Project
+from tilusbuild.cache.layout import TESTS
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import shown_path
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
@@ -327,3 +334,59 @@ def _raised(error: Exception, path: str, message: str) -> Diagnostic:
     if not frames:
         return Diagnostic(what)
     return Diagnostic(what, Place(shown_path(path), frames[-1].lineno, None, frames[-1].line))
+
+
+# The cases that a package carries to test itself.
+
+MAX_CASE = 2 << 20
+"""Bytes of the outputs of a case."""
+
+
+class PackageTests(Struct, frozen=True):
+    """The files of the cases by their paths in the package, and what has no case, with the
+    reason."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def make_tests(
+    project: Project, instances: Iterable[PlannedInstance], directory: str, *, seed: int = 0
+) -> PackageTests:
+    """Write the cases of all instances below a directory, from the manifest's sizes. Raises
+    `InputError` for a reference that fails, and `OSError`."""
+    made = PackageTests()
+    for instance in instances:
+        if project.manifest.scripts[instance.script].form not in ("kernel", "entry"):
+            continue  # a library has no call
+        for number, size in enumerate(_sizes(project.manifest, instance, made)):
+            name = f"{TESTS}/{instance.hash}/{number}"
+            path = os.path.join(directory, name)
+            tune = project.manifest.scripts[instance.script].tune
+            # Without a `ref`, a call that ends and writes nothing beside its tensors is all that
+            # can be asked for.
+            unchecked = tune is None or tune.ref is None
+            check = checking(project.manifest, instance.script, unchecked=unchecked)
+            prepare_case(path, instance.spec.signature, size, check, seed=seed, cold=True)
+            for each in sorted(os.listdir(path)):
+                made.files[f"{name}/{each}"] = os.path.join(path, each)
+    return made
+
+
+def _sizes(
+    manifest: Manifest, instance: PlannedInstance, made: PackageTests
+) -> Iterable[Mapping[str, Value]]:
+    """Yield the sizes that a case is made of; the others are noted."""
+    signature = instance.spec.signature
+    try:
+        sizes = sizes_of(manifest, instance.script, (), signature)
+    except InputError as error:
+        made.left_out.append(f"{instance.label}: {error}")
+        return
+    for size in sizes:
+        count = inputs.output_bytes(signature, size)
+        if count <= MAX_CASE:
+            yield size
+        else:
+            at = ", ".join(f"{name}={value}" for name, value in size.items())
+            made.left_out.append(f"{instance.label}: {at}: {count >> 20} MiB of outputs")

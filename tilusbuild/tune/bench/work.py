@@ -1,9 +1,9 @@
 """What is to be measured, as values and as the JSON that a worker and a bundle read.
 
 A case is one combination of sizes: its directory holds `case.json`, with the seed of each tensor
-(`noise.py`), and what each output should hold after the call (`NAME.want`, raw bytes in C order). A
-case is known by its digest, which covers all of that and the way of timing: a sample belongs to a
-case and a program, and to no path, host or time.
+(`elements.py`), and what each output should hold after the call (`NAME.want`, raw bytes in C
+order). A case is known by its digest, which covers all of that and the way of timing: a sample
+belongs to a case and a program, and to no path, host or time.
 """
 
 from __future__ import annotations

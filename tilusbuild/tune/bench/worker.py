@@ -31,8 +31,7 @@ from tilusbuild.tune.bench.devices import (
     LaunchError,
     LaunchRefusedError,
 )
-from tilusbuild.tune.bench.elements import compare
-from tilusbuild.tune.bench.noise import noise
+from tilusbuild.tune.bench.elements import compare, noise
 from tilusbuild.tune.bench.work import Case, CaseArgument, read_case
 
 SOCKET = "socket"
