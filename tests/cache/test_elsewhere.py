@@ -2,10 +2,7 @@
 operation. The oracle: what lies outside is as it was, each inode, time and size of it."""
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample, sample_at
-from support.processes import run_to_end
-from support.trees import snapshot
+from support.processes import run_mounted
+from support.trees import THINGS, put, snapshot
 from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.entries import Stage, lookup
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
@@ -41,7 +38,6 @@ PLACES = [
     f"staging/{STALE}", f"staging/{STALE}/deep",
     "locks/use", "locks/index", "locks/read-ab", "state/history", "state/plans", "state/tune",
 ]  # fmt: skip
-THINGS = ["link to a copy", "link to nothing", "link to a file", "FIFO"]
 
 
 class Laid:
@@ -76,32 +72,10 @@ class Laid:
         return self.cache.path(*names)
 
     def put(self, place: str, thing: str, which: str, number: int) -> None:
-        """Put a thing in a place; what was there is copied out first, for the link to lead to."""
         program, include, script = self.names[which]
         hashes = {"P": program, "I": include, "S": script}
         path = self.path(*(hashes.get(part, part) for part in place.split("/")))
-        copy = os.path.join(self.outside, f"{number}")
-        if os.path.isdir(path) and not os.path.islink(path):
-            with suppress(shutil.Error):  # a FIFO in it
-                shutil.copytree(path, copy, symlinks=True)
-            shutil.rmtree(path)
-        elif os.path.isfile(path):
-            shutil.copyfile(path, copy)
-            os.unlink(path)
-        elif not os.path.lexists(path):
-            os.mkdir(copy)
-            Path(copy, "precious").write_text("mine")
-        else:
-            return
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if thing == "FIFO":
-                os.mkfifo(path)
-            elif thing == "link to nothing":
-                os.symlink(os.path.join(self.outside, f"nothing {number}"), path)
-            elif thing == "link to a file":
-                os.symlink(os.path.join(self.outside, "precious"), path)
-            else:
-                os.symlink(copy, path)
+        put(thing, path, self.outside, number)
 
 
 def merge(tree: Laid) -> None:
@@ -269,8 +243,6 @@ print("left")
 
 def test_a_mount_inside_is_left_alone(tmp_path: Path) -> None:
     """A bind mount, which has the device of what is around it."""
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
-        pytest.skip("no mounts in a namespace of one's own")
     tree = Laid(str(tmp_path))
     program, include, script = tree.names["old"]
     places = [
@@ -285,11 +257,7 @@ def test_a_mount_inside_is_left_alone(tmp_path: Path) -> None:
     for place in places:
         os.makedirs(tree.path(place), exist_ok=True)
         mounts.append(f'mount --bind "$outside" "$root/{place}"')
-    python = [sys.executable, "-c", MOUNTED, tree.cache.root, *places]
-    done = run_to_end(
-        [*["unshare", "-m", "sh", "-euc"], "\n".join([*mounts, 'exec "$@"']), "sh", *python],
-        status=None,
-        environment={"outside": tree.outside, "root": tree.cache.root},
-    )
-    assert done.stdout == "left\n", done.stderr
+    words = (MOUNTED, tree.cache.root)
+    done = run_mounted("\n".join(mounts), *words, outside=tree.outside, root=tree.cache.root)
+    assert done.stdout == "left\n"
     assert snapshot(tree.outside) == before

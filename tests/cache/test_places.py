@@ -1,13 +1,12 @@
 """Where a cache can be: odd paths, read-only and full file systems, places that are none."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.cache_sample import Sample, sample_at
+from support.processes import run_mounted
 from support.trees import snapshot
 from tilusbuild.cache.entries import Stage, lookup
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
@@ -22,19 +21,6 @@ from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import repair_cache, strangers, verify_cache
 from tilusbuild.errors import InputError
-
-
-def mounted(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell script where it may mount, or skip with the reason why that cannot be."""
-    trial = subprocess.run(
-        ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True
-    )
-    if trial.returncode != 0:
-        pytest.skip(f"no mounts in a namespace of one's own: {trial.stderr.strip()}")
-    return subprocess.run(
-        ["unshare", "-m", "sh", "-euc", script, "sh", *arguments], capture_output=True, text=True
-    )
-
 
 READ_ONLY = """
 import os, sys
@@ -85,15 +71,9 @@ def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Tree, sample
     publish_script(cache, record)
     record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     before = snapshot(cache.root)
-    done = mounted(
-        'mount --bind "$3" "$3"; mount -o remount,bind,ro "$3"; exec "$1" -c "$2" "$3" "$4" "$5"',
-        sys.executable,
-        READ_ONLY,
-        cache.root,
-        program,
-        record.hash,
-    )
-    assert done.stdout == "served\n", done.stderr
+    mounts = 'mount --bind "$root" "$root"; mount -o remount,bind,ro "$root"'
+    words = (cache.root, program, record.hash)
+    assert run_mounted(mounts, READ_ONLY, *words, root=cache.root).stdout == "served\n"
     assert snapshot(cache.root) == before
 
 
@@ -133,13 +113,9 @@ print("full")
 
 
 def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path: Path):
-    done = mounted(
-        'mount -t tmpfs -o size=512k none "$2"; exec "$1" -c "$3" "$2/cache"',
-        sys.executable,
-        str(tmp_path),
-        FULL,
-    )
-    assert done.stdout == "full\n", done.stderr
+    mounts = 'mount -t tmpfs -o size=512k none "$place"'
+    done = run_mounted(mounts, FULL, tmp_path / "cache", place=str(tmp_path))
+    assert done.stdout == "full\n"
 
 
 @pytest.mark.parametrize(

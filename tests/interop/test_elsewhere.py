@@ -2,9 +2,6 @@
 The oracle: what lies outside is as it was, each inode, time and size of it."""
 
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.processes import run_to_end
-from support.trees import snapshot
+from support.processes import run_mounted
+from support.trees import THINGS, put, snapshot
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.interop.caches import gc, read
 
@@ -28,24 +25,6 @@ def below(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
-def put(path: Path, thing: str, copy: Path) -> None:
-    """Put a thing where something is; what was there goes outside, for a link to lead to."""
-    if not path.parent.is_dir() or not os.path.lexists(path):
-        return
-    if path.is_dir() and not path.is_symlink():
-        shutil.copytree(path, copy, symlinks=True, ignore_dangling_symlinks=True)
-        shutil.rmtree(path)
-    elif path.is_file() and not path.is_symlink():
-        shutil.copyfile(path, copy)
-        path.unlink()
-    else:
-        return
-    if thing == "FIFO":
-        os.mkfifo(path)
-    else:
-        path.symlink_to(copy if thing == "link" else copy.with_suffix(".missing"))
-
-
 @settings(max_examples=int(os.environ.get("TREES", "60")))
 @given(system=st.sampled_from(SYSTEMS), data=st.data())
 def test_no_link_or_fifo_leads_outside(make_at: MakeAt, system: str, data: st.DataObject) -> None:
@@ -55,9 +34,8 @@ def test_no_link_or_fifo_leads_outside(make_at: MakeAt, system: str, data: st.Da
         root = make_at(system, Path(directory, "cache"))
         places = st.sampled_from(below(root))
         for number, place in enumerate(data.draw(st.lists(places, min_size=1, max_size=3))):
-            thing = data.draw(st.sampled_from(["link", "link to nothing", "FIFO"]))
-            with suppress(shutil.Error):
-                put(root / place, thing, outside / str(number))
+            thing = data.draw(st.sampled_from(THINGS))
+            put(thing, str(root / place), str(outside), number)
         before = snapshot(outside)
         with suppress(TilusbuildError):
             cache = read(str(root))
@@ -70,8 +48,7 @@ def test_no_link_or_fifo_leads_outside(make_at: MakeAt, system: str, data: st.Da
 def test_each_directory_as_a_link_hides_what_is_behind_it(make_at, system, tmp_path) -> None:
     root = make_at(system, tmp_path / "cache")
     for number, first in enumerate(sorted(os.listdir(root))):
-        (tmp_path / f"out {number}").mkdir()
-        put(root / first, "link", tmp_path / f"out {number}" / "copy")
+        put("link to a copy", str(root / first), str(tmp_path), number)
     before = snapshot(tmp_path)
     with pytest.raises(InputError, match="not a known cache"):
         read(str(root))
@@ -88,18 +65,13 @@ print(sorted(removal.path for removal, gone in gc.remove(cache, removals) if not
 
 
 def test_a_mount_in_an_entry_is_left(make_at: MakeAt, tmp_path: Path) -> None:
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
-        pytest.skip("no mounts in a namespace of one's own")
     root = make_at("tilus", tmp_path / "cache")
     entry = read(str(root)).entries[0].path
     (root / entry / "mounted").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "precious").write_text("mine")
     before = snapshot(tmp_path / "outside")
-    script = 'mount --bind "$1" "$2"; shift 2; exec "$@"'
-    words = [str(tmp_path / "outside"), str(root / entry / "mounted"), sys.executable, "-c"]
-    done = run_to_end(
-        [*["unshare", "-m", "sh", "-euc"], script, "sh", *words, MOUNTED, str(root)], status=None
-    )
-    assert done.stdout == f"{[entry]}\n", done.stderr
+    where = {"outside": str(tmp_path / "outside"), "place": str(root / entry / "mounted")}
+    done = run_mounted('mount --bind "$outside" "$place"', MOUNTED, root, **where)
+    assert done.stdout == f"{[entry]}\n"
     assert snapshot(tmp_path / "outside") == before

@@ -5,7 +5,6 @@ write no file of more than 64 MB, and may use 60 seconds of a processor. A proce
 of these dies, or raises something that is no `PackageError`, and the test fails.
 """
 
-import resource
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,45 +13,7 @@ import msgspec
 import pytest
 
 from support import packages
-from support.packages import Hand
-from support.processes import run_python
-
-MB = 1 << 20
-LOOK = """
-import sys
-from tilusbuild.cache.tree import Tree
-from tilusbuild.package.extract import Limits
-from tilusbuild.package.check import verify
-from tilusbuild.package.errors import PackageError
-from tilusbuild.package.install import install
-from tilusbuild.package.read import opened
-
-def verified(reader):
-    problems = verify(reader, Limits()).problems
-    if problems:
-        raise problems[0]
-
-for look in verified, lambda reader: install(reader, Tree(sys.argv[2]), Limits()):
-    try:
-        with opened(sys.argv[1]) as reader:
-            look(reader)
-    except PackageError as error:
-        print(error.kind, error)
-    else:
-        print("accepted")
-"""
-
-
-def refusals(path: Path) -> list[str]:
-    """What verify and install say, each by the name of the error."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (700 * MB, 700 * MB))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * MB, 64 * MB))
-        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-
-    done = run_python(LOOK, path, path.parent / "cache", preexec_fn=limit)
-    return [line.split()[0] for line in done.stdout.splitlines()]
+from support.packages import MB, Hand, refusals
 
 
 def zeros(size: int) -> bytes:

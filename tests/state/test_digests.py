@@ -73,15 +73,6 @@ def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None
     assert memory.tree(str(tmp_path / "there"), "all", everything) != here
 
 
-def test_a_tree_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
-    memory = DigestMemory(now=lambda: Moment(2**62))
-    (tmp_path / "a.h").write_text("one")
-    memory.tree(str(tmp_path), "all", everything)
-    poison(memory)
-    assert memory.tree(str(tmp_path), "all", everything) == "remembered"
-    assert memory.tree(str(tmp_path), "other", everything) != "remembered"
-
-
 def test_what_is_not_selected_is_not_in_a_tree(tmp_path: Path) -> None:
     memory = DigestMemory()
     (tmp_path / "in").mkdir()
@@ -176,6 +167,7 @@ def test_trees_and_answers_last_too(reads: list[str], header: str, state: str) -
     assert second.tree(directory, "headers", lambda name: True) == digest
     assert second.recall("nvcc abc\nversion") == "13.0.88"
     assert reads == ["tile.cuh"]
+    assert second.tree(directory, "none", lambda name: False) != digest
 
 
 def test_nothing_new_writes_nothing(reads: list[str], header: str, state: str) -> None:

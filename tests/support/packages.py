@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 import zstandard
 
+from support.processes import run_python
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package.check import verify
@@ -68,7 +70,7 @@ class Hand:
         """With one script and its programs."""
         scripts = tuple(s for s in self.listing.scripts if s.script == script)
         programs = {h: p for h, p in self.listing.programs.items() if p.script == script}
-        kept = {*programs, *(s.hash for s in scripts)}
+        kept = {"include", *programs, *(s.hash for s in scripts)}
         self.files = {p: d for p, d in self.files.items() if kept.intersection(p.split("/"))}
         return self.relist(scripts=scripts, programs=programs)
 
@@ -237,3 +239,41 @@ def is_installed(path: Path, root: Path) -> bool:
     except PackageError:
         return False
     return True
+
+
+MB = 1 << 20
+LOOK = """
+import sys
+from tilusbuild.cache.tree import Tree
+from tilusbuild.package.extract import Limits
+from tilusbuild.package.check import verify
+from tilusbuild.package.errors import PackageError
+from tilusbuild.package.install import install
+from tilusbuild.package.read import opened
+
+def verified(reader):
+    problems = verify(reader, Limits()).problems
+    if problems:
+        raise problems[0]
+
+for look in verified, lambda reader: install(reader, Tree(sys.argv[2]), Limits()):
+    try:
+        with opened(sys.argv[1]) as reader:
+            look(reader)
+    except PackageError as error:
+        print(error.kind, error)
+    else:
+        print("accepted")
+"""
+
+
+def refusals(path: Path) -> list[str]:
+    """What verify and install say, each by the name of the error."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (700 * MB, 700 * MB))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * MB, 64 * MB))
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+    done = run_python(LOOK, path, path.parent / "cache", preexec_fn=limit)
+    return [line.split()[0] for line in done.stdout.splitlines()]

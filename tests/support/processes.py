@@ -44,6 +44,18 @@ def run_python(code: str, *words: object, **how: Any) -> subprocess.CompletedPro
     return run_to_end([sys.executable, "-c", code, *map(str, words)], **how)
 
 
+def run_mounted(
+    mounts: str, code: str, *words: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code where these shell commands have mounted; skip where that cannot be."""
+    tried = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    if (trial := run_to_end(tried, status=None)).returncode:
+        pytest.skip(f"no mounts in a namespace of one's own: {trial.stderr.strip()}")
+    shell = ["unshare", "-m", "sh", "-euc", f'{mounts}\nexec "$@"', "sh"]
+    python = [sys.executable, "-c", code, *map(str, words)]
+    return run_to_end([*shell, *python], environment=environment)
+
+
 def own_threads() -> int:
     """How many threads this process has, whoever started them."""
     return len(os.listdir("/proc/self/task"))

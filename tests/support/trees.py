@@ -1,6 +1,8 @@
-"""What lies below a directory, to compare before and after."""
+"""What lies below a directory, to compare before and after, and things that stand in its way."""
 
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -28,3 +30,32 @@ def published(cache: Path) -> dict[str, bytes | str]:
         for path in found
         if path.is_symlink() or path.is_file()
     }
+
+
+THINGS = ["link to a copy", "link to nothing", "link to a file", "FIFO"]
+
+
+def put(thing: str, path: str, outside: str, number: int) -> None:
+    """Put a thing in a place; what was there is copied out first, for a link to lead to."""
+    copy = os.path.join(outside, f"{number}")
+    if os.path.isdir(path) and not os.path.islink(path):
+        with suppress(shutil.Error):  # a FIFO in it
+            shutil.copytree(path, copy, symlinks=True)
+        shutil.rmtree(path)
+    elif os.path.isfile(path):
+        shutil.copyfile(path, copy)
+        os.unlink(path)
+    elif not os.path.lexists(path):
+        os.mkdir(copy)
+        Path(copy, "precious").write_text("mine")
+    else:
+        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if thing == "FIFO":
+            os.mkfifo(path)
+        elif thing == "link to nothing":
+            os.symlink(os.path.join(outside, f"nothing {number}"), path)
+        elif thing == "link to a file":
+            os.symlink(os.path.join(outside, "precious"), path)
+        else:
+            os.symlink(copy, path)
