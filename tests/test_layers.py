@@ -1,10 +1,10 @@
-"""The data flows one way: no module imports from a layer that comes after its own."""
+"""The data flows one way: no module imports from a layer that comes after its own. That no imports
+go in a circle, lazy ones too, is counted by `make lint`."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import tilusbuild
@@ -56,43 +56,3 @@ def test_imports_point_backwards() -> None:
         if LAYERS.index(other) > LAYERS.index(own)
     ]
     assert not late
-
-
-def test_every_package_has_its_place() -> None:
-    found = {p.parent.name if p.name == "__init__.py" else p.stem for p in PACKAGE.glob("*.py")}
-    found |= {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
-    assert found - {"tilusbuild", "__init__", "__main__", "option"} <= set(LAYERS)
-
-
-def imports_at_run_time(path: Path) -> set[str]:
-    """The modules of ours that a file imports, at the top or in a function; not for types only."""
-    found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for other in node.orelse:
-                visit(other)
-            return
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found.update(name if name in BY_NAME else node.module for name in names)
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse(path.read_text()))
-    return found & BY_NAME.keys()
-
-
-BY_NAME = {
-    ".".join(("tilusbuild", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    ): path
-    for path in MODULES
-}
-
-
-def test_no_imports_go_in_a_circle() -> None:
-    """Lazy imports count: a circle that is cut by one only hides until somebody moves the line."""
-    graph = {name: imports_at_run_time(path) - {name} for name, path in BY_NAME.items()}
-    assert len(graph) > 200
-    TopologicalSorter(graph).prepare()
