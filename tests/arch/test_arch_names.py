@@ -10,30 +10,6 @@ from tilusbuild.arch import CPU, ArchError, can_run, combined, gencode, known_na
 from tilusbuild.arch.table import ATTRIBUTES
 
 
-def test_a_name_gives_its_limits() -> None:
-    hopper = parse_arch("sm_90a")
-    assert (hopper.number, hopper.suffix, hopper.virtual) == (90, "a", "compute_90a")
-    assert hopper.smem_per_block == 227 * 1024
-    assert hopper.smem_per_sm == 228 * 1024
-    assert hopper.warps_per_sm == 64
-
-
-@pytest.mark.parametrize(
-    ("number", "suffixes"),
-    [
-        (75, [""]),
-        (80, [""]),
-        (89, [""]),
-        (90, ["", "a"]),
-        (100, ["", "a", "f"]),
-        (121, ["", "a", "f"]),
-    ],
-)
-def test_suffixes_exist_where_nvcc_has_them(number: int, suffixes: list[str]) -> None:
-    base = f"sm_{number}"
-    assert [n.removeprefix(base) for n in known_names() if n.rstrip("af") == base] == suffixes
-
-
 @pytest.mark.parametrize(
     ("written", "hint"),
     [

@@ -6,27 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.processes import run_to_end
 from tilusbuild.arch import CPU, Arch, known_names, occupancy, parse_arch
 
 GPUS = [parse_arch(n) for n in known_names() if n != "cpu" and not parse_arch(n).suffix]
-
-
-def test_registers_limit_a_fat_kernel() -> None:
-    found = occupancy(parse_arch("sm_80"), threads=256, registers=64)
-    assert (found.blocks_per_sm, found.warps_per_sm) == (4, 32)
-    assert found.fraction == 0.5
-    assert found.limited_by == ("registers",)
-
-
-def test_the_reserved_kilobyte_counts() -> None:
-    hopper = parse_arch("sm_90a")
-    half = 228 * 1024 // 2
-    assert occupancy(hopper, threads=128, registers=32, dynamic_smem=half).blocks_per_sm == 1
-    assert occupancy(hopper, threads=128, registers=32, dynamic_smem=half - 1024).blocks_per_sm == 2
 
 
 def test_the_largest_shared_memory_is_one_block_and_one_byte_more_is_none() -> None:
@@ -58,24 +42,6 @@ def test_impossible_questions_are_errors(wrong: dict[str, int]) -> None:
 def test_the_cpu_has_no_occupancy() -> None:
     with pytest.raises(ValueError, match="GPU"):
         occupancy(CPU, threads=32, registers=16)
-
-
-@given(
-    arch=st.sampled_from(GPUS),
-    threads=st.integers(1, 1100),
-    registers=st.integers(0, 260),
-    smem=st.integers(0, 240 * 1024),
-)
-def test_asking_for_more_never_gives_more_blocks(arch, threads, registers, smem) -> None:
-    blocks = occupancy(arch, threads=threads, registers=registers, dynamic_smem=smem).blocks_per_sm
-    for more in (
-        {"threads": threads + 32, "registers": registers, "dynamic_smem": smem},
-        {"threads": threads, "registers": registers + 8, "dynamic_smem": smem},
-        {"threads": threads, "registers": registers, "dynamic_smem": smem + 128},
-    ):
-        fewer = occupancy(arch, **more)
-        assert fewer.blocks_per_sm <= blocks
-    assert blocks * threads <= arch.threads_per_sm
 
 
 CALCULATOR = r"""

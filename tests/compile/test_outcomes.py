@@ -235,15 +235,6 @@ def test_a_launcher_has_no_section_that_a_linker_may_merge_or_not(host_toolchain
 
 @pytest.mark.nvcc
 class TestWithNvcc:
-    def test_a_kernel_without_c_linkage(self, cuda_toolchain, compile_in, tmp_path):
-        made = make_recipe(source=make_recipe().source.replace('extern "C" ', ""))
-        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
-        assert outcome.status == "failed"
-        assert outcome.reason == (
-            'kernel "saxpy" has a C++ name (_Z5saxpyfPKfPfi): write kernel = "::saxpy", '
-            'or declare it extern "C"'
-        )
-
     @pytest.mark.parametrize(
         ("prune", "reason"),
         [

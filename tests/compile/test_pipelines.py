@@ -200,17 +200,6 @@ class TestKernel:
             with pytest.raises(RuntimeError, match=r"no CUDA driver was found .*libcuda\.so\.1"):
                 launch(1.0, x, x)
 
-    def test_several_architectures_and_ptx(self, cuda_toolchain, compile_in, tmp_path):
-        made = make_recipe(archs=("sm_80", "sm_90a"), ptx=True)
-        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
-        assert outcome.status == "built", outcome.reason
-        assert {(image.kind, image.arch) for image in outcome.images} == {
-            ("sass", "sm_80"),
-            ("ptx", "sm_80"),
-            ("sass", "sm_90a"),
-        }
-        assert len(outcome.usages) == 2
-
 
 @pytest.mark.nvcc
 class TestHost:

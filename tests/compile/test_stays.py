@@ -7,7 +7,6 @@ import pytest
 from support.fake_runner import FakeRunner, finished
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.cli.compdb import clang_command, compile_command
-from tilusbuild.compile.model import Includes
 from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, ObjectNvcc
 from tilusbuild.compile.pipelines.nvcc import ThreadsRunner
 from tilusbuild.errors import Diagnostic
@@ -84,32 +83,6 @@ def test_threads_for_several_architectures_ask_for_tokens(own: tuple[str, ...]) 
     assert command.argv == (*TWO, *own, "--jobserver")
     assert command.env == {"PATH": "/bin", "MAKEFLAGS": FLAGS}
     assert peak == 200
-
-
-# A program's compile as editors are told it: no placeholder, no copy of a directory, no output.
-ROOTS = (("project/kernels", True), ("project/include", False), ("other, one", False))
-DIRECTORIES = {name: f"/home/me/{name}" for name, _ in ROOTS}
-
-
-@pytest.mark.parametrize(
-    ("pipeline", "changes"),
-    [
-        ("cpu", {}),
-        ("host", {}),
-        ("kernel", {}),
-        ("kernel", {"archs": ("sm_80", "sm_90a"), "ptx": True}),
-        ("kernel", {"archs": ("sm_80", "sm_90a"), "flags": ("-lineinfo",)}),
-    ],
-)
-def test_every_pipeline_has_a_command(pipeline, changes):
-    tools = make_toolchain("/cuda/bin/nvcc")
-    made = make_recipe(pipeline, includes=Includes(roots=ROOTS), **changes)
-    words = compile_command(made, tools, "/cache/source.cu", DIRECTORIES)
-    assert words[0] == (tools.host.cxx.path if pipeline == "cpu" else "/cuda/bin/nvcc")
-    assert words[-1] == "/cache/source.cu"
-    assert "-o" not in words
-    assert [word for word in words if word.startswith("/home")] == list(DIRECTORIES.values())
-    assert not [word for word in words if "{" in word or word.startswith("/proc")]
 
 
 def test_what_nvrtc_compiles_has_clangs_words_alone():

@@ -11,9 +11,8 @@ from tilusbuild.compile import StepStore, options_text
 from tilusbuild.compile.causes import scrub
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import compile_script
-from tilusbuild.compile.steps import LAUNCHER_STEP, steps, tools_of
+from tilusbuild.compile.steps import LAUNCHER_STEP, tools_of
 
 
 class TestGeometry:
@@ -76,14 +75,6 @@ class TestLauncher:
         assert launcher_source(one) == launcher_source(other)
         assert program_source(one, "program.cubin") != program_source(other, "program.cubin")
 
-    def test_it_includes_no_header_of_cuda(self):
-        lines = launcher_source(make_recipe()).splitlines()
-        included = {line.split()[1] for line in lines if line.startswith("#include")}
-        assert included == {
-            f"<{name}.h>"
-            for name in ("dlfcn", "pthread", "stdarg", "stddef", "stdint", "stdio", "string")
-        }
-
     def test_what_is_for_attributes_is_in_no_other(self):
         plain, with_it = make_recipe(), make_recipe(pdl=True)
         for text in (launcher_source(plain), program_source(plain, "image")):
@@ -111,24 +102,6 @@ class TestLauncher:
 
 
 class TestSteps:
-    def test_no_argument_names_a_place(self):
-        for pipeline in ("kernel", "host", "cpu"):
-            roots = Includes(roots=(("p", True), ("q", False)))
-            for step in steps(make_recipe(pipeline, includes=roots)):
-                for word in step.argv[1:]:
-                    assert not word.startswith("/") or word.startswith(
-                        ("/proc/self/cwd", "/tilusbuild", "/dev/null")
-                    )
-
-    def test_each_architecture_is_compiled_from_its_own_ptx(self):
-        argv = steps(make_recipe(archs=("sm_80", "sm_90a"), ptx=True))[0].argv
-        assert "arch=compute_80,code=[sm_80,compute_80]" in argv
-        assert "arch=compute_90a,code=sm_90a" in argv
-
-    def test_line_information_goes_by_way_of_ptx(self):
-        names = [step.name for step in steps(make_recipe(flags=("-lineinfo",)))]
-        assert names == ["ptx", "names", "device", "image", "launcher", "link"]
-
     def test_script_and_options_say_the_same_commands(self):
         made = make_recipe("cpu")
         script = compile_script(made, ["source.cu"], "ab" * 32, [])
