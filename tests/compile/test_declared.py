@@ -34,7 +34,7 @@ def refused(recipe, directory: Path) -> str | None:
     check = declared.declaration_check(recipe)
     assert check is not None
     unit, shared = check
-    declared.write(str(directory), unit)
+    (directory / declared.CHECK).write_text(unit)
     source = tuple(
         word.replace("/proc/self/cwd/", "") for word in recipe.pipeline.source_command(recipe)
     )

@@ -19,7 +19,6 @@ source is included, for each schedule.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -149,12 +148,6 @@ def problem(recipe: Recipe, log: str) -> str | None:
         f'{place}parameter {wrong[0]} of "{recipe.symbol}" is {got}; "{argument.name}" is declared '
         f"{argument.type_text()}, which is {_c_type(argument)}"
     )
-
-
-def write(directory: str, unit: str) -> None:
-    """Write the unit to where its command reads it."""
-    with open(os.path.join(directory, CHECK), "w", encoding="utf-8") as file:
-        file.write(unit)
 
 
 def _declaration(recipe: Recipe) -> str | None:

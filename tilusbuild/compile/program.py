@@ -237,7 +237,8 @@ class Compile(Struct):
         unit, shared = check
 
         def ask() -> bytes:
-            declared.write(self.work, unit)
+            with open(self._file(declared.CHECK), "w", encoding="utf-8") as file:
+                file.write(unit)
             command = self.recipe.pipeline.source_command(self.recipe)
             argv = declared.check_command(command, shared=shared)
             try:

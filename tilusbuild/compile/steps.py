@@ -164,26 +164,21 @@ def defines(recipe: Recipe) -> list[str]:
     return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.options.defines]
 
 
-def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
-    """Return the options for the program's header directories.
-
-    `quoted` is the option for a directory that only `#include "…"` searches: `("-iquote",)`, or
-    `("-Xcompiler", "-iquote")` for nvcc, which must also pass on the directory with `-Xcompiler`.
-    """
-    found: list[str] = []
+def includes(recipe: Recipe, through: tuple[str, ...] = ()) -> list[str]:
+    """Return the options for the program's header directories. What only `#include "…"` searches is
+    for the host compiler, to which `through` hands a word on."""
+    found: list[tuple[str, bool]] = []
     if recipe.headers:  # for a header that includes one
-        found += [*quoted, HERE] if len(quoted) == 1 else [quoted[0], quoted[1], quoted[0], HERE]
+        found.append((HERE, True))
     links = {directory: link for link, directory in recipe.pipeline.include_links(recipe).items()}
     for name, quoted_only in recipe.includes.roots:
         directory = f"include/{name}"
-        directory = f"{HERE}/{links.get(directory, directory)}"
-        if not quoted_only:
-            found += ["-I", directory]
-        elif len(quoted) == 1:
-            found += [*quoted, directory]
-        else:
-            found += [quoted[0], quoted[1], quoted[0], directory]
-    return found
+        found.append((f"{HERE}/{links.get(directory, directory)}", quoted_only))
+    options = (
+        (*through, "-iquote", *through, directory) if quoted_only else ("-I", directory)
+        for directory, quoted_only in found
+    )
+    return [word for words in options for word in words]
 
 
 def _beside_ld(ld: str, name: str) -> str:

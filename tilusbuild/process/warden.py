@@ -104,18 +104,6 @@ class Output:
 class Child:
     """A command that runs. `pid` is its process group too; a pipe that is closed is -1."""
 
-    __slots__ = (
-        "deadline",
-        "errors",
-        "number",
-        "output",
-        "pid",
-        "pipe",
-        "reports",
-        "started",
-        "timed_out",
-    )
-
     def __init__(
         self,
         number: int,

@@ -80,11 +80,11 @@ class Headers:
         scans: Scans | None = None,
         known: KnownClosures | None = None,
     ) -> None:
-        self._roots = tuple(roots)
+        self.roots = tuple(roots)
         self._known = known
         # What is found once is not looked for again, so every closure is as old as the oldest look.
         self._since = None if known is None else known.moment()
-        self._outside = outside or Outside(())
+        self.outside = outside or Outside(())
         self._digests = digests
         self._scans = {} if scans is None else scans
         self._files: dict[str, File | None] = {}
@@ -92,11 +92,6 @@ class Headers:
         self._ancestors: dict[str, str] = {}
         self._declared: dict[str, tuple[Declared, ...]] = {}
         self._listed: dict[str, frozenset[str]] = {}
-
-    @property
-    def roots(self) -> tuple[Root, ...]:
-        """The directories, in search order."""
-        return self._roots
 
     def closure(
         self,
@@ -132,31 +127,26 @@ class Headers:
     @cached_property
     def overlap(self) -> Overlap:
         """What the roots and the directories outside have in common."""
-        return overlap(dict.fromkeys(r.path for r in self._roots), self._outside.directories)
-
-    @property
-    def implied(self) -> tuple[str, ...]:
-        """The headers that a compile includes before the source."""
-        return self._outside.implied
+        return overlap(dict.fromkeys(r.path for r in self.roots), self.outside.directories)
 
     def candidates(self, include: Include, includer: File | None) -> Iterable[tuple[str, str, str]]:
         """Yield an include's places in search order: tree, directory in the copy, and on disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
         for quoted_only in (True, False):
-            for root in self._roots:
+            for root in self.roots:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
                     yield root.tree, root.name, root.path
 
     def spelled(self, asked: Asked, includer: File | None) -> tuple[set[str], set[str]]:
         """Return the names below the directories of the search, and above them in their trees, that
         consist of the pieces, `x/` for directories; and the directories that were read."""
-        starts = {root.path: root.depth for root in self._roots}
+        starts = {root.path: root.depth for root in self.roots}
         if includer is not None and includer.tree:
             depth = posixpath.dirname(includer.name).count("/") - includer.tree.count("/")
             starts[os.path.dirname(includer.path)] = depth
         if self.overlap.shadows:
-            starts |= dict.fromkeys(self._outside.directories, 0)
+            starts |= dict.fromkeys(self.outside.directories, 0)
         names: set[str] = set()
         read: set[str] = set()
         for directory, depth in starts.items():
@@ -189,7 +179,7 @@ class Headers:
 
     def is_of_source(self, directory: str) -> bool:
         """Return whether the source is taken to lie in a directory of the copy."""
-        return any(root.quoted_only and root.name == directory for root in self._roots)
+        return any(root.quoted_only and root.name == directory for root in self.roots)
 
     def beside(self, include: Include, includer: File) -> File | None:
         """Return the header outside that lies beside the one outside that includes it."""
@@ -198,7 +188,7 @@ class Headers:
 
     def beyond(self, include: Include) -> Iterator[str]:
         """Yield the places of an include outside, in search order."""
-        for directory in self._outside.directories:
+        for directory in self.outside.directories:
             yield os.path.normpath(os.path.join(directory, include.name))
 
     def file(self, tree: str, name: str, path: str) -> File | None:
@@ -243,7 +233,7 @@ class Headers:
     def declared(self, pattern: str) -> Iterable[Declared]:
         """Return what a glob matches below each directory. Raises `PatternTooWideError`."""
         if (found := self._declared.get(pattern)) is None:
-            found = self._declared[pattern] = tuple(declared(self._roots, pattern))
+            found = self._declared[pattern] = tuple(declared(self.roots, pattern))
         return found
 
 
@@ -275,7 +265,7 @@ class _Search(Struct):
     def run(self, extra: Sequence[str]) -> Closure:
         unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
         if self.headers.overlap.shadows:
-            for name in self.headers.implied:
+            for name in self.headers.outside.implied:
                 self._find(Include(name, quoted=True), None)
         self._follow(self.source_scan, None)
         while self.queue or self._compute():

@@ -31,11 +31,7 @@ _EMBEDDED_VERSION = re.compile(rb"Cuda compilation tools, release \d+\.\d+, V(\d
 _PIECE, _MAX_VERSION = 1 << 20, 256
 _REAL_ARCH = re.compile(r"'(sm_\d+[af]?)'")
 _PROGRAMS = ("cudafe++", "ptxas", "fatbinary", "nvlink")
-_HEADERS = {
-    "cuda_runtime.h": "nvidia-cuda-runtime",
-    "crt/host_config.h": "nvidia-cuda-crt",
-    "nv/target": "nvidia-cuda-cccl",
-}
+_HEADERS = ("cuda_runtime.h", "crt/host_config.h", "nv/target")
 
 
 def is_toolkit(directory: str) -> bool:
@@ -135,7 +131,9 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     cicc = os.path.realpath(os.path.join(variables.get("CICC_PATH") or f"{root}/nvvm/bin", "cicc"))
     programs = {name: os.path.join(here, name) for name in _PROGRAMS} | {"cicc": cicc}
     libdevice = variables.get("NVVMIR_LIBRARY_DIR") or f"{root}/nvvm/libdevice"
-    _check_whole(root, version, programs, libdevice)
+    releases = wheel_releases(root)
+    remedy = pip_command(version) if releases else None
+    _check_whole(programs, libdevice, remedy)
     includes = tuple(
         dict.fromkeys(
             os.path.realpath(directory)
@@ -144,8 +142,7 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
             if os.path.isdir(directory)
         )
     ) or (os.path.join(root, "include"),)
-    releases = wheel_releases(root)
-    _check_headers(includes, releases, version)
+    _check_headers(includes, version, remedy)
     _check_one_release(probe, version, programs, releases)
     memory = probe.memory
     tools = [ToolFile("nvcc", real, version, memory.digest(real))]
@@ -187,9 +184,7 @@ def _version(probe: Probe, nvcc: str) -> str:
     return found[1]
 
 
-def _check_whole(root: str, version: str, programs: dict[str, str], libdevice: str) -> None:
-    wheels = bool(wheel_releases(root))
-    remedy = pip_command(version) if wheels else None
+def _check_whole(programs: Mapping[str, str], libdevice: str, remedy: str | None) -> None:
     for name, path in programs.items():
         if not os.path.isfile(path):
             raise RejectedError(f"incomplete: no {name} ({path})", remedy)
@@ -199,33 +194,27 @@ def _check_whole(root: str, version: str, programs: dict[str, str], libdevice: s
         raise RejectedError(f"incomplete: no libdevice ({libdevice})", remedy)
 
 
-def _check_headers(directories: tuple[str, ...], releases: object, version: str) -> None:
+def _check_headers(directories: tuple[str, ...], version: str, remedy: str | None) -> None:
     missing = [
-        (header, wheel)
-        for header, wheel in _HEADERS.items()
+        header
+        for header in _HEADERS
         if not any(os.path.isfile(os.path.join(directory, header)) for directory in directories)
     ]
     # libcu++ came with CUDA 11: an older toolkit is complete without it.
     if missing and int(version.partition(".")[0]) >= 11:
-        names = ", ".join(header for header, _ in missing)
-        raise RejectedError(f"incomplete: no {names}", pip_command(version) if releases else None)
+        raise RejectedError(f"incomplete: no {', '.join(missing)}", remedy)
 
 
 def _check_one_release(
-    probe: Probe, version: str, programs: dict[str, str], releases: object
+    probe: Probe, version: str, programs: Mapping[str, str], releases: Mapping[str, str]
 ) -> None:
     """Raise `RejectedError` for parts of another release: they would fail during a compile,
     with a message about PTX versions."""
-    if isinstance(releases, dict) and releases:
-        mixed = mixed_releases(releases, version)
-        if mixed:
-            raise RejectedError(f"mixed releases: {mixed}", pip_command(version))
-    found = {
-        "ptxas": _VERSION.search(probe.ask(programs["ptxas"], "--version")),
-        "cicc": embedded_version(probe, programs["cicc"]),
-    }
-    for name, match in found.items():
-        theirs = match if isinstance(match, str) else match[1] if match else None
+    if releases and (mixed := mixed_releases(releases, version)):
+        raise RejectedError(f"mixed releases: {mixed}", pip_command(version))
+    ptxas = _VERSION.search(probe.ask(programs["ptxas"], "--version"))
+    cicc = embedded_version(probe, programs["cicc"])
+    for name, theirs in (("ptxas", ptxas and ptxas[1]), ("cicc", cicc)):
         if theirs and theirs.split(".")[:2] != version.split(".")[:2]:
             raise RejectedError(f"mixed releases: nvcc is {version}, but {name} is {theirs}")
 
@@ -302,16 +291,12 @@ def _places(cuda: Cuda | None) -> Iterator[str]:
         yield os.path.join(root, "bin", NVDISASM)
 
 
-_WHEELS = {
-    "nvidia_cuda_nvcc": "nvidia-cuda-nvcc",
-    "nvidia_nvvm": "nvidia-nvvm",
-    "nvidia_cuda_crt": "nvidia-cuda-crt",
-    "nvidia_cuda_runtime": "nvidia-cuda-runtime",
-    "nvidia_cuda_cccl": "nvidia-cuda-cccl",
-}
-"""The wheels that a compiler consists of: metadata directory -> name on the index."""
-
+_NVCC = "nvidia-cuda-nvcc"
 _SAME_BUILD = ("nvidia-nvvm", "nvidia-cuda-crt")
+_OTHERS = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
+WHEELS = (_NVCC, *_SAME_BUILD, *_OTHERS)
+"""The wheels that a compiler consists of, by their names on the index."""
+
 _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
 
 
@@ -353,8 +338,8 @@ def wheel_releases(root: str) -> Mapping[str, str]:
     releases = {}
     for directory in sorted(os.listdir(site)):
         match = _DIST_INFO.fullmatch(directory)
-        if match and match["name"] in _WHEELS:
-            releases[_WHEELS[match["name"]]] = match["version"]
+        if match and (name := match["name"].replace("_", "-")) in WHEELS:
+            releases[name] = match["version"]
     return releases
 
 
@@ -363,7 +348,7 @@ def mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
     release = _release(nvcc)
     wrong = [
         f"{name} {releases[name]}" if name in releases else f"no {name}"
-        for name in _WHEELS.values()
+        for name in WHEELS
         if name not in releases or _release(releases[name]) != release
     ]
     return f"nvcc is {nvcc}, but there is {', '.join(wrong)}" if wrong else None
@@ -371,10 +356,9 @@ def mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
 
 def pip_command(nvcc: str) -> str:
     """Return the command that installs the wheels of one release for an nvcc of that version."""
-    pins = [f"nvidia-cuda-nvcc=={nvcc}", *(f"{name}=={nvcc}" for name in _SAME_BUILD)]
+    pins = [f"{name}=={nvcc}" for name in (_NVCC, *_SAME_BUILD)]
     release = ".".join(map(str, _release(nvcc)))
-    rest = [n for n in _WHEELS.values() if n not in (*_SAME_BUILD, "nvidia-cuda-nvcc")]
-    pins += [f"'{name}=={release}.*'" for name in rest]
+    pins += [f"'{name}=={release}.*'" for name in _OTHERS]
     return "pip install " + " ".join(pins)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,11 +22,12 @@ from tilusbuild.manifest.sections import is_path, parse_requirement
 from tilusbuild.manifest.table import Fault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.cuda import Cuda, RejectedError, compiler_roots, examine
+from tilusbuild.toolchain.cuda import WHEELS, Cuda, RejectedError, compiler_roots, examine
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
+from tilusbuild.toolchain.nvrtc_places import numbers
 from tilusbuild.toolchain.probe import Evidence, Probe
 from tilusbuild.toolchain.reach import Reach, reach_of, sandbox_wanted
 
@@ -327,7 +327,7 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
         yield f"PATH ({path})", path
     if not on_path:
         yield "PATH", None
-    newest_first = sorted(glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=_newest_first)
+    newest_first = sorted(glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=numbers, reverse=True)
     installed = [f"{_INSTALLED_UNDER}/cuda", *newest_first]
     installed = [path for root in installed if os.path.isfile(path := f"{root}/bin/nvcc")]
     for path in installed:
@@ -348,10 +348,6 @@ def _path_of(request: ToolchainRequest) -> str | None:
     path = os.path.join(request.project_root, os.path.expanduser(request.nvcc))
     path = os.path.abspath(path)
     return os.path.join(path, "bin", "nvcc") if os.path.isdir(path) else path
-
-
-def _newest_first(root: str) -> tuple[int, ...]:
-    return tuple(-int(number) for number in re.findall(r"\d+", os.path.basename(root)))
 
 
 def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
@@ -378,9 +374,6 @@ def _no_cuda(request: ToolchainRequest, searched: Sequence[SearchResult]) -> Inp
     return InputError(Diagnostic(what, request.place, "\n".join(lines)))
 
 
-_BESIDE = ("nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
-
-
 def _to_install(request: ToolchainRequest) -> Iterator[str]:
     """Yield how to get an nvcc: one beside others, for a toolchain with a name."""
     if not request.name or request.nvcc is None:
@@ -389,7 +382,7 @@ def _to_install(request: ToolchainRequest) -> Iterator[str]:
     yield "to install one beside others: NVIDIA's installer; or its wheels, which have nvcc since"
     yield "CUDA 13, in a directory of their own, all of one release:"
     wanted = "==RELEASE.*" if is_path(request.nvcc) else request.nvcc
-    words = " ".join(f"'{name}{wanted}'" for name in ("nvidia-cuda-nvcc", *_BESIDE))
+    words = " ".join(f"'{name}{wanted}'" for name in WHEELS)
     yield f"  pip install --target DIR {words}"
     yield '  and its path here: nvcc = "DIR/nvidia/cu13"'
 

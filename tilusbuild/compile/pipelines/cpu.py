@@ -51,7 +51,7 @@ class Cpu(Pipeline):
             f"-std={recipe.options.std}",
             f"-march={host_march(recipe)}",
             *defines(recipe),
-            *includes(recipe, ("-iquote",)),
+            *includes(recipe),
             *user_flags(recipe),
         )
         link = recipe.link or Link()

@@ -123,7 +123,7 @@ class NvccPipeline(Pipeline):
             "{cxx}",
             f"-std={recipe.options.std}",
             *map(for_nvcc, defines(recipe)),
-            *includes(recipe, ("-Xcompiler", "-iquote")),
+            *includes(recipe, ("-Xcompiler",)),
             *self.names(recipe),
             "-Xptxas",
             "-v",
