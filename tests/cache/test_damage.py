@@ -18,7 +18,7 @@ from tilusbuild.cache import includes
 from tilusbuild.cache import verify as verification
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.garbage import collect_garbage
-from tilusbuild.cache.index import cache_stats, read_index, record_build, script_listings
+from tilusbuild.cache.index import cache_stats, read_index, script_listings
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import repair_cache, verify_cache
@@ -31,11 +31,9 @@ from tilusbuild.state.files import sha256_file
 def full(cache: Tree, sample: Sample):
     """A cache with one of everything; the files that tell its state, by what they are."""
     include = sample.include(a="one")
-    program = sample.program("a", include=include)
-    record = sample.record(["a"])
-    script = publish_script(cache, record)
+    record, script = sample.built("a", include=include)
+    program = sample.entry("a")
     Path(script, "script.json").write_bytes(seal({"hash": record.hash}))
-    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
     return {
         "facts": Path(script, "script.json"),
         "meta": Path(program.path, "meta.json"),

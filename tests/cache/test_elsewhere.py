@@ -48,17 +48,11 @@ class Laid:
         os.mkdir(self.outside)
         Path(self.outside, "precious").write_text("mine")
         self.sample: Sample = sample_at(os.path.join(directory, "cache"), None)
-        record_build(
-            self.cache, "/p/tilus.toml", "p", []
-        )  # an index: without one nothing is garbage
         self.names = {}
         for name in ("old", "new"):
             include = self.sample.include(**{name: "text"})
-            program = self.sample.program(name, include=include).hash
-            record = self.sample.record([name])
-            publish_script(self.sample.cache, record)
-            self.names[name] = (program, include, record.hash)
-        record_build(self.cache, "/p/tilus.toml", "p", [("matmul", self.names["new"][2])])
+            record, _ = self.sample.built(name, include=include)
+            self.names[name] = (self.sample.hash(name), include, record.hash)
         Path(self.cache.state_path, "plans").mkdir()
         Path(self.cache.state_path, "history").write_text("x")
         Path(self.path("staging", STALE, "deep")).mkdir(parents=True)
@@ -97,9 +91,7 @@ def build(tree: Laid) -> None:
                 if lookup(tree.cache, tree.sample.hash(name)) is None:
                     tree.sample.program(name, include=tree.sample.include(**{name: "text"}))
         publish_script(tree.cache, tree.sample.record(["old", "new", "newer"]))
-        record = tree.sample.record(["new"])
-        publish_script(tree.cache, record)
-        record_build(tree.cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+        tree.sample.built("new", include=tree.sample.include(new="text"))
 
 
 OPERATIONS: dict[str, Callable[[Laid], object]] = {

@@ -66,13 +66,10 @@ print("served")
 
 
 def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Tree, sample: Sample):
-    program = sample.program("a").hash
-    record = sample.record(["a"])
-    publish_script(cache, record)
-    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+    record, _ = sample.built("a")
     before = snapshot(cache.root)
     mounts = 'mount --bind "$root" "$root"; mount -o remount,bind,ro "$root"'
-    words = (cache.root, program, record.hash)
+    words = (cache.root, sample.hash("a"), record.hash)
     assert run_mounted(mounts, READ_ONLY, *words, root=cache.root).stdout == "served\n"
     assert snapshot(cache.root) == before
 
@@ -155,22 +152,14 @@ def _a_loop(path: Path) -> Path:
     return path
 
 
-def _too_long(path: Path) -> Path:
-    return path.parent / ("x" * 300)
-
-
-def _with_nul(path: Path) -> str:
-    return f"{path}\0"
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (_a_file, "a file is in the way"),
         (_below_a_file, "a file is in the way"),
         (_a_loop, "symbolic links"),
-        (_too_long, "File name too long"),
-        (_with_nul, "null"),
+        (lambda path: path.with_name("x" * 300), "File name too long"),
+        (lambda path: f"{path}\0", "null"),
     ],
 )
 def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path, make, reason):
@@ -194,9 +183,7 @@ def test_a_default_place_is_shared_with_other_programs(tmp_path: Path, name):
         (root / each).parent.mkdir(parents=True, exist_ok=True)
         (root / each).write_text(text)
     sample = sample_at(str(root), None)
-    sample.program("a", include=sample.include(a="x"))
-    publish_script(sample.cache, record := sample.record(["a"]))
-    record_build(sample.cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+    sample.built("a", include=sample.include(a="x"))
     for directory in ("locks", "staging", "programs", "include", "scripts/matmul"):
         (root / directory / "theirs").mkdir()
     (root / "scripts/.theirs").write_text("")

@@ -8,7 +8,8 @@ from pathlib import Path
 from tilusbuild.cache.disk import Disk
 from tilusbuild.cache.entries import Entry, Stage, lookup
 from tilusbuild.cache.includes import publish_include
-from tilusbuild.cache.scripts import ScriptRecord
+from tilusbuild.cache.index import record_build
+from tilusbuild.cache.scripts import ScriptRecord, publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
@@ -64,6 +65,15 @@ class Sample:
         return ScriptRecord(
             directory, text + "".join(lines), columns=("index", "name"), rows=list(enumerate(names))
         )
+
+    def built(self, *names: str, include: str = "") -> tuple[ScriptRecord, Path]:
+        """The script that a build of a project made of programs, and its directory."""
+        for name in names:
+            self.program(name, include=include)
+        record = self.record(names)
+        path = publish_script(self.cache, record)
+        record_build(self.cache, "/p/tilus.toml", "p", [(record.directory, record.hash)])
+        return record, Path(path)
 
 
 def sample_at(root: str, disk: Disk | None = None) -> Sample:

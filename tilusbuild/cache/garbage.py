@@ -50,8 +50,6 @@ class Collected(Struct, frozen=True):
     removed: tuple[GarbageItem, ...]
     kept_size: int
     """Bytes of the entries that are left."""
-    root_size: int
-    """Bytes of those that the roots and running processes keep; `max_size` cannot go below."""
 
 
 def collect_garbage(
@@ -69,7 +67,7 @@ def collect_garbage(
     `CacheError`.
     """
     if not tree.exists():
-        return Collected((), 0, 0)
+        return Collected((), 0)
     if dry_run:
         return _planned(tree, older_than, max_size)[0]
     with exclusive_use(tree), wrap_oserror(tree.root):
@@ -204,8 +202,7 @@ def _decide(
             removed.append(item)
             total -= item.size
     removed.sort(key=lambda i: rank[i.name.partition("/")[0]])
-    root_size = sum(size for name, size in entries.sizes.items() if name in rooted)
-    return Collected(tuple(removed), total, root_size)
+    return Collected(tuple(removed), total)
 
 
 def _survey(tree: Tree) -> _Entries:
