@@ -11,7 +11,6 @@ from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
     Arg,
     DispatchSection,
-    GeneratedFrom,
     JinjaSection,
     LaunchOverride,
     LaunchSection,
@@ -36,8 +35,6 @@ from tilusbuild.manifest.table import (
     Table,
     Text,
     checked_value,
-    kind_of,
-    shorthand,
 )
 from tilusbuild.signature import Signature, signature
 from tilusbuild.space.model import Parameter, Row
@@ -87,6 +84,11 @@ class ParameterSection(Table, frozen=True):
     """
 
     short = ({"type": "array", "items": _ROW_SCHEMA, "minItems": 1},)
+    shorthands = ((tuple, "values"),)
+    wanted = (
+        "an array of values or a table",
+        "as in [16, 32], { range = [2, 6] } or { pow2 = [16, 256] }",
+    )
 
     values: Annotated[
         tuple[RowOrValue, ...] | None, Key(examples=[[1, 2, 4], [[1, 1], [2, 2]]])
@@ -105,17 +107,6 @@ class ParameterSection(Table, frozen=True):
     """The value where `when` is false."""
     default: Annotated[RowOrValue | None, Key(examples=[4])] = None
     """The value in the default schedule."""
-
-    @classmethod
-    def read(cls, value: object) -> object:
-        if not isinstance(value, (tuple, dict)):
-            shown = str(value).lower() if isinstance(value, bool) else value
-            hint = f"one value is written [{shown}]" if isinstance(value, (int, float)) else None
-            raise Fault(
-                f"must be an array of values or a table, not {kind_of(value)}",
-                hint or "as in [16, 32], { range = [2, 6] } or { pow2 = [16, 256] }",
-            )
-        return shorthand("values", tuple)(value)
 
     def domain(self) -> tuple[Value | Row, ...]:
         """Return the values as written or counted out, not yet as rows."""
@@ -293,9 +284,9 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     ]
     """The Jinja2 template, relative to the manifest and inside the project; or of an installed
     Python package, which is not imported."""
-    generate: Annotated[
-        Entries[GeneratedFrom], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])
-    ] = NOTHING
+    generate: Annotated[Entries[Text], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])] = (
+        NOTHING
+    )
     """Headers that are rendered for each program, as its source is: the name that `#include "…"`
     has, and the template."""
     render: bool = True

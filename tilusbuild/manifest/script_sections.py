@@ -20,7 +20,6 @@ from tilusbuild.manifest.table import (
     Table,
     Text,
     kind_of,
-    shorthand,
 )
 from tilusbuild.runtime.dtypes import TENSOR_MAP
 from tilusbuild.signature import Argument, SignatureError, Tile, parse_argument
@@ -93,6 +92,8 @@ class Bucket(Table, frozen=True):
         {"enum": ["tilus", "pow2", "exact"]},
         {"type": "array", "items": {"type": "integer"}, "minItems": 1},
     )
+    shorthands = ((str, "kind"), (tuple, "edges"))
+    wanted = ("a rule", 'one of "tilus", "pow2", "exact", an array of edges, { every = N }')
 
     kind: Annotated[Literal["tilus", "pow2", "exact"] | None, Key(examples=["tilus"])] = None
     """A rule by name."""
@@ -100,15 +101,6 @@ class Bucket(Table, frozen=True):
     """The greatest size of each bucket, rising."""
     every: Annotated[int | None, Key(ge=1, examples=[128])] = None
     """Buckets of this many sizes."""
-
-    @classmethod
-    def read(cls, value: object) -> object:
-        if not isinstance(value, (str, tuple, dict)):
-            raise Fault(
-                f"must be a rule, not {kind_of(value)}",
-                'one of "tilus", "pow2", "exact", an array of edges, { every = N }',
-            )
-        return shorthand("edges", tuple)(shorthand("kind", str)(value))
 
     def __post_init__(self) -> None:
         if sum(rule is not None for rule in (self.kind, self.edges, self.every)) != 1:
@@ -241,6 +233,8 @@ class Arg(Table, frozen=True):
     """
 
     short = ({"type": "string", "minLength": 1},)
+    shorthands = ((str, "type"),)
+    wanted = ("a type or a table", 'as in "f16*[m, k]" or { type = "f16*[m, k]", out = true }')
 
     type: Annotated[
         Text,
@@ -294,13 +288,8 @@ class Arg(Table, frozen=True):
     @classmethod
     def read(cls, value: object) -> object:
         if isinstance(value, dict) and "tensor-map" in value:
-            value = {"type": TENSOR_MAP, **value}
-        if not isinstance(value, (str, dict)):
-            raise Fault(
-                f"must be a type or a table, not {kind_of(value)}",
-                'as in "f16*[m, k]" or { type = "f16*[m, k]", out = true }',
-            )
-        return shorthand("type", str)(value)
+            return {"type": TENSOR_MAP, **value}
+        return super().read(value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
@@ -391,16 +380,6 @@ TemplateName = Annotated[
     ),
 ]
 
-
-def _generated_from(value: object) -> object:
-    if not isinstance(value, str):
-        raise Fault(
-            f"must be a template, not {kind_of(value)}", 'as in "config.inc" = "config.inc.j2"'
-        )
-    return value
-
-
-GeneratedFrom = Annotated[Text, Key(before=_generated_from)]
 
 _VALUE = r"\{\{[^{}]*\}\}"
 _PART = rf"([A-Za-z_]|{_VALUE})([A-Za-z0-9_]|{_VALUE})*"

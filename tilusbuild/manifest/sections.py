@@ -17,7 +17,6 @@ from tilusbuild.manifest.table import (
     Text,
     kind_of,
     not_boolean,
-    shorthand,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +51,11 @@ class Directory(Table, frozen=True):
     package's directory is found without importing the package, when a build needs it."""
 
     short = ({"type": "string", "minLength": 1},)
+    shorthands = ((str, "path"),)
+    wanted = (
+        "a path or a table",
+        'as in "include" or { package = "cutlass_library", path = "source/include" }',
+    )
 
     path: Annotated[Text, Key(examples=["include"])]
     """The directory: relative to the manifest, or to the package's own directory."""
@@ -60,15 +64,6 @@ class Directory(Table, frozen=True):
         Key(examples=["cutlass_library"]),
     ] = None
     """An installed Python package (its import name) that holds the directory."""
-
-    @classmethod
-    def read(cls, value: object) -> object:
-        if not isinstance(value, (str, dict)):
-            raise Fault(
-                f"must be a path or a table, not {kind_of(value)}",
-                'as in "include" or { package = "cutlass_library", path = "source/include" }',
-            )
-        return shorthand("path", str)(value)
 
 
 class ProductKeys(Table, frozen=True, kw_only=True):

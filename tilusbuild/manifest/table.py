@@ -94,6 +94,10 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
 
     short: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The JSON schemas of shorter spellings, which `read` makes a table of."""
+    shorthands: ClassVar[tuple[tuple[type, str], ...]] = ()
+    """The types of bare values, and the key that each stands for."""
+    wanted: ClassVar[tuple[str, str]] = ("a table", "")
+    """What is right, in words and as an example, where nothing of that is written."""
 
     _given: tuple[str, ...] = ()
     """The fields whose values the manifest has, sorted."""
@@ -106,7 +110,11 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
     @classmethod
     def read(cls, value: object) -> object:
         """Return what was written as a dictionary. Raises `Fault`."""
-        return value
+        if not cls.shorthands or isinstance(value, dict):
+            return value
+        if (key := dict(cls.shorthands).get(type(value))) is None:
+            raise Fault(f"must be {cls.wanted[0]}, not {kind_of(value)}", cls.wanted[1])
+        return {key: value}
 
     @classmethod
     def fields_by_key(cls) -> dict[str, str]:
@@ -415,15 +423,6 @@ def not_boolean(value: object) -> object:
     if isinstance(value, bool):
         raise Fault("must be an integer, not a boolean")
     return value
-
-
-def shorthand(key: str, *kinds: type) -> Callable[[object], object]:
-    """Return a validator's function that reads a bare value of `kinds` as a table with `key`."""
-
-    def expand(value: object) -> object:
-        return {key: value} if isinstance(value, kinds) else value
-
-    return expand
 
 
 Item = TypeVar("Item")
