@@ -257,18 +257,14 @@ def _declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
 
 def _dotted_problem(name: str, scope: NameScope, target: str, *, in_model: bool) -> Problem | None:
     prefix, _, rest = name.partition(".")
-    if prefix == "resources" and in_model:
-        if rest in RESOURCE_NAMES:
-            return None
-        known = [f"resources.{resource}" for resource in RESOURCE_NAMES]
-        return f'there is no resource "{rest}"', did_you_mean(name, known) or _listed(known)
-    if prefix == "resources":
+    if prefix == "resources" and not in_model:
         return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
-    if prefix == "arch":
-        if rest in ARCH_NAMES:
+    if prefix in ("arch", "resources"):
+        names = ARCH_NAMES if prefix == "arch" else RESOURCE_NAMES
+        known = [f"{prefix}.{each}" for each in names]
+        if name in known:
             return None
-        known = [f"arch.{attribute}" for attribute in ARCH_NAMES]
-        return f'arch has no "{rest}"', did_you_mean(name, known) or _listed(known)
+        return f'there is no "{name}"', did_you_mean(name, known) or _listed(known)
     if prefix == "facts":
         if rest in scope.facts:
             return None
