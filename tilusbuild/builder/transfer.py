@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -103,47 +104,31 @@ def _hear(told: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
     return ""
 
 
-def held(project: Project, programs: Sequence[str], warn: Callable[[str], None]) -> int | None:
-    """Return how many of these programs the remote cache has; None when it does not say, or there
-    is none. Raises `InputError` for wrong settings."""
-    settings = decide(project.manifest.remote, project.environment)
-    if settings is None or not programs:
+def held(
+    settings: RemoteSettings, programs: Sequence[str], warn: Callable[[str], None]
+) -> int | None:
+    """Return how many of these programs a remote cache has; None when it does not say, or none is
+    asked for."""
+    if not programs:
         return None
-    from tilusbuild.remote.record import key
-
-    found: list[int] = []
-
-    def count(backend: Any, guard: Any, batch: Sequence[str]) -> None:
-        answers = guard.call(lambda: backend.results([key(program) for program in batch]))
-        found.append(sum(answer is not None for answer in answers))
-
-    return sum(found) if _ask(settings, programs, count, warn) else None
-
-
-def _ask(
-    settings: RemoteSettings,
-    programs: Sequence[str],
-    ask: Callable[[Any, Any, Sequence[str]], None],
-    warn: Callable[[str], None],
-) -> bool:
-    """Call `ask` with the back end, a guard and each batch of programs, on as many threads as it
-    takes; return whether it answered all."""
     from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError, open_backend
+    from tilusbuild.remote.record import key
 
     guard = Guard(lambda why: warn(f"remote cache: {why}"))
 
-    def ask_some(some: Sequence[str]) -> None:
-        for at in range(0, len(some), backend.batch):
-            ask(backend, guard, some[at : at + backend.batch])
+    def count(some: Sequence[str]) -> int:
+        keys = [key(program) for program in some]
+        batches = (keys[at : at + backend.batch] for at in range(0, len(keys), backend.batch))
+        answers = [guard.call(partial(backend.results, batch)) for batch in batches]
+        return sum(each is not None for answer in answers for each in answer)
 
     try:
         backend = open_backend(settings)
         with closing(backend), ThreadPoolExecutor(backend.width) as threads:
             parts = [programs[at :: backend.width] for at in range(backend.width)]
-            list(threads.map(ask_some, filter(None, parts)))
+            return sum(threads.map(count, filter(None, parts)))
     except BrokenError:
-        return False
+        return None
     except RemoteTroubleError as error:
         warn(f"remote cache: {error}")
-        return False
-    return True
+        return None

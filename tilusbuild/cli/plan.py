@@ -103,14 +103,15 @@ def _in_remote(project: Project, plan: Plan) -> int | None:
     from tilusbuild.cache.entries import lookup
     from tilusbuild.remote.settings import decide
 
-    if decide(project.manifest.remote, project.environment) is None:
+    settings = decide(project.manifest.remote, project.environment)
+    if settings is None:
         return None
     from tilusbuild.builder.transfer import held
 
     every = dict.fromkeys(program for each in plan.instances for program in each.programs)
     missing = [program for program in every if lookup(project.cache, program) is None]
     warnings: list[str] = []
-    found = held(project, missing, warnings.append)
+    found = held(settings, missing, warnings.append)
     for warning in warnings:
         say(f"warning: {warning}\n")
     return found
