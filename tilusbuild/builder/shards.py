@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tilusbuild.engine.events import Reporter, Sharded
-from tilusbuild.errors import InputError, input_error
+from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.state.files import sha256_text
 
@@ -38,14 +38,15 @@ def parse_shard(text: str) -> Shard:
     """ "2/4" as a value. Raises `InputError`."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise _refused(f'--shard "{text}": not a shard', "write I/N, as in 2/4 for the second")
+        hint = "write I/N, as in 2/4 for the second"
+        raise input_error(f'--shard "{text}": not a shard', hint=hint)
     number, count = int(match[1]), int(match[2])
     if not 1 <= count <= MAX_SHARDS:
-        raise _refused(f'--shard "{text}": {count} shards', f"from 1 to {MAX_SHARDS} are possible")
+        hint = f"from 1 to {MAX_SHARDS} are possible"
+        raise input_error(f'--shard "{text}": {count} shards', hint=hint)
     if not 1 <= number <= count:
-        raise _refused(
-            f'--shard "{text}": there is no shard {number} of {count}', f"from 1/{count} on"
-        )
+        message = f'--shard "{text}": there is no shard {number} of {count}'
+        raise input_error(message, hint=f"from 1/{count} on")
     return Shard(number, count)
 
 
@@ -68,10 +69,6 @@ def digest_of(parts: Sequence[frozenset[str]]) -> str:
     """Return a digest that differs between two splits."""
     lines = (f"{i} {program}" for i, part in enumerate(parts) for program in sorted(part))
     return sha256_text("\n".join(lines))
-
-
-def _refused(message: str, hint: str) -> InputError:
-    return input_error(message, hint=hint)
 
 
 _SOURCE_BYTES = 10_000

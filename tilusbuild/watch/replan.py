@@ -163,7 +163,8 @@ class Replanner(Struct):
         # The manifest may declare another level now.
         self.selection = replace(self.selection, level=project.settings.level.value)
         planner = project.planner(self.selection)
-        planner.renderer = _renderer(project)
+        templates = os.path.join(project.cache.state_path, "templates")
+        planner.renderer = Renderer(project.manifest.root, bytecode_dir=templates)
         planner.scans = self._scans
         if state is not None and (state.toolchains != planner.toolchains or state.tools_changed):
             # Every hash has a toolchain in it: nothing of the old plan can be kept. Equal tools
@@ -204,7 +205,8 @@ class Replanner(Struct):
             with problems.of(part):
                 parts[part] = self._linked(planner, part, pairs[part], parts)
         ordered = {part: parts[part] for part in pairs if part in parts}
-        plan = _whole_plan(project, ordered)
+        instances = tuple(i for planning in ordered.values() for i in planning.instances)
+        plan = Plan(project.manifest.project.name, project.manifest.root, instances)
         outputs.check(project, plan)
         return PlanState(
             project,
@@ -329,17 +331,6 @@ def _inputs(instances: Iterable[PlannedInstance]) -> Inputs:
     for instance in instances:
         found |= instance.inputs
     return found
-
-
-def _renderer(project: Project) -> Renderer:
-    directory = os.path.join(project.cache.state_path, "templates")
-    return Renderer(project.manifest.root, bytecode_dir=directory)
-
-
-def _whole_plan(project: Project, parts: dict[Part, PlannedPart]) -> Plan:
-    instances = tuple(i for planning in parts.values() for i in planning.instances)
-    manifest = project.manifest
-    return Plan(manifest.project.name, manifest.root, instances)
 
 
 _NOT_OF_THE_PLAN = {"cache_dir", "jobs", "load_average", "nice", "level", "timeout"}
