@@ -45,7 +45,7 @@ from tilusbuild.engine.inbox import (
 )
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.running import BuildConfig, RunningTickets
-from tilusbuild.engine.states import BuildState, HeldTickets, ReadyQueue, Ticket
+from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, released
 from tilusbuild.engine.timeline import LOCK, Timeline
 from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Compiled, Status
@@ -119,7 +119,7 @@ class BuildLoop:
         """Those of `tickets` that wait."""
         self.asked = AskedTickets(self.remote, queue.inbox.put, config.clock)
         """Those of `tickets` that a remote may have."""
-        self.held = HeldTickets()
+        self.held: list[Ticket] = []
         """Those of `tickets` that are READY but for programs that they need."""
         self.running = RunningTickets(
             config, self.history, self.timeline, partial(queue.inbox.put, None)
@@ -196,7 +196,7 @@ class BuildLoop:
         for ticket in waiting:
             if ticket.state is not BuildState.READY:
                 ticket.move(BuildState.READY)
-        self.held = HeldTickets(ticket for ticket in waiting if ticket.job.needs)
+        self.held = [ticket for ticket in waiting if ticket.job.needs]
         free = [ticket for ticket in waiting if not ticket.job.needs]
         self.ready = ReadyQueue(free if self.config.dry_run else self.asked.ask(free))
         self._release()
@@ -232,14 +232,14 @@ class BuildLoop:
             ticket = self.tickets[job.hash] = Ticket(job, self.results.to_compile)
             ticket.estimate = self.history.estimate(job)
             self.results.to_compile += 1
-            self.held.add(ticket)
+            self.held.append(ticket)
             self._release()
         dropped = self.tickets.pop(instead, None) if instead is not None else None
         if dropped is not None and dropped in self.running:
             dropped.move(BuildState.UNWANTED)
         elif dropped is not None:
             self.ready.remove(dropped)
-            self.held.remove(dropped)
+            self.held = [each for each in self.held if each is not dropped]
             dropped.move(BuildState.DROPPED)
 
     def _known(self, job: Job) -> ProgramAnswer | None:
@@ -264,7 +264,8 @@ class BuildLoop:
     def _release(self) -> None:
         """Make ready what waited for programs that have an answer now; what needs one that was not
         built is skipped, and so is what needs that."""
-        free, hopeless = self.held.released(self.tickets, self.results.statuses)
+        held, self.held = self.held, []
+        free, hopeless, self.held = released(held, self.tickets, self.results.statuses)
         for ticket in hopeless:
             self.results.to_compile -= 1
             self._skip(ticket)
@@ -278,7 +279,8 @@ class BuildLoop:
 
     def _drain(self) -> list[Ticket]:
         """Take out everything that waits."""
-        return [*self.ready.drain(), *self.held.drain()]
+        held, self.held = self.held, []
+        return [*self.ready.drain(), *held]
 
     def _dispatch(self) -> None:
         while not self.end.stopped.is_set() and self.running.has_room():
@@ -380,17 +382,17 @@ class BuildLoop:
                 self._skip(ticket)
                 self._fail(result)
 
+    def _ready_after_all(self, ticket: Ticket) -> None:
+        ticket.move(BuildState.READY)
+        # What it needs may have come from a remote that turned out to be wrong.
+        self.held.append(ticket)
+        self._release()
+
     def _remote_answered(self, ticket: Ticket | None, answer: ProgramAnswer | None) -> None:
         if ticket is not None and answer is not None:
             self._finish(ticket, answer)
         elif ticket is not None:
             self._ready_after_all(ticket)
-
-    def _ready_after_all(self, ticket: Ticket) -> None:
-        ticket.move(BuildState.READY)
-        # What it needs may have come from a remote that turned out to be wrong.
-        self.held.add(ticket)
-        self._release()
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
         if self.end.stopped.is_set():

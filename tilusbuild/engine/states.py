@@ -222,36 +222,20 @@ class ReadyQueue:
         return tickets
 
 
-class HeldTickets:
-    """Tickets that are READY but for programs that they need: a library's, but for its objects."""
-
-    def __init__(self, tickets: Iterable[Ticket] = ()) -> None:
-        self._tickets = [*tickets]
-
-    def add(self, ticket: Ticket) -> None:
-        self._tickets.append(ticket)
-
-    def remove(self, ticket: Ticket) -> None:
-        """Take out one, if it is here."""
-        self._tickets = [each for each in self._tickets if each is not ticket]
-
-    def drain(self) -> list[Ticket]:
-        """Take everything out."""
-        tickets, self._tickets = self._tickets, []
-        return tickets
-
-    def released(
-        self, unanswered: Container[str], statuses: Mapping[str, Status]
-    ) -> tuple[list[Ticket], list[Ticket]]:
-        """Take out those whose needs have an answer: all are built, and one is not."""
-        free: list[Ticket] = []
-        hopeless: list[Ticket] = []
-        for ticket in self.drain():
-            needs = ticket.job.needs
-            if any(need in unanswered for need in needs):
-                self._tickets.append(ticket)
-            elif all(statuses.get(need, Status.BUILT) == Status.BUILT for need in needs):
-                free.append(ticket)
-            else:
-                hopeless.append(ticket)
-        return free, hopeless
+def released(
+    held: Iterable[Ticket], unanswered: Container[str], statuses: Mapping[str, Status]
+) -> tuple[list[Ticket], list[Ticket], list[Ticket]]:
+    """Return those of which all needs are built, those of which one is not, and the others: of
+    tickets that are READY but for programs that they need, as a library's but for its objects."""
+    free: list[Ticket] = []
+    hopeless: list[Ticket] = []
+    waiting: list[Ticket] = []
+    for ticket in held:
+        needs = ticket.job.needs
+        if any(need in unanswered for need in needs):
+            waiting.append(ticket)
+        elif all(statuses.get(need, Status.BUILT) == Status.BUILT for need in needs):
+            free.append(ticket)
+        else:
+            hopeless.append(ticket)
+    return free, hopeless, waiting
