@@ -31,9 +31,9 @@ def run(arguments: WatchArgs) -> int:
     from tilusbuild.plan.model import chosen_pairs
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.runtime import naming
+    from tilusbuild.watch.change_detector import wait_for_manifest
     from tilusbuild.watch.screen import Screen
     from tilusbuild.watch.session import Session
-    from tilusbuild.watch.wait_for_manifest import wait_for_manifest
 
     def open_project() -> Project:
         project = options.project(arguments)

@@ -11,11 +11,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from queue import Empty, SimpleQueue
 
 from msgspec import Struct
 
+from tilusbuild.builder.project import Project
+from tilusbuild.errors import InputError
+from tilusbuild.process.stopping import catch_signals
 from tilusbuild.runtime.places import is_within
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileClock, Moment
+from tilusbuild.state.files import sha256_file
 from tilusbuild.state.stamp import Observation, observe
 from tilusbuild.watch import events
 from tilusbuild.watch.dependencies import (
@@ -24,8 +29,10 @@ from tilusbuild.watch.dependencies import (
     Part,
     affected,
     is_editor_temp_file,
+    project_files,
 )
 from tilusbuild.watch.observer import Observer, watch_roots
+from tilusbuild.watch.screen import Screen
 
 QUIET = 0.03
 """Seconds. An editor that writes beside and renames is done in a few milliseconds."""
@@ -225,3 +232,44 @@ def _is_small(path: str) -> bool:
         return os.path.getsize(path) <= _SMALL
     except OSError:
         return bool(path)
+
+
+def wait_for_manifest(
+    open_project: Callable[[], Project], manifest: str, screen: Screen
+) -> Project | int:
+    """Return the project of a manifest, as soon as that can be used; or the signal that came
+    before. What is wrong is shown, and the next save tries again.
+
+    Only what a save can mend is waited for: an error with a place in a file. Raises `InputError`
+    for another, as of a word of the command line. It is not known yet where the cache is and what
+    is read, so that all files of the project are looked at, by the clock.
+    """
+    root = os.path.dirname(manifest)
+    cache = os.path.join(root, ".cache")
+    clock = FileClock(os.path.join(cache, "state"))
+    states = PathStates(sha256_file, clock.recent)
+    shown = ""
+    while True:
+        began = clock.moment()
+        try:
+            return open_project()
+        except InputError as error:
+            if not any(diagnostic.place is not None for diagnostic in error.diagnostics):
+                raise
+            text = error.render()
+        if text != shown:
+            screen.emit(events.Problem(text))
+        shown = text
+        paths = project_files(root, cache) | {manifest}
+        changes = states.check(sorted(paths), since=began, read=paths)
+        if not changes:
+            screen.emit(events.Watching(len(paths), False))
+        signals: SimpleQueue[int] = SimpleQueue()
+        with catch_signals(signals.put):
+            while not changes:
+                try:
+                    return signals.get(timeout=INTERVAL)
+                except Empty:
+                    paths = project_files(root, cache) | {manifest}
+                    changes = states.check(sorted(paths))
+        screen.emit(Detected({ANYTHING: list(changes)}, changes).event(root))
