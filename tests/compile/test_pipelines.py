@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import read_needs
 from tilusbuild.compile import StepStore, options_text
-from tilusbuild.compile.model import Includes
 
 np = pytest.importorskip("numpy")
 tvm_ffi = pytest.importorskip("tvm_ffi")
@@ -156,29 +155,6 @@ def test_names_that_are_words_of_c(compile_in, tmp_path):
     x = np.ones(2, np.float32)
     launch_of(tmp_path / "stage")(x)
     assert x.tolist() == [2, 2]
-
-
-def test_defines_includes_and_flags_reach_the_compiler(compile_in, tmp_path):
-    include = tmp_path / "tree" / "with 'quotes' and é"
-    (include / "project").mkdir(parents=True)
-    (include / "project/scale.h").write_text("#define SCALE 3\n")
-    source = (
-        '#include "scale.h"\n'
-        'extern "C" void saxpy(float a, const float *x, float *y, int n) '
-        "{ for (int i = 0; i < n; i++) y[i] = SCALE * FACTOR; }"
-    )
-    made = make_recipe(
-        "cpu",
-        source=source,
-        includes=Includes("d", (("project", True),)),
-        defines=(("FACTOR", "5"), ("NOTHING", "")),
-        flags=("-DTEXT=a b'c",),
-    )
-    outcome = compile_in(made, make_toolchain(), tmp_path / "st age'", include_dir=str(include))
-    assert outcome.status == "built", outcome.log
-    y = np.zeros(1, np.float32)
-    launch_of(tmp_path / "st age'")(1.0, y.copy(), y)
-    assert y.tolist() == [15]
 
 
 @pytest.mark.nvcc

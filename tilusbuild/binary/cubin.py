@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
 
@@ -195,34 +195,23 @@ class PtxasUsage(Struct, frozen=True):
 
 def parse_ptxas(log: str) -> tuple[PtxasUsage, ...]:
     """Return the kernels of a compiler's log, in its order. A log without any has none."""
-    found: list[PtxasUsage] = []
+    found: list[dict[str, Any]] = []
     for line in log.splitlines():
         if entry := _ENTRY_LINE.search(line):
-            found.append(PtxasUsage(entry["arch"], entry["kernel"]))
+            found.append({**entry.groupdict(), "stack": 0, "spill_stores": 0, "spill_loads": 0})
         elif not found:
             continue
         elif frame := _FRAME_LINE.search(line):
-            found[-1] = _with_frame(found[-1], *(int(number) for number in frame.groups()))
+            stack, stores, loads = map(int, frame.groups())
+            found[-1]["stack"] = max(found[-1]["stack"], stack)
+            found[-1]["spill_stores"] += stores
+            found[-1]["spill_loads"] += loads
         elif used := _USED.search(line):
-            found[-1] = _with_use(found[-1], int(used[1]), line)
-    return tuple(found)
-
-
-def _with_frame(kernel: PtxasUsage, stack: int, stores: int, loads: int) -> PtxasUsage:
-    return replace(
-        kernel,
-        stack=max(kernel.stack, stack),
-        spill_stores=kernel.spill_stores + stores,
-        spill_loads=kernel.spill_loads + loads,
-    )
-
-
-def _with_use(kernel: PtxasUsage, registers: int, line: str) -> PtxasUsage:
-    barriers, stack, smem = (pattern.search(line) for pattern in (_BARRIERS, _STACK, _SMEM))
-    return replace(
-        kernel,
-        registers=registers,
-        stack=max(kernel.stack, int(stack[1]) if stack else 0),
-        static_smem=int(smem[1]) if smem else 0,
-        barriers=int(barriers[1]) if barriers else 0,
-    )
+            registers, barriers, stack, smem = (
+                int(match[1]) if match else 0
+                for match in (used, *(each.search(line) for each in (_BARRIERS, _STACK, _SMEM)))
+            )
+            stack = max(found[-1]["stack"], stack)
+            found[-1] |= {"registers": registers, "stack": stack}
+            found[-1] |= {"static_smem": smem, "barriers": barriers}
+    return tuple(PtxasUsage(**each) for each in found)

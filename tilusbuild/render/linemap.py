@@ -244,11 +244,33 @@ def _plain(node: nodes.Expr) -> nodes.Expr:
     return nodes.Filter(node, "_plain", [], [], None, None, lineno=node.lineno)
 
 
+_LOOKS_AT: dict[type[nodes.Node], tuple[str, ...]] = {
+    nodes.Test: ("node", "args"),
+    **dict.fromkeys((nodes.Compare, nodes.Operand), ("expr",)),
+    **dict.fromkeys((nodes.If, nodes.CondExpr, nodes.For), ("test",)),
+    **dict.fromkeys((nodes.And, nodes.Or, nodes.Mul, nodes.Mod, nodes.Add), ("left", "right")),
+    **dict.fromkeys((nodes.Not, nodes.Getattr), ("node",)),
+    nodes.Getitem: ("node", "arg"),
+    nodes.Pair: ("key",),
+}
+"""The operands of each kind of node that it looks at, and does not only write."""
+
+
 class _Marker(NodeTransformer):
     """Writes marks into the tree of template number `template`."""
 
     def __init__(self, template: int) -> None:
         self._template = template
+
+    def generic_visit(self, node: nodes.Node, *arguments: Any, **keywords: Any) -> nodes.Node:
+        super().generic_visit(node, *arguments, **keywords)
+        for name in _LOOKS_AT.get(type(node), ()):
+            operand = getattr(node, name)
+            if isinstance(operand, list):
+                setattr(node, name, [_plain(each) for each in operand])
+            elif operand is not None and not isinstance(operand, nodes.Slice):
+                setattr(node, name, _plain(operand))
+        return node
 
     def _text(self, text: str, line: int) -> nodes.TemplateData:
         return nodes.TemplateData(text, lineno=line)
@@ -314,49 +336,4 @@ class _Marker(NodeTransformer):
         node.args = [_plain(argument) for argument in node.args]
         for pair in node.kwargs:
             pair.value = _plain(pair.value)
-        return node
-
-    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.node = _plain(node.node)
-        node.args = [_plain(argument) for argument in node.args]
-        return node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.expr = _plain(node.expr)
-        for operand in node.ops:
-            operand.expr = _plain(operand.expr)
-        return node
-
-    def _visit_condition(self, node: Any) -> nodes.Node:
-        self.generic_visit(node)
-        if node.test is not None:
-            node.test = _plain(node.test)
-        return node  # type: ignore[no-any-return]
-
-    visit_If = visit_CondExpr = visit_For = _visit_condition  # noqa: N815
-
-    def _visit_binary(self, node: Any) -> nodes.Node:
-        self.generic_visit(node)
-        node.left, node.right = _plain(node.left), _plain(node.right)
-        return node  # type: ignore[no-any-return]
-
-    visit_And = visit_Or = visit_Mul = visit_Mod = visit_Add = _visit_binary  # noqa: N815
-
-    def _visit_operand(self, node: Any) -> nodes.Node:
-        self.generic_visit(node)
-        node.node = _plain(node.node)
-        return node  # type: ignore[no-any-return]
-
-    visit_Not = visit_Getattr = _visit_operand  # noqa: N815
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-        self._visit_operand(node)
-        node.arg = _plain(node.arg) if not isinstance(node.arg, nodes.Slice) else node.arg
-        return node
-
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.key = _plain(node.key)
         return node

@@ -18,8 +18,8 @@ from tilusbuild.compile.pipelines.nvcc import (
     DRIVER,
     DRIVER_STEPS,
     NvccPipeline,
-    cudart,
     has_line_info,
+    link_words,
     linked_runtime,
 )
 from tilusbuild.compile.steps import (
@@ -160,12 +160,10 @@ class LinkNvcc(LinkPipeline, NvccPipeline):
 
     def commands(self, recipe: Recipe) -> list[Step]:
         link = _link_of(recipe)
-        linker = [word for flag in linker_options(link) for word in ("-Xlinker", flag)]
         inputs = [DRIVER[0], *_inputs(recipe), DRIVER[1], *linked_runtime(link.cudart)]
         if recipe.part.rdc:
             inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
-        runtime = (*cudart(link.cudart), "-cudadevrt", "none", "-nodlink")
-        words = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, *linker)
+        words = link_words(link.cudart, linker_options(link))
         link_step = Step("link", (*words, *inputs, "-o", self.product), self.product)
         return [*DRIVER_STEPS, *stand_ins(link), *_device_link(recipe), link_step]
 

@@ -231,10 +231,13 @@ def _alone(recipe: Recipe) -> tuple[str, ...]:
 KERNEL_NVCC = KernelNvcc()
 
 
-def cudart(kind: str) -> tuple[str, str]:
-    """Return nvcc's option for the CUDA runtime: "static", "shared" or "none"."""
+def link_words(cudart: str, options: Iterable[str]) -> tuple[str, ...]:
+    """Return nvcc's words for a link: the CUDA runtime is "static", "shared" or "none", `options`
+    are the linker's."""
     # Not nvcc's own "shared": that asks for libcudart.so, which wheels do not have.
-    return ("-cudart", "none" if kind == "shared" else kind)
+    runtime = ("-cudart", "none" if cudart == "shared" else cudart, "-cudadevrt", "none")
+    linker = (word for flag in options for word in ("-Xlinker", flag))
+    return ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, "-nodlink", *linker)
 
 
 def linked_runtime(kind: str) -> tuple[str, ...]:
@@ -265,9 +268,6 @@ uses one asks for `libcuda.so.1` when it is loaded."""
 DRIVER = (f"-L{HERE}", "-lcuda")
 
 
-_LINK = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}")
-
-
 class HostPipeline(NvccPipeline):
     name = "host"
     launcher = HOST_LAUNCHER
@@ -280,10 +280,7 @@ class HostPipeline(NvccPipeline):
         options = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
         compiler = self.nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx))
         link = recipe.link or Link()
-        linker = [
-            word for flag in linker_options(link, EXPORT_FLAGS) for word in ("-Xlinker", flag)
-        ]
-        words = (*_LINK, *cudart(recipe.options.cudart), "-cudadevrt", "none", "-nodlink", *linker)
+        words = link_words(recipe.options.cudart, linker_options(link, EXPORT_FLAGS))
         libs = (DRIVER[0], *_link_flags(recipe), *linked_libs(link), DRIVER[1], "-ldl")
         inputs = ("source.o", "launcher.o", *libs, *linked_runtime(recipe.options.cudart))
         return [
