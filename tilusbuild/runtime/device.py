@@ -151,12 +151,32 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
         return DeviceVerdict(
             False, f'unknown architecture "{code}": nothing is known about where it runs'
         )
-    if device not in KNOWN_ARCHS:
-        return _on_unknown(code, device, kind)
-    if "cpu" in (code, device):
+    if "cpu" in (code, device) and device in KNOWN_ARCHS:
         same = code == device
         return DeviceVerdict(same, "host code" if same else f"{code} code is not for {device}")
-    return _on_known(code, device, kind)
+    number, suffix = _split_arch(code)
+    other, other_suffix = _split_arch(device)
+    # PTX without a suffix is the one promise that NVIDIA makes for GPUs that do not exist yet.
+    forward = kind == "ptx" and not suffix and other >= number > 0
+    if device not in KNOWN_ARCHS and (not forward or other_suffix):
+        unknown = f'unknown architecture "{device}": whether {code} code runs on it is not known'
+        return DeviceVerdict(False, unknown)
+    what, here = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
+    if forward:
+        return DeviceVerdict(True, f"{what} is compiled by the driver for {here}")
+    if suffix == "a":
+        said = f"{what} runs on sm_{number} only"
+        return DeviceVerdict(number == other, said + f", not {here}" * (number != other))
+    if kind == "ptx" and not suffix:
+        return DeviceVerdict(False, f"{what} runs on sm_{number} and later, not on {here}")
+    (major, minor), (own_major, own_minor) = divmod(number, 10), divmod(other, 10)
+    rule = "its family, from its own minor version up" if suffix else "the same major version"
+    if major != own_major:
+        return DeviceVerdict(False, f"{what} runs on {rule} ({major}.x), not on {here}")
+    if own_minor < minor:
+        said = f"{what} needs minor version {minor} or higher; {here} is older"
+        return DeviceVerdict(False, said)
+    return DeviceVerdict(True, f"{what} runs on {rule} ({major}.{minor} and higher)")
 
 
 def code_rank(code: str, device: str, kind: CodeKind = "sass") -> int:
@@ -182,39 +202,3 @@ def _split_arch(name: str) -> tuple[int, str]:
     digits = name.removeprefix("sm_").removesuffix(suffix)
     plain = name.startswith("sm_") and 2 <= len(digits) <= 3
     return (int(digits), suffix) if plain and digits.isascii() and digits.isdigit() else (0, "")
-
-
-def _on_known(code: str, device: str, kind: CodeKind) -> DeviceVerdict:
-    number, suffix = _split_arch(code)
-    other = _split_arch(device)[0]
-    what, here = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
-    if suffix == "a":
-        ok = number == other
-        return DeviceVerdict(
-            ok, f"{what} runs on sm_{number} only" + ("" if ok else f", not {here}")
-        )
-    if kind == "ptx" and not suffix:
-        if other >= number:
-            return DeviceVerdict(True, f"{what} is compiled by the driver for {here}")
-        return DeviceVerdict(False, f"{what} runs on sm_{number} and later, not on {here}")
-    (major, minor), (own_major, own_minor) = divmod(number, 10), divmod(other, 10)
-    rule = "its family, from its own minor version up" if suffix else "the same major version"
-    if major != own_major:
-        return DeviceVerdict(False, f"{what} runs on {rule} ({major}.x), not on {here}")
-    if own_minor < minor:
-        return DeviceVerdict(
-            False, f"{what} needs minor version {minor} or higher; {here} is older"
-        )
-    return DeviceVerdict(True, f"{what} runs on {rule} ({major}.{minor} and higher)")
-
-
-def _on_unknown(code: str, device: str, kind: CodeKind) -> DeviceVerdict:
-    # PTX without a suffix is the one promise that NVIDIA makes for GPUs that do not exist yet.
-    number, suffix = _split_arch(code)
-    future, future_suffix = _split_arch(device)
-    forward = kind == "ptx" and not suffix and code != "cpu"
-    if forward and not future_suffix and future >= number:
-        return DeviceVerdict(True, f"{code} PTX is compiled by the driver for {device}")
-    return DeviceVerdict(
-        False, f'unknown architecture "{device}": whether {code} code runs on it is not known'
-    )
