@@ -155,17 +155,14 @@ class _Heir:
     def _renumbered(self, measured: Measured) -> Measured:
         seconds: dict[int, float] = {}
         for program, time in measured.seconds.items():
-            if (number := self._number(program)) is not None:
+            if (number := self._numbers.get(program)) is not None:
                 seconds[number] = min(time, seconds.get(number, time))
         refused = {
             number: why
             for program, why in measured.refused.items()
-            if (number := self._number(program)) is not None and number not in seconds
+            if (number := self._numbers.get(program)) is not None and number not in seconds
         }
         return Measured(self._fingerprint(measured.fingerprint), measured.key, seconds, refused)
-
-    def _number(self, former: int) -> int | None:
-        return self._numbers.get(former)
 
     def _table(self, table: Table) -> Table:
         fingerprint = self._fingerprint(table.fingerprint)

@@ -68,19 +68,16 @@ def write(script: Script, measured: Measured) -> None:
     make_below(script.path, *directory.split("/"))
     path = os.path.join(script.path, directory, FILE)
     with alone(script):
-        _write(script, path, measured)
+        same = dict(measured.fingerprint)
+        others = [each for each in _read(path, script) if dict(each.fingerprint) != same]
+        sweep(os.path.dirname(path))
+        for name, data in texts(script, measured.key, [*others, measured]).items():
+            write_atomic(os.path.join(os.path.dirname(path), name), data)
 
 
 def directory_of(key: Sequence[int]) -> str:
     """Return where the measurements of a key are, in a script's directory."""
     return f"{DIRECTORY}/{'-'.join(map(str, key)) or 'all'}"
-
-
-def _write(script: Script, path: str, measured: Measured) -> None:
-    others = [m for m in _read(path, script) if dict(m.fingerprint) != dict(measured.fingerprint)]
-    sweep(os.path.dirname(path))
-    for name, data in texts(script, measured.key, [*others, measured]).items():
-        write_atomic(os.path.join(os.path.dirname(path), name), data)
 
 
 def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict[str, bytes]:
@@ -211,7 +208,7 @@ def gathered(scripts: str) -> dict[str, Refusal]:
     found: dict[str, Refusal] = {}
     for path in below(scripts):
         # Looked at as text first: most directories refuse nothing, and a description is long.
-        if _refuses(path):
+        if b'"refused"' in (layout.read_or_none(f"{path}/{layout.TABLE_JSON}") or b""):
             with suppress(LoadError):
                 found.update(
                     (each.program, each) for each in read_dispatch(read_script(path)).refused
@@ -226,13 +223,6 @@ def adopt(script: Script, refused: Mapping[str, Refusal]) -> None:
     if shared:
         known = {each.program for each in read_dispatch(script).refused}
         refuse(script, [each for each in shared if each.program not in known])
-
-
-def _refuses(path: str) -> bool:
-    try:
-        return b'"refused"' in read_bytes(os.path.join(path, layout.TABLE_JSON))
-    except OSError:
-        return False
 
 
 def directories(scripts: str) -> Iterator[str]:

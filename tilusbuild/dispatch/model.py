@@ -96,11 +96,17 @@ def declared(
 
     Raises `ExprError`.
     """
+    return _costing(str(source), source, instance, keys, columns)
+
+
+def _costing(
+    label: str, source: Value, instance: PlannedInstance, keys: Sequence[str], columns: Columns
+) -> CostModel | None:
     cost = parse(source).substitute({**target_constants(instance.target), **instance.params})
     reads = sorted(cost.names - set(keys))
     if instance.target.kind == "cpu" and any(name.startswith(RESOURCE) for name in reads):
         return None
-    return CostModel(str(source), cost, columns.read(reads))
+    return CostModel(label, cost, columns.read(reads))
 
 
 def resources_of(
@@ -196,13 +202,9 @@ def _model(
     top = f"max({', '.join(roofs.values())})" if len(roofs) > 1 else "".join(roofs.values())
     if not top and not filled:
         return None
-    cost = parse(" / ".join([f"({top or 1.0})", *filled]))
-    cost = cost.substitute({**target_constants(instance.target), **instance.params})
-    reads = sorted(cost.names - set(keys))
-    if instance.target.kind == "cpu" and any(name.startswith(RESOURCE) for name in reads):
-        return None
     words = [*roofs, *(["waves", "occupancy"] if filled else [])]
-    return CostModel(f"built-in: {', '.join(words)}", cost, columns.read(reads))
+    cost = " / ".join([f"({top or 1.0})", *filled])
+    return _costing(f"built-in: {', '.join(words)}", cost, instance, keys, columns)
 
 
 def _filled(instance: PlannedInstance, known: Collection[str]) -> list[str]:

@@ -260,7 +260,9 @@ def unmeasured(script: Script, refused: Sequence[Refusal]) -> dict[str, Any]:
         for rule in script.rules
         if rule.program in built
     ]
-    if script.model is not None and _is_costed(script.model.columns, built - out.keys()):
+    columns = [] if script.model is None else [*script.model.columns.values()]
+    costed = (all(column[i] is not None for column in columns) for i in built - out.keys())
+    if script.model is not None and any(costed):
         rest = _rest("model", None, f"least cost by {script.model.source}")
     else:
         try:
@@ -273,11 +275,6 @@ def unmeasured(script: Script, refused: Sequence[Refusal]) -> dict[str, Any]:
 
 def _rest(source: str, program: int | None, why: str) -> dict[str, Any]:
     return {"source": source, "program": program, "why": why}
-
-
-def _is_costed(columns: Mapping[str, Mapping[int, object]], programs: frozenset[int]) -> bool:
-    """Return whether a model knows all that it reads of any of the programs."""
-    return any(all(c[program] is not None for c in columns.values()) for program in programs)
 
 
 def unmeasured_text(script: Script, refused: Sequence[Refusal]) -> str:

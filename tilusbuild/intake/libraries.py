@@ -127,7 +127,7 @@ class _Reader(Struct):
         there = [
             path
             for path in files
-            if path.endswith(ends) and os.path.isfile(path) and self._is_inside(path)
+            if path.endswith(ends) and os.path.isfile(path) and is_within(path, self.root)
         ]
         own = [glob.escape(os.path.relpath(path, self.root)) for path in there]
         return own, [path for path in files if path not in there]
@@ -170,9 +170,6 @@ class _Reader(Struct):
             "cudart": cudart if cudart != "static" else None,
             "undefined": not defined or None,
         }
-
-    def _is_inside(self, path: str) -> bool:
-        return not os.path.relpath(path, self.root).startswith("..")
 
     def _link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
         """Yield the directories that hold one of these libraries, and are not searched anyway."""

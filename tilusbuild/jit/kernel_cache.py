@@ -26,7 +26,7 @@ from tilusbuild.cache.garbage import exclusive_use, remove_unread
 from tilusbuild.cache.index import forget_projects, read_index, script_listings
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import launcher_in
-from tilusbuild.engine.events import CompositeReporter, Reporter, Summary
+from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
@@ -303,14 +303,12 @@ def _build(
         raise StoppedError(result.summary.signal)
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
-        raise KernelNotBuilt(_why(instance.label, result.summary), project.manifest.root)
+        failures = [group.message for group in result.summary.failures]
+        said = failures or [result.summary.error or "its compiler died"]
+        text = "\n".join([f"{instance.label} was not built", *said])
+        raise KernelNotBuilt(text, project.manifest.root)
     found = read_script(project.cache.script_path(instance.directory, instance.hash))
     return found, result.summary.compiled > 0, inputs
-
-
-def _why(label: str, summary: Summary) -> str:
-    said = [group.message for group in summary.failures] or [summary.error or "its compiler died"]
-    return f"{label} was not built\n" + "\n".join(said)
 
 
 def _reporter(wanted: Request) -> Reporter:

@@ -388,7 +388,10 @@ def _constants(
         rows = [
             row
             for row in each.values
-            if all(_same(row[each.names.index(name)], value) for name, value in wanted.items())
+            if all(
+                (type(value), value) == (type(own := row[each.names.index(name)]), own)
+                for name, value in wanted.items()
+            )
         ]
         if len(rows) != 1:
             label = ", ".join(each.names)
@@ -397,7 +400,3 @@ def _constants(
             raise input_error(f"{script} {what} {label}", hint=f"choose by keyword from: {choices}")
         fixed[", ".join(each.names)] = rows[0][0] if len(each.names) == 1 else (rows[0],)
     return fixed
-
-
-def _same(one: Value, other: Value) -> bool:
-    return type(one) is type(other) and one == other

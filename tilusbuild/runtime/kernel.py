@@ -320,10 +320,11 @@ def _key_reader(script: Script, one_device: bool) -> Key:
         if argument.dims is not None and not argument.optional and not argument.constant
     )
     tensor = next(tensors, None)
-    reads = [read_of(script, name) for name in script.chosen_by]
+    sizes = _of_sizes([read_of(script, name) for name in script.chosen_by])
     if one_device or tensor is None:
-        return _of_sizes(reads)
-    return _of_device_and_sizes(tensor, _of_sizes(reads))
+        return sizes
+    # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
+    return lambda args: (args[tensor].device, sizes(args))
 
 
 def read_of(script: Script, name: str) -> tuple[int, int | None]:
@@ -356,8 +357,3 @@ def _of_sizes(reads: Sequence[tuple[int, int | None]]) -> Key:
     return lambda args: tuple(
         [args[i] if axis is None else args[i].shape[axis] for i, axis in reads]
     )
-
-
-def _of_device_and_sizes(tensor: int, sizes: Key) -> Key:
-    # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
-    return lambda args: (args[tensor].device, sizes(args))

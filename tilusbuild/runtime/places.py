@@ -249,8 +249,9 @@ def project_cache(start: str, *, named: bool = False) -> tuple[str, str]:
     decide, and no option names them."""
     for directory in upwards(start):
         manifest = os.path.join(directory, "tilus.toml")
-        said = _named_in(manifest) if os.path.isfile(manifest) else None
-        if said is not None:
+        table = _toml(manifest).get("build") if os.path.isfile(manifest) else None
+        said = table.get("cache-dir") if isinstance(table, dict) else None
+        if isinstance(said, str):
             found = os.path.join(directory, os.path.expanduser(said))
             return _believed(found, (manifest,), named=named), manifest
         git = os.path.join(directory, ".git")
@@ -266,13 +267,6 @@ def _believed(cache: str, decide: Iterable[str], *, named: bool) -> str:
         if why is not None:
             raise LoadError(why)
     return cache
-
-
-def _named_in(manifest: str) -> str | None:
-    """`build.cache-dir`; None when it is not set."""
-    table = _toml(manifest).get("build")
-    found = table.get("cache-dir") if isinstance(table, dict) else None
-    return found if isinstance(found, str) else None
 
 
 def _toml(path: str) -> dict[str, Any]:

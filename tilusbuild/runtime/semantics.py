@@ -312,14 +312,10 @@ def _made(tree: object, depth: int) -> Function:
 
 
 def _name(parts: list[Any], depth: int) -> Function:
-    (name,) = _strings(parts)
-    return lambda env: env[name]
-
-
-def _strings(parts: list[Any]) -> list[str]:
-    if len(parts) != 1 or not isinstance(parts[0], str):
+    (name,) = parts if len(parts) == 1 else (None,)
+    if not isinstance(name, str):
         raise TypeError("a name is one string")
-    return parts
+    return lambda env: env[name]
 
 
 def _unary(parts: list[Any], depth: int) -> Function:

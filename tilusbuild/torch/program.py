@@ -242,7 +242,7 @@ def _placed(
         real = os.path.realpath(each.path)
         if real in system and each.option != "-I":
             raise NotCarriedError(f"{each.option} {each.path} is a directory of the compiler's")
-        if real in system or not _has_files(each.path):
+        if real in system or not any(files for _, _, files in os.walk(each.path)):
             continue  # as for the compiler
         if real in toolkit[:1]:
             words += [each.option, TOOLKIT]
@@ -270,10 +270,6 @@ def _root(path: str, base: str, taken: dict[str, str], *, quoted_only: bool) -> 
     else:
         tree, above, below = os.path.basename(path), path, ""
     return inside(numbered(tree, above, taken), above, below, quoted_only=quoted_only)
-
-
-def _has_files(path: str) -> bool:
-    return any(files for _, _, files in os.walk(path))
 
 
 def _cpu() -> str:

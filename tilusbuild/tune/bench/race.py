@@ -110,7 +110,9 @@ class Race:
         for rounds, within in ((min(_LOOK[0], most), _LOOK[1]), (most, _LAST)):
             self._rounds(self._within(self._field(), within), rounds)
         winner = self._final()
-        while winner is not None and not self._still_right(winner):
+        while winner is not None and not self._session.check(
+            self._case, self._programs[winner], self._records[winner]
+        ):
             self._finals.pop(winner, None)
             winner = self._best()
         examined = [self._outcome(index) for index in self._records]
@@ -179,9 +181,6 @@ class Race:
         """Return the winner by the finals, or by all samples where there were none."""
         scores = {i: s for i, s in self._finals.items() if self._records[i].refused is None}
         return min(self._within(scores or self._field(), 1 + TIE), default=None)
-
-    def _still_right(self, index: int) -> bool:
-        return self._session.check(self._case, self._programs[index], self._records[index])
 
     def _sample(self, index: int) -> None:
         record = self._records[index]
