@@ -20,7 +20,7 @@ from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.settings import Setting
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.toolchain import discovery, nvrtc
+from tilusbuild.toolchain import discovery
 
 LIBRARY = Path(__file__).parents[1] / "support/nvrtc_library.c"
 
@@ -87,8 +87,7 @@ def fake_toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake(opened: Opened, fake_toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
-    monkeypatch.setattr(nvrtc, "wheel_roots", list)
-    monkeypatch.setattr(discovery, "compiler_roots", list)
+    monkeypatch.setattr(discovery, "wheel_roots", list)
     monkeypatch.setattr(discovery, "_INSTALLED_UNDER", "/nowhere")
     return lambda **env: opened(CUDA_HOME=str(fake_toolkit), **env)
 

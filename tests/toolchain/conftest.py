@@ -15,7 +15,6 @@ from tilusbuild.toolchain import (
     ToolchainRequest,
     discover,
     discovery,
-    nvrtc,
 )
 
 WHEELS = ("nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_crt", "nvidia_cuda_runtime",
@@ -160,8 +159,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with nothing on it."""
     monkeypatch.setattr(discovery, "_INSTALLED_UNDER", str(tmp_path / "installed"))
-    monkeypatch.setattr(discovery, "compiler_roots", list)
-    monkeypatch.setattr(nvrtc, "wheel_roots", list)
+    monkeypatch.setattr(discovery, "wheel_roots", list)
     return World(tmp_path)
 
 

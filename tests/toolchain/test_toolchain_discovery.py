@@ -58,8 +58,8 @@ def test_the_order_of_the_search(machine: World) -> None:
         "CUDA_HOME",
         "CUDA_PATH",
         f"PATH ({machine.root}/cuda/bin/nvcc)",
-        f"{installed}/cuda-13.1/bin/nvcc",
-        f"{installed}/cuda-12.9/bin/nvcc",
+        f"{installed}/cuda* ({installed}/cuda-13.1/bin/nvcc)",
+        f"{installed}/cuda* ({installed}/cuda-12.9/bin/nvcc)",
         "NVIDIA's wheels in this Python environment",
     ]
     machine.env["CUDA_HOME"] = str(home)

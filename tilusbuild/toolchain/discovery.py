@@ -22,10 +22,10 @@ from tilusbuild.manifest.sections import is_path, parse_requirement
 from tilusbuild.manifest.table import Fault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.cuda import WHEELS, Cuda, RejectedError, compiler_roots, examine
+from tilusbuild.toolchain.cuda import WHEELS, Cuda, RejectedError, examine, wheel_roots
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
-from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates, places
+from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
 from tilusbuild.toolchain.nvrtc_places import numbers
 from tilusbuild.toolchain.probe import Evidence, Probe
@@ -34,7 +34,9 @@ from tilusbuild.toolchain.reach import Reach, reach_of, sandbox_wanted
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
+_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 _INSTALLED_UNDER = "/usr/local"
+_WHEELS = "NVIDIA's wheels in this Python environment"
 NVRTC_REMEDY = "pip install 'tilusbuild[nvrtc]'"
 
 _Tool = TypeVar("_Tool", Cuda, NvrtcLibrary)
@@ -247,7 +249,9 @@ def find_nvrtc(
     The places are those of nvcc, and a requirement on nvcc's version holds for NVRTC too. Raises
     `InputError` for a malformed requirement.
     """
-    roots = places(probe, _path_of(request), _INSTALLED_UNDER)
+    roots = [(where, root) for where, root, _ in _toolkits(probe)]
+    if (declared := _path_of(request)) is not None:
+        roots.insert(0, (request.nvcc_key, _root_of(declared)))
     directories = [root for _, root in roots]
 
     def examined(path: str) -> tuple[NvrtcLibrary, str]:
@@ -309,36 +313,35 @@ def _search(
     return taken, searched
 
 
+def _toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
+    """Yield (place, root, path of its nvcc) of each toolkit that may be there, in the order of
+    preference: one with NVRTC alone has no nvcc."""
+    named = ((name, probe.env.get(name)) for name in _VARIABLES)
+    newest_first = sorted(glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=numbers, reverse=True)
+    installed = (f"{_INSTALLED_UNDER}/cuda", *newest_first)
+    yield from ((name, root, os.path.join(root, "bin", "nvcc")) for name, root in named if root)
+    yield from (("PATH", _root_of(path), path) for path in probe.all_of("nvcc"))
+    yield from ((f"{_INSTALLED_UNDER}/cuda*", root, f"{root}/bin/nvcc") for root in installed)
+    yield from ((_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in wheel_roots())
+
+
 def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
     """Yield (place, path of an nvcc or None), in the order of preference."""
-    declared = _path_of(request)
-    if declared is not None:
+    if (declared := _path_of(request)) is not None:
         yield f"{request.nvcc_key} ({declared})", declared
         return
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        root = probe.env.get(variable)
-        if root:
-            path = os.path.join(root, "bin", "nvcc")
-            yield f"{variable} ({path})", path
-        else:
-            yield variable, None
-    on_path = list(probe.all_of("nvcc"))
-    for path in on_path:
-        yield f"PATH ({path})", path
-    if not on_path:
-        yield "PATH", None
-    newest_first = sorted(glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=numbers, reverse=True)
-    installed = [f"{_INSTALLED_UNDER}/cuda", *newest_first]
-    installed = [path for root in installed if os.path.isfile(path := f"{root}/bin/nvcc")]
-    for path in installed:
-        yield path, path
-    if not installed:
-        yield f"{_INSTALLED_UNDER}/cuda*", None
-    roots = compiler_roots()
-    for root in roots:
-        yield f"NVIDIA's wheels ({root})", os.path.join(root, "bin", "nvcc")
-    if not roots:
-        yield "NVIDIA's wheels in this Python environment", None
+    found = [*_toolkits(probe)]
+    for place in (*_VARIABLES, "PATH", f"{_INSTALLED_UNDER}/cuda*", _WHEELS):
+        paths = [path for where, _, path in found if where == place]
+        if place not in _VARIABLES:  # whose nvcc is missed where there is none
+            paths = [path for path in paths if os.path.isfile(path)]
+        yield from ((f"{place} ({path})", path) for path in paths)
+        if not paths:
+            yield place, None
+
+
+def _root_of(nvcc: str) -> str:
+    return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
 def _path_of(request: ToolchainRequest) -> str | None:

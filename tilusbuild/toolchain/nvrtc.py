@@ -20,7 +20,7 @@ from tilusbuild.process.base import Command, OnWorker
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain import nvrtc_places
-from tilusbuild.toolchain.cuda import RejectedError, embedded_version, wheel_roots
+from tilusbuild.toolchain.cuda import RejectedError, embedded_version
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError, run_apart
 
@@ -99,23 +99,6 @@ class NvrtcLibrary(Struct, frozen=True):
         return (f"ptxas {self.version} {memory.digest(self.assembler)}",)
 
 
-def places(probe: Probe, nvcc: str | None, installed_under: str) -> list[tuple[str, str]]:
-    """Return (place, root) of each possible toolkit, in the order of nvcc's search.
-
-    `nvcc` is the path of an nvcc whose toolkit takes precedence over all others, or None.
-    """
-    named = [(name, probe.env.get(name)) for name in ("CUDA_HOME", "CUDA_PATH")]
-    installed = [f"{installed_under}/cuda", *glob.glob(f"{glob.escape(installed_under)}/cuda-*")]
-    newest_first = sorted(installed[1:], key=nvrtc_places.numbers, reverse=True)
-    return [
-        *([("toolchain.nvcc", _root_of(nvcc))] if nvcc else []),
-        *((name, root) for name, root in named if root),
-        *(("PATH", _root_of(path)) for path in probe.all_of("nvcc")),
-        *((installed_under, root) for root in (installed[0], *newest_first)),
-        *(("NVIDIA's wheels", root) for root in wheel_roots()),
-    ]
-
-
 def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield (place, library), each library once."""
     seen: set[str] = set()
@@ -125,10 +108,6 @@ def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
             if real not in seen:
                 seen.add(real)
                 yield f"{where} ({path})", path
-
-
-def _root_of(nvcc: str) -> str:
-    return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
 def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
