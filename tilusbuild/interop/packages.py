@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
@@ -106,7 +106,7 @@ def package(arguments: PackCacheArgs) -> int:
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.read import is_cache
 
-    chosen = _formats(arguments.formats)
+    chosen = formats(arguments.formats, _FORMATS) or ["tar.zst"]
     if is_cache(arguments.source):
         raise input_error(
             f"{arguments.source} is a cache of tilusbuild", hint="use `tilusbuild package` for it"
@@ -159,18 +159,6 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
         )
     say(pickle_warning(listing))
     return 0
-
-
-def _formats(words: Sequence[str]) -> list[str]:
-    from tilusbuild.errors import input_error
-
-    if "wheel" in options.split(words):
-        raise input_error(
-            "--format wheel: pip installs a wheel where Python looks, and no system looks there"
-            " for its cache",
-            hint=f"choose among {', '.join(_FORMATS)}",
-        )
-    return formats(words, _FORMATS) or ["tar.zst"]
 
 
 def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:

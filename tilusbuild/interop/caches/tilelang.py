@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from tilusbuild.interop.caches.directory import (
@@ -83,10 +84,12 @@ def _homes(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
             yield name, above, "binary"
 
 
-def _kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
+def _kernel(
+    directory: CacheDirectory, home: str, by: str, *, earlier: bool = False
+) -> ForeignEntry:
     entry = ForeignEntry(directory, home, "kernel", _name(directory, home))
     entry.compiled_by = by
-    manifest = directory.json(home, "manifest.json")
+    manifest = {"files": {}} if earlier else directory.json(home, "manifest.json")
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
         entry.wrong("is missing or not a manifest", "manifest.json")
@@ -97,17 +100,6 @@ def _kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     for name, facts in sorted(files.items()):
         _check(entry, name, facts)
     if library is not None:
-        entry.read_library(library)
-    return entry.whole()
-
-
-def _earlier_kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
-    entry = ForeignEntry(directory, home, "kernel", _name(directory, home))
-    entry.compiled_by = by
-    library = next((name for name in _LIBRARIES if directory.is_file(home, name)), None)
-    if library is None:
-        entry.wrong("has no library")
-    else:
         entry.read_library(library)
     return entry.whole()
 
@@ -126,7 +118,11 @@ def _binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     return entry.whole()
 
 
-_KINDS = {"kernel": _kernel, "binary": _binary, "earlier": _earlier_kernel}
+_KINDS: Mapping[str, Callable[[CacheDirectory, str, str], ForeignEntry]] = {
+    "kernel": _kernel,
+    "binary": _binary,
+    "earlier": partial(_kernel, earlier=True),
+}
 
 
 def _check(entry: ForeignEntry, name: str, facts: Any) -> None:
