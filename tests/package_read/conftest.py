@@ -4,48 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from support.marks import MARK
+from support.marks import MARK, MARK_SCRIPT
 from support.memory import memory, tmp_path
 from support.packages import FORMATS, Hand, by_hand
-from support.project import Project
+from support.project import Project, head
 
 __all__ = ["memory", "tmp_path"]
 
-MANIFEST = """\
-edition = 1
-
-[project]
-name = "marks"
-version = "0.1.0"
-
-[target.cpu]
-arch = "cpu"
-
-[script.mark]
-template = "mark.cu.j2"
-kernel = "mark"
-default = { variant = 1 }
-
-[script.mark.args]
-x = "f32*[n]"
-y = { type = "f32*[n]", out = true }
-n = { type = "i64", range = [1, 64] }
-
-[script.mark.space]
-variant = { range = [0, 2] }
-
-[script.mark.dispatch]
-keys = ["n"]
-bucket = { n = "pow2" }
-table = [{ when = "n <= 4", use = { variant = 2 } }]
-
+MANIFEST = f"""\
+{head()}
+{MARK_SCRIPT.replace("[0, 3]", "[0, 2]")}
 [script.twice]
 template = "twice.cu.j2"
 kernel = "twice"
 
 [script.twice.args]
 x = "f32*[n]"
-y = { type = "f32*[n]", out = true }
+y = {{ type = "f32*[n]", out = true }}
 n = "i64"
 """
 

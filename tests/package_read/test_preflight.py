@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.packages import Hand
-from support.project import Project
+from support.project import Project, head
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import HostNeeds
 from tilusbuild.package.model import Image
@@ -221,15 +221,8 @@ def test_mistakes_on_the_command_line(hand, project, words, tmp_path) -> None:
 
 
 # Real code for sm_80 with PTX and for sm_90a, packed by the command and asked about each GPU.
-MANIFEST = """\
-edition = 1
-
-[project]
-name = "two-targets"
-version = "1.0.0"
-
-[target.ampere]
-arch = "sm_80"
+MANIFEST = f"""\
+{head("ampere", "sm_80")}\
 ptx = true
 [target.hopper]
 arch = "sm_90a"
@@ -239,13 +232,13 @@ template = "scale.cu.j2"
 kernel = "scale"
 [script.scale.args]
 x = "f32*[n]"
-y = { type = "f32*[n]", out = true }
+y = {{ type = "f32*[n]", out = true }}
 n = "i32"
 [script.scale.launch]
 grid = ["cdiv(n, 128)"]
 block = ["128"]
 
-[package.two-targets]
+[package.p]
 include = ["sources"]
 """
 
@@ -275,7 +268,7 @@ def test_each_gpu_gets_the_right_answer(tmp_path: Path) -> None:
     (wheel,) = (name for name in os.listdir(tmp_path / "dist") if name.endswith(".whl"))
     own.run("install", f"dist/{wheel}", "--cache-dir", "installed")
     assert own.run("diff", "installed", ".cache").out == "nothing changed\n"
-    for made in ("two-targets-1.0.0", "two-targets-1.0.0.tar.zst", "two-targets-1.0.0.oci", wheel):
+    for made in ("p-0.1.0", "p-0.1.0.tar.zst", "p-0.1.0.oci", wheel):
         path = f"dist/{made}"
         own.run("verify", path)
         lines = own.run("preflight", path, *devices, "--json").out.splitlines()
@@ -284,5 +277,5 @@ def test_each_gpu_gets_the_right_answer(tmp_path: Path) -> None:
         assert events[-1]["missing"] == 0
     reasons = {e["device"]: e["why"] for e in events if "why" in e}
     assert reasons["sm_120"] == "sm_80 PTX is compiled by the driver for sm_120"
-    said = own.run("verify", "--rebuild", "dist/two-targets-1.0.0.tar.zst").out
+    said = own.run("verify", "--rebuild", "dist/p-0.1.0.tar.zst").out
     assert said.endswith("2 programs compiled again, 0 not reproduced\n")
