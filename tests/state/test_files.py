@@ -2,14 +2,12 @@
 
 import fcntl
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from support.faulty_disk import dies, kill
 from tilusbuild.state import files
 from tilusbuild.state.files import publish, publish_new
 from tilusbuild.state.temporary import TemporaryDirectory
@@ -95,39 +93,33 @@ def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> 
     files.sweep(str(tmp_path / "none"), deep=True)
 
 
-def test_a_build_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_a_build_removes_what_a_killed_one_left(tmp_path, monkeypatch) -> None:
     """A writer that is killed within a write leaves its file until the next sweep."""
-    code = (
-        "import os, signal, sys\n"
-        "from tilusbuild.state import files\n"
-        "files.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "files.write_atomic(sys.argv[1], b'new')\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")])
-    assert ran.returncode == -signal.SIGKILL
+
+    def work() -> None:
+        monkeypatch.setattr(os, "replace", lambda *_: kill(""))
+        files.write_atomic(tmp_path / "file", b"new")
+
+    assert dies(work)
     assert [path.name[:5] for path in tmp_path.iterdir()] == [".tmp-"]
     files.sweep(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 # Directories in TMPDIR: none is left, also of a command that was killed.
-KILLED = """
-import os, signal
-from tilusbuild.state.temporary import TemporaryDirectory
-made = TemporaryDirectory("tool")
-os.mkdir(os.path.join(made.path, "deep"))
-print(made.path, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def test_the_next_one_removes_what_a_killed_command_left(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True)
+
+    def work() -> None:
+        made = TemporaryDirectory("tool")
+        os.mkdir(os.path.join(made.path, "deep"))
+        kill(made.path)
+
+    assert dies(work)
+    (left,) = tmp_path.iterdir()
     (tmp_path / "tilusbuild-tmp-theirs").mkdir()  # no name of ours
-    left = Path(os.fsdecode(done.stdout).strip())
-    assert (left / "deep").is_dir()
     with TemporaryDirectory("first") as held, TemporaryDirectory("second") as made:
         assert not left.exists()
         assert os.path.isdir(held.path)
