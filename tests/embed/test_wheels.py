@@ -12,11 +12,15 @@ from tilusbuild.runtime.device import cpu
 Make = Callable[[str], PythonProject]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.fixture(params=BACKENDS)
+def project(request: pytest.FixtureRequest, python_project: Make) -> PythonProject:
+    """With each of the backends."""
+    return python_project(request.param)
+
+
 def test_a_wheel_brings_its_kernels_and_needs_no_compiler(
-    python_project: Make, backend: str, tmp_path: Path
+    project: PythonProject, tmp_path: Path
 ) -> None:
-    project = python_project(backend)
     wheel, _ = project.call("build_wheel")
     assert wheel.name.startswith("mypackage-0.1.0-py3-none-manylinux_2_")
     site = project.unpacked(wheel)
@@ -26,11 +30,9 @@ def test_a_wheel_brings_its_kernels_and_needs_no_compiler(
     assert project.python(CALL, site, cwd=tmp_path, **nowhere) == ["[0.0, 2.0, 4.0]"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_copies_of_the_sources_compile_nothing_again(python_project: Make, backend: str) -> None:
+def test_copies_of_the_sources_compile_nothing_again(project: PythonProject) -> None:
     """Given an editable install, when an sdist and its wheel are built, as `python -m build` and
     `uv build` do, and a second wheel in place."""
-    project = python_project(backend)
     assert "2 compiled" in project.call("build_editable")[1]
     sdist, _ = project.call("build_sdist")
     wheel, said = project.call("build_wheel", at=project.unpacked(sdist))
@@ -53,11 +55,9 @@ def test_a_copy_that_nothing_is_known_of_uses_the_cache_of_the_user(python_proje
     assert "/tmp/" not in index.replace(str(project.around.parent), "")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_an_editable_install_calls_what_the_last_build_made(
-    python_project: Make, backend: str, tmp_path: Path
+    project: PythonProject, tmp_path: Path
 ) -> None:
-    project = python_project(backend)
     wheel, _ = project.call("build_editable")
     assert not list(project.unpacked(wheel).rglob("_kernels"))
     assert project.python(CALL, project.directory, cwd=tmp_path) == ["[0.0, 2.0, 4.0]"]
@@ -86,12 +86,10 @@ def test_a_package_comes_before_a_directory_of_its_name(
     assert path == f"{tmp_path}/mypackage (where)"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_wheel_and_an_sdist_have_the_rows_of_the_repository(
-    python_project: Make, backend: str, tmp_path: Path
+    project: PythonProject, tmp_path: Path
 ) -> None:
     """Given kernels that were built once, when measurements come to the repository."""
-    project = python_project(backend)
     with (project.directory / "tilus.toml").open("a") as file:
         file.write('\n[script.scale.dispatch]\nkeys = ["n"]\nmeasured = "tuned/scale.jsonl"\n')
     project.call("build_wheel")
