@@ -100,10 +100,9 @@ def _planned(
     entries = _survey(tree)
     rooted = _rooted(tree, entries)
     with wrap_oserror(tree.locks.path):
-        locks = {
-            name: LockName("read", name.rpartition("/")[2]) for name in _loose(entries, rooted)
-        }
-        read = [name for name, lock in locks.items() if not tree.locks.is_free(lock)]
+        scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
+        locks = {name: LockName("read", name.rpartition("/")[2]) for name in scripts}
+        read = [n for n in locks if n not in rooted and not tree.locks.is_free(locks[n])]
         stale = litter(tree)
     decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
     items = tuple(GarbageItem(name, layout.measured(tree.path(name))[0], 0.0) for name in stale)
@@ -173,12 +172,6 @@ class _Entries(Struct):
     times: dict[str, float]
     """When it was last published by anything that needs it, in seconds since 1970."""
     needs: dict[str, list[str]]
-
-
-def _loose(entries: _Entries, rooted: Container[str]) -> list[str]:
-    """Return the scripts that no project's last build made."""
-    scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
-    return [name for name in scripts if name not in rooted]
 
 
 def _decide(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -162,7 +162,8 @@ def links_of(
     Without `statuses`, by hash, the programs are looked up.
     """
     if statuses is None:
-        statuses = _looked_up(tree, programs.values())
+        entries = (find_entry(tree.program_path(each), each) for each in programs.values())
+        statuses = {entry.hash: entry.status for entry in entries if entry is not None}
     return {
         f"{layout.PROGRAMS if status == Status.BUILT else layout.FAILED}/{index}": program
         for index, program in programs.items()
@@ -188,11 +189,6 @@ def put_script(
         ):
             if not _update(tree, path, digest, files, links):
                 _make(tree, path, digest, {**begins(), **files}, links)
-
-
-def _looked_up(tree: Tree, programs: Iterable[str]) -> dict[str, str]:
-    entries = (find_entry(tree.program_path(program), program) for program in programs)
-    return {entry.hash: entry.status for entry in entries if entry is not None}
 
 
 def _make(

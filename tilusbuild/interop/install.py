@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tilusbuild.interop.kind import group_with_place
 from tilusbuild.interop.listing import ListedCache, cache_of, is_group
@@ -42,14 +41,21 @@ def install(
     missing = _missing(cache, place)
     published: set[str] = set()
     if missing:
-        with _explained(place), _private(place) as private:
-            _unpack(reader, listing, cache, missing, private)
-            unpacked = os.path.join(private, cache.prefix)
-            _place(cache, unpacked, place)
-            # Content before names: after a power failure a published entry must not be empty.
-            sync_all(private)
-            _link(cache, missing, unpacked)
-            published = set(_publish(cache, missing, unpacked, place))
+        try:
+            os.makedirs(place, exist_ok=True)
+            with TemporaryDirectory("install", place) as private:
+                _unpack(reader, listing, cache, missing, private.path)
+                unpacked = os.path.join(private.path, cache.prefix)
+                _place(cache, unpacked, place)
+                # Content before names: after a power failure a published entry is not empty.
+                sync_all(private.path)
+                _link(cache, missing, unpacked)
+                published = set(_publish(cache, missing, unpacked, place))
+        except OSError as error:
+            raise cannot_install(
+                f"{place} cannot be written: {error.strerror or error}",
+                hint="--into names another directory",
+            ) from None
     files = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
     return (
         sum(unit in published for _, unit in cache.owners(entry.path for entry in cache.entries)),
@@ -123,21 +129,3 @@ def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -
         if publish_new(os.path.join(unpacked, unit), final):
             sync_directory(os.path.dirname(final))
             yield unit
-
-
-@contextmanager
-def _private(place: str) -> Iterator[str]:
-    os.makedirs(place, exist_ok=True)
-    with TemporaryDirectory("install", place) as private:
-        yield private.path
-
-
-@contextmanager
-def _explained(place: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise cannot_install(
-            f"{place} cannot be written: {error.strerror or error}",
-            hint="--into names another directory",
-        ) from None

@@ -100,7 +100,9 @@ def collect(
         entries.append(found.add_script(script, params))
         cuda = script.kind == "cuda"
         known = targets.get(script.target)
-        toolkit = _newest(script.code.toolkit, known.toolkit if known else None) if cuda else None
+        both = [each for each in (script.code.toolkit, known and known.toolkit) if each]
+        # The newest, which a driver must know to run the code of all.
+        toolkit = max(both, key=numbers_of, default=None) if cuda else None
         kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
         targets[script.target] = PackageTarget(kind, script.code.archs, script.code.ptx, toolkit)
     if not entries:
@@ -119,11 +121,6 @@ def collect(
         files=found.files,
     )
     return Contents(package, package.encode(), found.origins, {})
-
-
-def _newest(*toolkits: str | None) -> str | None:
-    """Return the newest version, which a driver must know to run the code of all."""
-    return max((each for each in toolkits if each is not None), key=numbers_of, default=None)
 
 
 def _read(
