@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from itertools import count
 
 import pytest
 from msgspec.structs import replace
 
+from support.http_cache import listening
+from support.lying_server import STREAMS
 from tilusbuild.remote.backend import RemoteTroubleError, contents
 from tilusbuild.remote.http import HttpBackend
 from tilusbuild.remote.record import Blob
@@ -29,13 +31,11 @@ Answer = Callable[[int, "bytes | None"], "tuple[bytes, bool]"]
 connection ends with it."""
 
 
-@contextmanager
-def serving(answer: Answer) -> Iterator[int]:
+def serving(answer: Answer) -> AbstractContextManager[int]:
     """A server's port."""
-    listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(line: socket.socket) -> None:
-        with suppress(OSError), line, line.makefile("rb") as asked:
+        with line.makefile("rb") as asked:
             for number in count():
                 while (head := asked.readline()) == b"\r\n":
                     pass
@@ -47,16 +47,7 @@ def serving(answer: Answer) -> Iterator[int]:
                 if ends or not head:
                     return
 
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.close()
+    return listening(serve)
 
 
 def usual(number: int, data: bytes | None) -> tuple[bytes, bool]:
@@ -173,47 +164,23 @@ def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
     assert caught.value.retry
 
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-DRIPS = {
-    "silence": (b"", b""),
-    "continues": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "a header": (b"HTTP/1.1 200 OK\r\na: ", b"b"),
-    "headers": (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
-    "content": (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"c"),
-    "content to the end": (b"HTTP/1.1 200 OK\r\n\r\n", b"c"),
-    "chunks": (CHUNKED, b"1\r\nc\r\n"),
-    "the size of a chunk": (CHUNKED, b"0"),
-    "trailers": (CHUNKED + b"0\r\n", b"a: b\r\n"),
-    "what comes with a refusal": (b"HTTP/1.1 404 no\r\nContent-Length: 999\r\n\r\n", b"c"),
-}
-
-
-@contextmanager
-def dripping(first: bytes, again: bytes, pause: float) -> Iterator[int]:
+def dripping(first: bytes, again: bytes, pause: float) -> AbstractContextManager[int]:
     """The port of a server that sends the one, and then the other without end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def drip(line: socket.socket) -> None:
-            with suppress(OSError), line:
-                line.sendall(first)
-                while True:
-                    line.sendall(again)
-                    time.sleep(pause)
+    def drip(line: socket.socket) -> None:
+        line.sendall(first)
+        while True:
+            line.sendall(again)
+            time.sleep(pause)
 
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    threading.Thread(target=drip, args=(listener.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield listener.getsockname()[1]
+    return listening(drip)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_no_request_takes_longer_than_it_may(scheme: str) -> None:
     """Whatever comes meanwhile; over TLS these are no handshake at all."""
-    with ThreadPoolExecutor(len(DRIPS)) as pool:
-        waits = {name: pool.submit(is_late, scheme, *each) for name, each in DRIPS.items()}
+    with ThreadPoolExecutor(len(STREAMS)) as pool:
+        waits = {name: pool.submit(is_late, scheme, *each) for name, each in STREAMS.items()}
     assert {name: error for name, each in waits.items() if (error := each.exception())} == {}
 
 
@@ -231,10 +198,10 @@ def is_late(scheme: str, first: bytes, again: bytes) -> None:
                 assert not caught.value.retry
 
 
-@pytest.mark.parametrize("name", [name for name in DRIPS if name != "silence"])
+@pytest.mark.parametrize("name", [name for name in STREAMS if name != "silence"])
 def test_a_flood_ends_with_what_was_asked_for(name: str) -> None:
     """Time alone would be a matter of luck: what comes without a pause is never waited for."""
-    first, again = DRIPS[name]
+    first, again = STREAMS[name]
     with dripping(first, again * 1000, 0.0) as port, backend(port, timeout=60.0) as remote:
         began = time.monotonic()
         with suppress(RemoteTroubleError):

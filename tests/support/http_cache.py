@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
@@ -125,32 +125,44 @@ class Line:
 
 
 @contextlib.contextmanager
-def line_to(port: int, faults: Faults | None = None) -> Iterator[Line]:
-    """A port on the loopback that leads to another one, with faults that can be changed."""
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port on the loopback, each of whose connections is served in a thread of its own."""
+
+    def served(line: socket.socket) -> None:
+        with contextlib.suppress(OSError), line:
+            serve(line)
+
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        line = Line(listener.getsockname()[1], faults or Faults())
 
         def accept() -> None:
-            while not line.ended.is_set():
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                line.connections += 1
-                threading.Thread(target=_carry, args=(line, client, port), daemon=True).start()
+            with contextlib.suppress(OSError):
+                while True:
+                    line, _ = listener.accept()
+                    threading.Thread(target=served, args=(line,), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def line_to(port: int, faults: Faults | None = None) -> Iterator[Line]:
+    """A port on the loopback that leads to another one, with faults that can be changed."""
+    line = Line(0, faults or Faults())
+
+    def carry(client: socket.socket) -> None:
+        line.connections += 1
+        with socket.create_connection(("127.0.0.1", port)) as far:
+            threading.Thread(target=_copy, args=(client, far), daemon=True).start()
+            _disturbed(line, far, client)
+
+    with listening(carry) as line.port:
         try:
             yield line
         finally:
             line.ended.set()
-            listener.shutdown(socket.SHUT_RDWR)
-
-
-def _carry(line: Line, client: socket.socket, port: int) -> None:
-    with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", port)) as far:
-        threading.Thread(target=_copy, args=(client, far), daemon=True).start()
-        _disturbed(line, far, client)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

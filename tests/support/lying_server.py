@@ -7,9 +7,10 @@ import contextlib
 import json
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
+
+from support.http_cache import listening
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -27,7 +28,7 @@ def record(**changes: object) -> bytes:
     return whole(json.dumps({**value, **changes}).encode())
 
 
-_STREAMS = {
+STREAMS = {
     "silence": (b"", b""),
     "interim answers": (b"", CONTINUE),
     "status line": (b"HTTP/1.1 200 ", b"O"),
@@ -41,8 +42,8 @@ _STREAMS = {
     "a refusal": (b"HTTP/1.1 404 no\r\nContent-Length: 999\r\n\r\n", b"c"),
 }
 KINDS: dict[str, tuple[bytes, bytes, float]] = {
-    **{f"drips: {name}": (*each, 0.1) for name, each in _STREAMS.items()},
-    **{f"floods: {name}": (a, b * 1000, 0.0) for name, (a, b) in _STREAMS.items() if b},
+    **{f"drips: {name}": (*each, 0.1) for name, each in STREAMS.items()},
+    **{f"floods: {name}": (a, b * 1000, 0.0) for name, (a, b) in STREAMS.items() if b},
     "closes": (b"", b"", -1),
     "garbage": (b"\0" * 9999, b"", -1),
     "301": (whole(b"", b"301 no", b"Location: http://127.0.0.1:1/\r\n"), b"", -1),
@@ -66,15 +67,9 @@ KINDS: dict[str, tuple[bytes, bytes, float]] = {
 def lying(kind: str, scheme: str = "http", tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The address of a server of this kind, whose lies come within `tls`."""
     first, again, pause = KINDS[kind]
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
 
-        def serve(plain: socket.socket) -> None:
-            with contextlib.suppress(OSError):
-                line = tls.wrap_socket(plain, server_side=True) if tls else plain
-                with line:
-                    answer(line)
-
-        def answer(line: socket.socket) -> None:
+    def answer(plain: socket.socket) -> None:
+        with tls.wrap_socket(plain, server_side=True) if tls else plain as line:
             asked = line.recv(1 << 16)
             if kind == "blobs without end" and b"/cas/" in asked:
                 while True:
@@ -84,14 +79,5 @@ def lying(kind: str, scheme: str = "http", tls: ssl.SSLContext | None = None) ->
                 line.sendall(again)
                 time.sleep(pause)
 
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    line, _ = listener.accept()
-                    threading.Thread(target=serve, args=(line,), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        try:
-            yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
+    with listening(answer) as port:
+        yield f"{scheme}://127.0.0.1:{port}"
