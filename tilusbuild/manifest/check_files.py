@@ -32,7 +32,12 @@ def check_files(checks: Checks) -> None:
         if not script.template.startswith(PACKAGE):
             _file(checks, (*path, "template"), script.template, "template")
         for name, template in script.generate.items():
-            _generated(checks, (*path, "generate"), name)
+            if not _GENERATED.fullmatch(name):
+                checks.error(
+                    f'"{name}" cannot name a generated header',
+                    checks.document.key(*path, "generate", name),
+                    "a name without directories that ends in .h, .hh, .hpp, .cuh, .inc or .inl",
+                )
             _file(checks, (*path, "generate", name), template, "template")
         if script.space_file is not None:
             _file(checks, (*path, "space-file"), script.space_file, "file")
@@ -47,15 +52,6 @@ def check_files(checks: Checks) -> None:
 
 _GENERATED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\.(h|hh|hpp|cuh|inc|inl)")
 """A header's name: it stands beside the source, so that none is the source's or a tool's."""
-
-
-def _generated(checks: Checks, path: Path, name: str) -> None:
-    if not _GENERATED.fullmatch(name):
-        checks.error(
-            f'"{name}" cannot name a generated header',
-            partial(checks.document.key, *path, name),
-            "a name without directories that ends in .h, .hh, .hpp, .cuh, .inc or .inl",
-        )
 
 
 def _file(checks: Checks, path: Path, name: str, what: str, *, needed: bool = True) -> None:

@@ -10,7 +10,6 @@ are remembered.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from tilusbuild.manifest.script import Form, ScriptSection
@@ -73,7 +72,7 @@ class SourcesScript(ScriptSection, frozen=True, kw_only=True):
 
     def space_for(self, target: str) -> Mapping[str, Parameter]:
         rows = tuple((name,) for name in self.files)
-        return MappingProxyType({SOURCE: Parameter((SOURCE,), rows, None, None, None)})
+        return {SOURCE: Parameter((SOURCE,), rows)}
 
 
 class LinkScript(ScriptSection, frozen=True, kw_only=True):

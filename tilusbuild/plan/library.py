@@ -57,7 +57,11 @@ def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tu
     """Return how a library is linked, the files that it links, and what was read or looked for to
     find them. Raises `InputError`."""
     owner = section_of(spec)
-    own = [*_own_inputs(spec, memory)]
+    root = spec.manifest.root
+    own = [
+        _file(spec, memory, f"{PROJECT}/{name}", os.path.join(root, name), "objects")
+        for name in cast("LinkScript", spec.owner).libs
+    ]
     looked: list[str] = []
     libs = _libs(spec, memory, looked)
     needed = owner.needed
@@ -104,13 +108,6 @@ def _libs(spec: InstanceSpec, memory: DigestMemory, looked: list[str]) -> list[H
     """Return the files of `link-libs` that are in `link-dirs`; add what was looked for."""
     places = (place for _, place in _places_of_libs(spec, looked) if place is not None)
     return [file for place in places for file in _with_neighbours(spec, memory, place)]
-
-
-def _own_inputs(spec: InstanceSpec, memory: DigestMemory) -> Iterator[Header]:
-    """Yield the objects and archives that are linked as they are."""
-    for name in cast("LinkScript", spec.owner).libs:
-        path = os.path.join(spec.manifest.root, name)
-        yield _file(spec, memory, f"{PROJECT}/{name}", path, "objects")
 
 
 def kept_here(spec: InstanceSpec) -> str:

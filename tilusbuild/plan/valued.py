@@ -150,13 +150,8 @@ class Valued:
     def _parsed_prune(self) -> dict[str, Expr]:
         if not self._pipeline.launcher.starts_kernel:
             return {}
-        prune = self._owner.prune
-        declared = {
-            "max_registers": prune.max_registers,
-            "max_spill_bytes": prune.max_spill_bytes,
-            "min_blocks_per_sm": prune.min_blocks_per_sm,
-        }
-        return {name: self.bound(source) for name, source in declared.items() if source is not None}
+        declared = self._owner.prune
+        return {name: self.bound(source) for name, source in declared if source is not None}
 
     def launch(self) -> Launch | None:
         """Return the launch geometry; None where no launcher starts the kernel."""
