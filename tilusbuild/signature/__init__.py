@@ -7,9 +7,8 @@ Dimensions may also be integers, constants of the script, and expressions over b
 declared constant.
 """
 
-from tilusbuild.signature.joining import resolve, signature
 from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature, SignatureError, Tile
-from tilusbuild.signature.parsing import parse_argument
+from tilusbuild.signature.parsing import parse_argument, resolve, signature
 
 __all__ = [
     "ANY_SHAPE",
