@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.processes import run_python, wait_until
-from support.project import Project, needs_cxx
+from support.project import Project
 
 _DRIVER = """\
 import importlib, sys, time
@@ -59,11 +59,8 @@ VERBS = {
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project, and its package `packed`."""
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("built"))
-    project.write_all({"tilus.toml": MANIFEST, "copy.cu.j2": TEMPLATE, ".git": ""}).run(
-        "build", "-q"
-    )
+    files = {"tilus.toml": MANIFEST, "copy.cu.j2": TEMPLATE, ".git": ""}
+    project = Project.built(tmp_path_factory.mktemp("built"), files)
     project.run("package", "-o", "made", "--format", "dir")
     (made,) = (project.directory / "made").iterdir()
     made.rename(project.directory / "packed")

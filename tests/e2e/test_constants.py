@@ -13,7 +13,7 @@ import pytest
 import tilusbuild
 from support.dlpack import TENSOR
 from support.processes import run_python
-from support.project import NewProject, Project, head, needs_cxx
+from support.project import NewProject, Project, head
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
@@ -77,11 +77,7 @@ def expected(filter_: Any, x: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    needs_cxx()
-    project = Project(tmp_path_factory.mktemp("constants"))
-    project.write_all({"tilus.toml": ON_CPU, **FILES})
-    project.build()
-    return project
+    return Project.built(tmp_path_factory.mktemp("constants"), {"tilus.toml": ON_CPU, **FILES})
 
 
 def test_a_cpu_target_takes_them_as_arguments(on_cpu: Project) -> None:

@@ -86,16 +86,10 @@ def test_looking_into_the_cache(project: Project):
         "cpu",
         {"built": 2, "failed": 0, "pruned": 0, "missing": 0},
     )
-    programs = cache("ls", "scale", "--json").events
-    assert {program["hash"] for program in programs} == set(project.programs)
-    assert [program["index"] for program in programs] == [0, 1]
     (shown,) = cache("show", name[:16], "--json").events
     assert (shown["status"], shown["path"]) == ("built", str(directory))
-    assert cache("show", name[:16], "--path").out.strip() == str(directory)
-    assert cache("show", name[:16], "--source").out == (directory / "module/source.cu").read_text()
     (stats,) = cache("stats", "--json").events
     assert stats["programs"]["built"] == 2
-    assert cache("verify", "--json").events == [{"event": "summary", "problems": 0, "removed": 0}]
     for words in (("ls",), ("ls", "scale"), ("show", "scale/0"), ("stats",), ("verify",)):
         assert cache(*words).out.strip()
 

@@ -26,9 +26,8 @@ MANY = (
 def built(tmp_path_factory) -> tuple[Project, list[str]]:
     """A project of four instances with two programs each, and the names that the build printed."""
     needs_cxx()
-    project = Project(tmp_path_factory.mktemp("names")).write_all(
-        {"tilus.toml": MANY, "kernels/scale.cu.j2": TEMPLATE}
-    )
+    files = {"tilus.toml": MANY, "kernels/scale.cu.j2": TEMPLATE}
+    project = Project(tmp_path_factory.mktemp("names")).write_all(files)
     events = project.run("build", "--json").events
     return project, sorted({each["label"] for each in events if each["event"] == "finished"})
 

@@ -1,12 +1,14 @@
 """Compiles beside each other by tokens of a jobserver: how many run, and that nothing is kept."""
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
 from tilusbuild.engine.build import build
+from tilusbuild.engine.events import Result
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.process.base import CancelledError
 from tilusbuild.status import Compiled
@@ -14,6 +16,12 @@ from tilusbuild.status import Compiled
 
 def jobs(count: int) -> list[FakeJob]:
     return [FakeJob(f"matmul {i}", index=i) for i in range(count)]
+
+
+def run(count: int, compiler: FakeCompiler | None = None, **options: Any) -> Result:
+    listener = options.pop("listener", Listener())
+    config = BuildConfig(**options)
+    return build(jobs(count), FakeStore(), compiler or FakeCompiler(), listener, config)
 
 
 def together(most: int) -> tuple[FakeCompiler, list[int]]:
@@ -39,9 +47,7 @@ def together(most: int) -> tuple[FakeCompiler, list[int]]:
 def test_the_first_needs_no_token_and_each_further_compile_holds_one(tokens, width, most) -> None:
     source = FakeTokens(tokens)
     compiler, seen = together(most)
-    result = build(
-        jobs(4 * most), FakeStore(), compiler, Listener(), BuildConfig(jobs=width, tokens=source)
-    )
+    result = run(4 * most, compiler, jobs=width, tokens=source)
     assert result.summary.compiled == 4 * most
     assert set(seen) == {most}
     assert (source.most, source.held, source.tokens) == (most - 1, 0, tokens)
@@ -53,7 +59,7 @@ def test_a_token_that_comes_later_is_taken_then() -> None:
     compiler, seen = together(2)
     listener = Listener()
     listener.react = lambda event: source.put(1) if event.event == "started" and not seen else None
-    result = build(jobs(2), FakeStore(), compiler, listener, BuildConfig(jobs=2, tokens=source))
+    result = run(2, compiler, listener=listener, jobs=2, tokens=source)
     assert result.summary.compiled == 2
     assert seen == [2, 2]
     assert source.held == 0
@@ -61,13 +67,8 @@ def test_a_token_that_comes_later_is_taken_then() -> None:
 
 def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
     source = FakeTokens(3)
-    result = build(
-        jobs(6),
-        FakeStore(),
-        FakeCompiler(),
-        Listener(),
-        BuildConfig(jobs=4, admissions=(lambda need, running: False,), tokens=source),
-    )
+    refuses = (lambda need, running: False,)
+    result = run(6, jobs=4, admissions=refuses, tokens=source)
     assert result.summary.compiled == 6
     assert source.most == 0
 
@@ -81,31 +82,14 @@ def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
         gate.wait(timeout=60)
         raise error
 
-    def run() -> None:
-        build(
-            jobs(4),
-            FakeStore(),
-            FakeCompiler(script),
-            Listener(),
-            BuildConfig(jobs=4, tokens=source),
-        )
-
-    if isinstance(error, ZeroDivisionError):
-        with pytest.raises(ZeroDivisionError):
-            run()
-    else:
-        run()
+    is_bug = isinstance(error, ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError) if is_bug else nullcontext():
+        run(4, FakeCompiler(script), jobs=4, tokens=source)
     assert (source.most, source.held, source.tokens) == (3, 0, 3)
 
 
 def test_a_warning_is_given_once_and_only_when_there_is_something_to_share() -> None:
     for count, told in ((0, 0), (1, 0), (2, 1)):
         listener = Listener()
-        build(
-            jobs(count),
-            FakeStore(),
-            FakeCompiler(),
-            listener,
-            BuildConfig(warnings=("begin with +",)),
-        )
+        run(count, listener=listener, warnings=("begin with +",))
         assert [event.message for event in listener.named("warning")] == ["begin with +"] * told

@@ -19,11 +19,15 @@ STARTED = events.CommandStarted("make")
 ENDED = events.CommandEnded("make", 2, 1.0)
 
 
+def screen_on(err: io.StringIO, **how: Any) -> Screen:
+    options = {"json": None, **dict.fromkeys(("terminal", "quiet", "verbose", "clear"), False)}
+    return Screen(reporter=lambda: PlainReporter(err), stderr=err, **{**options, **how})
+
+
 def shown(*told: Event, **how: Any) -> str:
     """What stderr has after these events."""
     err = io.StringIO()
-    options = {"terminal": False, "quiet": False, "verbose": False, "clear": False, **how}
-    screen = Screen(reporter=lambda: PlainReporter(err), stderr=err, **{"json": None, **options})
+    screen = screen_on(err, **how)
     for event in told:
         screen.emit(event)
     screen.close()
@@ -41,15 +45,7 @@ def test_plain_lines_elsewhere() -> None:
 @pytest.mark.parametrize("programs", [0, 3])
 def test_one_line_says_that_nothing_was_built(programs: int) -> None:
     err = io.StringIO()
-    screen = Screen(
-        reporter=lambda: PlainReporter(err),
-        stderr=err,
-        json=None,
-        terminal=False,
-        quiet=False,
-        verbose=False,
-        clear=False,
-    )
+    screen = screen_on(err)
     screen.building().emit(summary(programs=programs, cached=programs))
     screen.emit(events.Rebuilt(False, 0, (), 0.5, False))
     screen.building().emit(summary(programs=programs + 1, cached=programs, compiled=1))

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -304,22 +303,6 @@ def test_ctrl_c_in_a_build_leaves_nothing_running(project, watch):
     assert os.listdir(project.cache / "staging") == []
     project.kernel("scale", "fine")
     assert project.build(status=None)["exit_status"] == 0
-
-
-def test_killed_in_a_build_it_leaves_no_compiler(project, watch):
-    project.kernel("scale", "fake: hang")
-    watching = watch(project)
-    watching.until("started", script="scale")
-    # Itself, what starts its compilers, and one of those.
-    while len(watching.processes.alive()) <= 2:
-        time.sleep(0.01)
-    watching.process.kill()
-    assert watching.process.wait(60) == -9
-    while watching.processes.alive():
-        time.sleep(0.01)
-    project.kernel("scale", "fine")
-    assert project.build(status=None)["exit_status"] == 0
-    assert os.listdir(project.cache / "staging") == [], "what was begun is swept away"
 
 
 def test_it_ends_when_its_output_is_closed(project):
