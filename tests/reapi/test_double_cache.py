@@ -18,8 +18,8 @@ from tilusbuild.remote.backend import RemoteTroubleError, contents
 from tilusbuild.remote.record import blob_for
 from tilusbuild.remote.settings import RemoteSettings
 
-LARGE = b"sentence " * (1 << 19)
-"""More than goes into one message."""
+SMALL, LARGE = b"word " * 1000, b"sentence " * (1 << 19)
+"""Below and above what goes into one message."""
 
 
 @pytest.fixture
@@ -28,6 +28,14 @@ def cache() -> Iterator[tuple[FarmDouble, ReapiBackend]]:
         backend = ReapiBackend(RemoteSettings(address, "test", timeout=20.0))
         yield double, backend
         backend.close()
+
+
+def test_blobs_come_and_go_in_messages_and_streams(cache: tuple[FarmDouble, ReapiBackend]) -> None:
+    double, backend = cache
+    blobs = {blob_for(data): data for data in (SMALL, LARGE, b"", b"x")}
+    backend.send(blobs)
+    assert double.held.keys() == {blob.digest for blob in blobs}
+    assert contents(backend, blobs) == blobs
 
 
 def test_an_upload_may_end_early(cache: tuple[FarmDouble, ReapiBackend]) -> None:
