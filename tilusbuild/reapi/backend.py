@@ -30,12 +30,12 @@ from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
     UNTRUSTED,
+    Credentials,
     Keep,
     RemoteTroubleError,
     about_credentials,
     contents,
 )
-from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import MAX_BYTES, MAX_RECORD, Blob, RecordError, blob_for, decode
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes

@@ -40,11 +40,11 @@ from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
     UNTRUSTED,
+    Credentials,
     Keep,
     RemoteTroubleError,
     about_credentials,
 )
-from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import MAX_RECORD, Blob
 from tilusbuild.remote.settings import RemoteSettings
 
