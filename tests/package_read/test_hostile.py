@@ -283,28 +283,23 @@ def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> 
 
 def test_a_library_with_code_for_another_architecture(hand: Hand, tmp_path: Path) -> None:
     """Given a program for the cpu, when its library holds code for sm_90a, then that is told."""
-    with_library(hand, (ROOT / "tests/binary/data/library.so").read_bytes())
+    with_file(hand, hand.path("lib.so"), (ROOT / "tests/binary/data/library.so").read_bytes())
     error = refusal(hand.archive(tmp_path / "p"))
     assert error.kind == "CodeMismatch"
     assert "sm_90a" in str(error)
 
 
 def test_a_library_that_is_none(hand: Hand, tmp_path: Path) -> None:
-    with_library(hand, b"\x7fELF" + bytes(100))
+    with_file(hand, hand.path("lib.so"), b"\x7fELF" + bytes(100))
     assert refusal(hand.archive(tmp_path / "p")).kind == "CodeMismatch"
 
 
-def with_library(hand: Hand, data: bytes) -> None:
-    """Another library in the first program, with all that is said of it made to agree."""
-    name = hand.path("module/lib.so")
-    meta = name.replace("module/lib.so", "meta.json")
-    hand.files[name] = data
-    value = unseal(hand.files[meta])
-    value["files"]["module/lib.so"] = {
-        "size": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
-    hand.files[meta] = seal(value)
+def with_file(hand: Hand, path: str, data: bytes) -> None:
+    """A file of a program, with all that is said of it made to agree."""
+    program, name = path[:73], path[74:]
+    value = unseal(hand.files[f"{program}/meta.json"])
+    value["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    hand.files |= {path: data, f"{program}/meta.json": seal(value)}
     hand.relist()
 
 
@@ -328,12 +323,6 @@ def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["module/evil.sh", ".git/config", "-rf", "module/lib.a"])
 def test_a_file_that_no_program_has(name: str, hand: Hand, tmp_path: Path) -> None:
     """Though the list, and what is beside it, say that it is there."""
-    library = hand.path("module/lib.so")
-    program = library.removesuffix("module/lib.so")
-    data = b"#!/bin/sh\n"
-    hand.files[f"{program}{name}"] = data
-    meta = unseal(hand.files[f"{program}meta.json"])
-    meta["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    hand.files[f"{program}meta.json"] = seal({k: v for k, v in meta.items() if k != "digest"})
-    error = refusal(hand.relist().archive(tmp_path / "p.tar.zst"))
+    with_file(hand, hand.path("module/lib.so").replace("module/lib.so", name), b"#!/bin/sh\n")
+    error = refusal(hand.archive(tmp_path / "p.tar.zst"))
     assert "is not a file that its pipeline makes" in str(error)
