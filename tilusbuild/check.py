@@ -18,6 +18,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import ClassVar
@@ -26,15 +27,13 @@ from xml.etree import ElementTree as Xml
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import choose
-from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device, cpu, may_have_cuda
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.kernel import chooser_on, programs_there
 from tilusbuild.runtime.library import LIBRARY, check_images, check_library, read_meta
 from tilusbuild.runtime.naming import Name, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import serving, table_for
+from tilusbuild.runtime.tables import serving
 from tilusbuild.table import table, times
 from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu
 from tilusbuild.tune.bench.session import integers
@@ -229,34 +228,22 @@ def _checked(
     only: int | None,
     here: Device,
 ) -> Iterator[CheckedLine]:
-    chooser, refused = _chooser(script, here)
+    chooser, _ = chooser_on(script, serving(script), here)
     if only is not None and only not in chooser.available:
         there = ", ".join(map(str, sorted(chooser.available)))
         message = f"{wanted.shown} has no program {_name_of(script)}/{only}"
         raise input_error(message, hint=f"its programs are {there}")
     directories = {case.digest: path for path, case in cases}
     bench = DeviceBench(runner, script.kind, here.ordinal, directories, limit=wanted.limit)
-    try:
+    with closing(bench):
         for _, case in cases:
             sizes = {name: int(value) for name, value in integers(case).items()}
             chosen = chooser.choose(sizes).program
-            programs = sorted(chooser.available - refused) if only is None else [only]
+            programs = (
+                sorted(chooser.available - chooser.refused.keys()) if only is None else [only]
+            )
             for program in [chosen] if wanted.chosen and only is None else programs:
                 yield _tried(bench, wanted, script, case, program, here, program == chosen)
-    finally:
-        bench.close()
-
-
-def _chooser(script: Script, here: Device) -> tuple[Chooser, frozenset[int]]:
-    """Return what chooses as a call does, and the programs that no call uses."""
-    found = serving(script)
-    refused = by_number(script.programs, found.refused)
-    try:
-        held = table_for(script, found.tables, here)
-    except LoadError:
-        held = None  # measured on another device
-    entries = held.entries if held else ()
-    return Chooser(script, entries, programs_there(script), refused), frozenset(refused)
 
 
 def _tried(

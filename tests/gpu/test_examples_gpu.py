@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -97,12 +98,8 @@ def test_decode_runs_by_its_ptx(torch: Any, example: NewExample) -> None:
 
 
 def test_the_worker_and_torch_see_the_same_device(torch: Any) -> None:
-    with LocalRunner() as runner:
-        bench = DeviceBench(runner, "cuda", 0, {}, limit=60.0)
-        try:
-            said = bench.describe()
-        finally:
-            bench.close()
+    with LocalRunner() as runner, closing(DeviceBench(runner, "cuda", 0, {}, limit=60.0)) as bench:
+        said = bench.describe()
     major, minor = torch.cuda.get_device_capability(0)
     assert said["name"] == torch.cuda.get_device_name(0)
     assert said["arch"] == f"sm_{10 * major + minor}"

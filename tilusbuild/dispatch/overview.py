@@ -21,14 +21,13 @@ from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.kernel import chooser_on, programs_there
 from tilusbuild.runtime.naming import Name, command, snake_case
 from tilusbuild.runtime.places import SearchPlace
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import (
     Table,
-    TableEntry,
     TableFile,
     serving,
     table_for,
@@ -51,15 +50,10 @@ class DispatchOverview(Struct, frozen=True):
 
     def chooser(self) -> Chooser:
         """Return what chooses on the device here: its own table, or none."""
-        entries: tuple[TableEntry, ...] = ()
+        found = TableFile(self.tables, self.refused)
         if self.device is not None:
-            try:
-                found = table_for(self.script, self.tables, self.device)
-                entries = found.entries if found else ()
-            except LoadError:
-                pass
-        elif len(self.tables) == 1:
-            entries = self.tables[0].entries
+            return chooser_on(self.script, found, self.device)[0]
+        entries = self.tables[0].entries if len(self.tables) == 1 else ()
         refused = by_number(self.script.programs, self.refused)
         return Chooser(self.script, entries, programs_there(self.script), refused)
 

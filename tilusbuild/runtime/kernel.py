@@ -24,6 +24,7 @@ from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.table_file import by_number
+from tilusbuild.runtime.tables import Table, TableFile
 
 _KEPT = 4096
 """Combinations of sizes that a kernel remembers the program of."""
@@ -206,23 +207,16 @@ class Kernel:
 
     def _activated(self, here: Device) -> _Active:
         script, judged = choose.best(self._scripts, here)
-        notes: list[str] = []
-        entries: tuple[tables.TableEntry, ...] = ()
-        found = tables.serving(script)
-        try:
-            table = tables.table_for(script, found.tables, here)
-        except LoadError as error:
+        chooser, table = chooser_on(script, tables.serving(script), here)
+        if isinstance(table, LoadError):
             if self._strict:
-                raise
-            self._tell(f"table {script.path}", str(error))
-            notes.append(f"table refused: {error}")
+                raise table
+            self._tell(f"table {script.path}", str(table))
+            note = f"table refused: {table}"
         else:
-            entries = table.entries if table else ()
-            notes.append(f"table: {len(entries)} entries" if table else "table: none")
-        refused = by_number(script.programs, found.refused)
-        notes += [f"program {i} is not chosen: {why}" for i, why in refused.items()]
-        chooser = Chooser(script, entries, programs_there(script), refused)
-        return _Active(here, script, chooser, judged, tuple(notes))
+            note = f"table: {len(table.entries)} entries" if table else "table: none"
+        refused = (f"program {i} is not chosen: {why}" for i, why in chooser.refused.items())
+        return _Active(here, script, chooser, judged, (note, *refused))
 
     # Calling.
 
@@ -297,6 +291,21 @@ class Kernel:
             return self._on(kind, index if kind == "cuda" else 0)
         except DriverError as error:
             raise LoadError(f"{self._scripts[0].name}: {error}") from None
+
+
+def chooser_on(
+    script: Script, found: TableFile, here: Device
+) -> tuple[Chooser, Table | LoadError | None]:
+    """Return what chooses on a device by what a script's tables say; and its table, None without
+    one, or why there is none that holds there."""
+    table: Table | LoadError | None
+    try:
+        table = tables.table_for(script, found.tables, here)
+    except LoadError as error:
+        table = error
+    entries = table.entries if isinstance(table, Table) else ()
+    refused = by_number(script.programs, found.refused)
+    return Chooser(script, entries, programs_there(script), refused), table
 
 
 def programs_there(script: Script) -> frozenset[int]:

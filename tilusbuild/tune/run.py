@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from statistics import median
 
 from tilusbuild.builder.build import BuildRequest, build_planned
@@ -141,14 +142,11 @@ def call(
     Raises `InputError`, `TilusbuildError` and `WorkerUnusableError`.
     """
     case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
-    bench = DeviceBench(runner, kind, 0, {case.digest: directory}, limit=60.0)
-    try:
+    with closing(DeviceBench(runner, kind, 0, {case.digest: directory}, limit=60.0)) as bench:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):
             raise TilusbuildError(f"program {program.index}: {first.status}: {first.why}")
         samples = [bench.sample(case, program, number, 0.0) for number in range(_SAMPLES)]
-    finally:
-        bench.close()
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
         raise TilusbuildError(f"program {program.index}: {samples[0].status}: {samples[0].why}")

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -264,7 +265,7 @@ def tune(
         limit=wanted.limit,
         warmup=WARMUP if warmup is None else warmup,
     )
-    try:
+    with closing(bench):
         facts = bench.describe()
         device_id = str(facts["id"])
         with (
@@ -273,8 +274,6 @@ def tune(
             device_lock(device_id, lambda: display.waiting(str(facts["name"]))),
         ):
             return _measured(project, wanted, ready, display, decided, bench, directories, facts)
-    finally:
-        bench.close()
 
 
 def _measured(

@@ -192,11 +192,8 @@ def device_of(facts: Mapping[str, Any], index: int) -> Device:
 def ask_gpu(runner: LocalRunner, index: int) -> Device:
     """Return a GPU, asked in a process of its own, so that a driver that fails ends that one only.
     Raises `WorkerUnusableError`."""
-    bench = DeviceBench(runner, "cuda", index, {}, limit=60.0)
-    try:
+    with contextlib.closing(DeviceBench(runner, "cuda", index, {}, limit=60.0)) as bench:
         return device_of(bench.describe(), index)
-    finally:
-        bench.close()
 
 
 def _set_up(worker: Conversation, request: dict[str, Any]) -> dict[str, Any]:
