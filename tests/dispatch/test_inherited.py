@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from tilusbuild.plan.identity import script_text
 from tilusbuild.runtime.script import SCHEMA, Script, read_script
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.table_file import Refusal
-from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
+from tilusbuild.runtime.tables import TableEntry, read_dispatch
 from tilusbuild.state.files import sha256_text
 
 KEYS = ((1,), (2,), (96,), (128,), (1000,))
@@ -191,49 +190,17 @@ def test_adding_and_reordering_loses_nothing(order, more, data) -> None:
 _OF_NONE = ((1000,),)
 """No bucket of "tilus" is called so: what a person wrote there speaks for no sizes."""
 
-BEFORE = Space((0, 1, 2), 0, 1, "tilus", "n", frozenset())
-
-
-def measured(cache: Tree, *rows: tuple[int, int, Mapping[int, float]]) -> Script:
-    """BEFORE, tuned on a device: (n, the program chosen, everybody's seconds)."""
-    script = published(cache, BEFORE)
-    fingerprint = {"script": script.hash, "device": "one", "arch": "cpu"}
-    for n, program, seconds in rows:
-        latency.write(script, Measured(fingerprint, (n,), seconds))
-        entry = TableEntry((n,), program, "measured", seconds[program])
-        tables.put(script, fingerprint, [entry])
-    return script
-
-
-def after(cache: Tree, space: Space) -> tuple[str | None, dict[int, tuple[int, float | None]]]:
-    """What an edit says, and its rows."""
-    path = cache.script_path("s", _digest(space))
-    said = inherited.dropped(path, partial(described, space, _digest(space)))
-    found: tuple[Table, ...] = read_dispatch(published(cache, space)).tables
-    rows = {row.key[0]: (row.program, row.seconds) for table in found for row in table.entries}
-    return said, rows
-
-
-def test_a_program_that_is_gone_is_named_and_the_next_best_serves(tmp_path: Path) -> None:
-    cache = Tree(str(tmp_path))
-    measured(cache, (16, 0, {0: 1.0, 1: 3.0, 2: 2.0}), (32, 1, {1: 5.0}), (64, 0, {0: 1.0}))
-    said, rows = after(cache, Space((2, 1), 0, 1, "tilus", "n", frozenset()))
-    assert rows == {16: (0, 2.0), 32: (1, 5.0)}
-    assert said == (
-        "s cpu: 1 of 3 rows of its tables keep their program; "
-        "1 go to the best of those measured that are left; "
-        "to be tuned again: n=64 (`tilusbuild tune s`)"
-    )
-
 
 def test_what_is_refused_stays_refused_and_serves_nothing(tmp_path: Path) -> None:
     cache = Tree(str(tmp_path))
-    script = measured(cache, (16, 1, {0: 1.0, 1: 2.0, 2: 3.0}))
+    script = published(cache, Space((0, 1, 2), 0, 1, "tilus", "n", frozenset()))
+    fingerprint = {"script": script.hash, "device": "one", "arch": "cpu"}
+    latency.write(script, Measured(fingerprint, (16,), {0: 1.0, 1: 2.0, 2: 3.0}))
+    tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", 2.0)])
     wrong = Refusal(script.programs[0], "incorrect", {"n": 16}, "y[0] is 1, expected 2")
     tables.write(script, read_dispatch(script).tables, (wrong,))
-    _, rows = after(cache, Space((2, 0), 0, 1, "tilus", "n", frozenset()))
-    assert rows == {16: (0, 3.0)}
     heir = published(cache, Space((2, 0), 0, 1, "tilus", "n", frozenset()))
+    assert rows_of(heir) == {("one", (16,)): (script.programs[2], "measured")}
     assert read_dispatch(heir).refused == (wrong,)
 
 
@@ -250,14 +217,18 @@ def edited(project: Marks, space: str) -> list[dict[str, Any]]:
 def test_a_build_keeps_what_was_measured_and_says_what_it_dropped(copied: Marks) -> None:
     script = copied.script("mark")
     fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
-    rows = [TableEntry((n,), n // 8, "measured", 1e-6) for n in (8, 16, 24)]
+    rows = [TableEntry((n,), min(n // 8, 3), "measured", 1e-6) for n in (8, 16, 24, 32)]
     tables.put(script, fingerprint, rows)
     latency.write(script, Measured(fingerprint, (24,), {2: 3e-6, 3: 1e-6}))
     before = set(copied.paths("mark"))
     warnings = [e for e in edited(copied, "[2, 0, 1]") if e["event"] == "warning"]
     (path,) = set(copied.paths("mark")) - before
     assert [(row[0], row[1]) for row in _rows(path)] == [([8], 2), ([16], 0), ([24], 0)]
-    assert "1 go to the best of those measured" in warnings[0]["message"]
+    assert warnings[0]["message"] == (
+        "mark cpu: 2 of 4 rows of its tables keep their program; "
+        "1 go to the best of those measured that are left; "
+        "to be tuned again: n=32 (`tilusbuild tune mark`)"
+    )
     assert not [e for e in edited(copied, "[2, 0, 1]") if e["event"] == "warning"]
     copied.run("dispatch", "check", "mark")
     copied.run("cache", "verify")

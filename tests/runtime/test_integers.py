@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tilusbuild
 from support.processes import run_to_end
-from support.project import Project
+from support.project import Project, head
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, DataType
 from tilusbuild.tune.bench.devices import c_type
@@ -29,34 +29,25 @@ INT64_MAX = 2**63 - 1
 EDGES = sorted({e + d for t in INTEGERS for e in (t.limits or ()) for d in (-1, 0, 1)})
 
 ARGS = ", ".join(f'{t.name} = "{t.name}"' for t in INTEGERS)
-MANIFEST = f"""\
-edition = 1
-[project]
-name = "integers"
-version = "0.1.0"
-[target.cpu]
-arch = "cpu"
-[script.plain]
-template = "taken.cpp.j2"
-kernel = "taken"
-args = {{ y = {{ type = "u64*[{len(INTEGERS)}]", out = true }}, {ARGS} }}
-space = {{ variant = [0, 1] }}
-[script.keyed]
-template = "taken.cpp.j2"
-kernel = "taken"
-args = {{ y = {{ type = "u64*[{len(INTEGERS)}]", out = true }}, {ARGS} }}
-space = {{ variant = [0, 1] }}
-[script.keyed.dispatch]
-keys = ["u64"]
-[script.ruled]
-template = "taken.cpp.j2"
-kernel = "taken"
-args = {{ y = {{ type = "u64*[{len(INTEGERS)}]", out = true }}, {ARGS} }}
-space = {{ variant = [0, 1] }}
+DISPATCH = {
+    "plain": "",
+    "keyed": '[script.keyed.dispatch]\nkeys = ["u64"]\n',
+    "ruled": """\
 [script.ruled.dispatch]
 keys = ["i64"]
-table = [{{ when = "u64 % 2 == 1 and i8 == 1", use = {{ variant = 1 }} }}]
-"""
+table = [{ when = "u64 % 2 == 1 and i8 == 1", use = { variant = 1 } }]
+""",
+}
+MANIFEST = head() + "".join(
+    f"""\
+[script.{name}]
+template = "taken.cpp.j2"
+kernel = "taken"
+args = {{ y = {{ type = "u64*[{len(INTEGERS)}]", out = true }}, {ARGS} }}
+space = {{ variant = [0, 1] }}
+{dispatch}"""
+    for name, dispatch in DISPATCH.items()
+)
 PARAMETERS = ", ".join(f"{t.c} a_{t.name}" for t in INTEGERS)
 TEMPLATE = f"""\
 #include <cstdint>
@@ -101,7 +92,7 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cal
     for path in bare.cache.glob("scripts/*/*/dispatch"):
         shutil.rmtree(path)
     found: dict[str, dict[str, Call]] = {}
-    for script in ("plain", "keyed", "ruled"):
+    for script in DISPATCH:
         ways: dict[str, Call] = {}
         for name, place in (("C dispatcher", project.cache), ("Python", bare.cache)):
             kernel = tilusbuild.load(script, where=place)
@@ -137,7 +128,7 @@ def given_values(dtype: DataType, value: Any) -> dict[str, Any]:
 values = st.one_of(st.sampled_from(EDGES), st.integers(-(2**65), 2**65))
 
 
-@given(st.sampled_from(INTEGERS), values, st.sampled_from(("plain", "keyed", "ruled")))
+@given(st.sampled_from(INTEGERS), values, st.sampled_from([*DISPATCH]))
 def test_every_value_of_the_type_arrives_and_no_other(callers, dtype, value, script) -> None:
     beyond_choice = dtype.name == "u64" and script != "plain" and value > INT64_MAX
     for name, call in callers[script].items():

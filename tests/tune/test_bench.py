@@ -6,6 +6,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -27,16 +28,6 @@ def bench(runner: LocalRunner, scale_case: tuple[Case, str]) -> Iterator[DeviceB
 
 def program(library: str) -> Candidate:
     return Candidate(0, "0" * 64, library, {})
-
-
-def test_right_results_are_timed(bench, scale_case, libraries) -> None:
-    good = program(libraries())
-    checked = bench.check(scale_case[0], good, 0)
-    assert (checked.status, checked.why) == ("ok", "")
-    sampled = bench.sample(scale_case[0], good, 0, 0.0)
-    assert sampled.status == "ok"
-    assert sampled.seconds is not None
-    assert sampled.seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -112,21 +103,17 @@ def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libra
     case, directory = scale_case
     slow = program(libraries(before="static int calls; if (calls++) for(;;)pause()"))
     bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=1000.0, grace=1.0)
-    try:
+    with closing(bench):
         assert bench.check(case, slow, 0).status == "ok"
         answer = bench.sample(case, slow, 0, 1e-6)
-    finally:
-        bench.close()
     assert answer == Answer("timeout", answer.cost, why="no answer in 1 s")
 
 
-def test_a_missing_file_is_no_program_s_fault(runner, scale_case, libraries) -> None:
+def test_a_missing_file_is_no_program_s_fault(bench, scale_case, libraries) -> None:
     case, directory = scale_case
     os.unlink(os.path.join(directory, "y.want"))
-    bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=2.0)
     with pytest.raises(WorkerUnusableError, match=r"y\.want"):
         bench.check(case, program(libraries()), 0)
-    bench.close()
 
 
 def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(

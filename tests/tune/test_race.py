@@ -145,13 +145,6 @@ def test_interrupted_anywhere_and_resumed_it_ends_the_same(tmp_path: Path, budge
         assert len(rest.asked) == len(whole.asked) - lives, "nothing is measured twice"
 
 
-def test_a_finished_tuning_measures_nothing_again(log: Path) -> None:
-    work, cases = make_work(tile=range(6)), [make_case()]
-    first = tuned(Recorded(lambda p: 1.0 + p.index), work, cases, log)
-    again = Recorded(lambda p: 1.0 + p.index, lives=0)
-    assert tuned(again, work, cases, log) == first
-
-
 def test_a_program_that_is_new_is_all_that_is_measured(log: Path) -> None:
     seconds = lambda p: 1e-3 * (1 + p.schedule["tile"])  # noqa: E731
     tuned(Recorded(seconds), make_work(tile=range(6)), [make_case()], log)
