@@ -82,10 +82,10 @@ def opened_otherwise(path: Path) -> Iterator[tuple[int, str]]:
         elif name == "os.open":
             if not any(flag in text for flag in ("O_EXCL", "O_TMPFILE", "O_DIRECTORY", "O_PATH")):
                 yield node.lineno, text
-        elif name.endswith(OTHER_WAYS):
-            first = node.args[0] if node.args else None
-            if not (isinstance(first, ast.Name) and first.id in ("file", "out")):
-                yield node.lineno, text
+        elif name.endswith(OTHER_WAYS) and not (
+            node.args and ast.unparse(node.args[0]) in ("file", "out", "self._file")
+        ):
+            yield node.lineno, text
 
 
 def relative(path: Path) -> str:
