@@ -8,7 +8,6 @@ manifest says. Sources: TileLang 0.1.15, `tilelang/jit/`, `tilelang/env.py`,
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -49,13 +48,8 @@ def backend_of(word: str) -> str:
 
 
 def target_of(target: object) -> TargetWords:
-    """Return what a target asks for: a word, TVM's form with options ("cuda -arch=sm_90a"), a table
-    of TVM's, or the JSON of one. Raises `InputError` and `TypeError`."""
-    if isinstance(target, str) and target.lstrip().startswith("{"):
-        try:
-            target = json.loads(target)
-        except ValueError as error:
-            raise input_error(f"target: {target!r:.80} is not JSON: {error}") from None
+    """Return what a target asks for: a word, TVM's form with options ("cuda -arch=sm_90a"), or a
+    table of TVM's. Raises `InputError` and `TypeError`."""
     if isinstance(target, Mapping):
         return _of_table({str(key): value for key, value in target.items()})
     if not isinstance(target, str) or not target.strip():

@@ -40,14 +40,6 @@ class Process:
         self.library_lock = threading.Lock()
         self.reader_lock = threading.Lock()
 
-    def reset(self) -> None:
-        """Forget options, devices and libraries: for tests. What is loaded stays loaded."""
-        with self.option_lock, self.device_lock, self.library_lock:
-            self.options.clear()
-            self.devices.clear()
-            self.libraries.clear()
-            self.scripts.clear()
-
     def after_fork(self) -> None:
         """Make new locks in a child, where the thread that held one does not exist, and forget
         the devices: a child cannot use the parent's CUDA driver. Libraries stay open."""

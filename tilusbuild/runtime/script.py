@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.naming import instance_name, program_name
+from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
@@ -145,10 +145,6 @@ class Script(NamedTuple):
         """Return what the choice of a program depends on: the keys, then what else rules read."""
         read = frozenset().union(*(rule.names for rule in self.rules))
         return (*self.keys, *(a.name for a in self.arguments if a.name in read - {*self.keys}))
-
-    def label_of(self, program: int) -> str:
-        """Return a program's name for people: `matmul[dtype=f16]/12 h100`."""
-        return program_name(self.name, self.params, program, self.target)
 
     def schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of one program. Raises `IndexError`."""

@@ -114,9 +114,17 @@ _FROM_PYTHON = "call it from Python, as tilusbuild.load gives it"
 
 def passed(argument: Argument, value: Input) -> Input | bytes:
     """Return a value as a call of the library has it: a struct's bytes, else the value."""
-    if isinstance(value, dict):
-        return _struct_bytes(argument, value)
-    return value
+    if not isinstance(value, dict):
+        return value
+    kind = struct_of(argument.dtype)
+    data = bytearray(kind.size)
+    for member in kind.members:
+        if member.dtype == POINTER:
+            elements = np.asarray(value[member.name], np.uint64)
+        else:
+            elements = _elements(value[member.name], member.dtype)
+        data[member.offset : member.offset + member.size] = elements.tobytes()
+    return bytes(data)
 
 
 def _elements(values: Any, dtype: str) -> Array:
@@ -291,19 +299,6 @@ def _struct(
         else:
             found.setdefault(member.name, []).append(number)
     return found
-
-
-def _struct_bytes(argument: Argument, value: StructInput) -> bytes:
-    """Return a struct's bytes."""
-    kind = struct_of(argument.dtype)
-    data = bytearray(kind.size)
-    for member in kind.members:
-        if member.dtype == POINTER:
-            elements = np.asarray(value[member.name], np.uint64)
-        else:
-            elements = _elements(value[member.name], member.dtype)
-        data[member.offset : member.offset + member.size] = elements.tobytes()
-    return bytes(data)
 
 
 def _places(argument: Argument) -> Iterator[tuple[Member, str]]:

@@ -165,7 +165,8 @@ def prepare_case(
         if declared.name in want:
             rtol, atol = tolerances(declared.dtype, check.rtol, check.atol)
             right = expected(declared, array.shape, want[declared.name], check)
-            _write(directory, f"{declared.name}.want", right)
+            with open(os.path.join(directory, f"{declared.name}.want"), "wb") as file:
+                file.write(np.ascontiguousarray(right).tobytes())
             argument = replace(argument, want=kept_type(declared.dtype), rtol=rtol, atol=atol)
         arguments.append(argument)
     return write_case(directory, dict(sizes), tuple(arguments), cold=cold)
@@ -206,11 +207,6 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _write(directory: str, name: str, array: inputs.Array) -> None:
-    with open(os.path.join(directory, name), "wb") as file:
-        file.write(np.ascontiguousarray(array).tobytes())
 
 
 def load_reference(root: str, text: str, place: Place | None = None) -> Callable[..., Any]:
