@@ -15,13 +15,14 @@ import pytest
 
 from support.processes import run_to_end
 from support.recipes import link_without_nvcc, write_module
-from tilusbuild.compile import Recipe, StepStore
+from tilusbuild.compile import Recipe
 from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.program import Compile, compile_program
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Cause, Compiled
 from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import CodeImage
 from tilusbuild.binary.elf import Elf
-from tilusbuild.compile import Link, Prune, StepStore
+from tilusbuild.compile import Link, Prune
 from tilusbuild.compile.checks import library_problem
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.pipelines.library import LinkCpu
 from tilusbuild.compile.program import compile_program, launcher_object
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause
 
 SHF_MERGE = 0x10

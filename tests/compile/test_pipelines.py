@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import read_needs
-from tilusbuild.compile import StepStore, options_text
+from tilusbuild.compile import options_text
+from tilusbuild.state.envelope import StepStore
 
 np = pytest.importorskip("numpy")
 tvm_ffi = pytest.importorskip("tvm_ffi")

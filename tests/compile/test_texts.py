@@ -7,12 +7,11 @@ import pytest
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary.elf import Elf
-from tilusbuild.compile import StepStore, options_text
 from tilusbuild.compile.causes import scrub
 from tilusbuild.compile.geometry import geometry, program_source
 from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.compile.module import compile_script
 from tilusbuild.compile.steps import LAUNCHER_STEP, tools_of
+from tilusbuild.state.envelope import StepStore
 
 
 class TestGeometry:
@@ -99,17 +98,6 @@ class TestLauncher:
             with pytest.raises(ValueError, match="cannot be called"):
                 launcher_source(make_recipe(pipeline, symbol=symbol))
         assert "launch" in launcher_source(make_recipe(symbol="launch"))
-
-
-class TestSteps:
-    def test_script_and_options_say_the_same_commands(self):
-        made = make_recipe("cpu")
-        script = compile_script(made, ["source.cu"], "ab" * 32, [])
-        commands = [line for line in script.splitlines() if line.startswith("run ")]
-        options = options_text(made, make_toolchain()).split("[commands]\n")[1].split("\n\n")[0]
-        assert len(commands) == len(options.splitlines())
-        for command, option in zip(commands, options.splitlines(), strict=True):
-            assert command.split()[2:] == option.split()[1:]
 
 
 class TestScrub:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import Launch, Recipe, StepStore, launcher_directory, module_files
+from tilusbuild.compile import Launch, Recipe, launcher_directory, module_files
 from tilusbuild.compile.model import Options, Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
 from tilusbuild.compile.pipelines.kernel import image_name
@@ -20,6 +20,7 @@ from tilusbuild.compile.steps import steps, tools_of
 from tilusbuild.expr import parse
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import Argument, Tile, parse_argument, resolve, signature
+from tilusbuild.state.envelope import StepStore
 
 HEADER = """\
 #pragma once

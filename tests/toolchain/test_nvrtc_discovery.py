@@ -11,12 +11,12 @@ from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError
 from tilusbuild.toolchain import (
     DigestMemory,
-    NvrtcLibrary,
     ToolchainRequest,
     discover,
     discover_nvrtc,
     discovery,
 )
+from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 from tilusbuild.toolchain.nvrtc_library import reached
 
 World = Any

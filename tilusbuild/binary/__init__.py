@@ -5,18 +5,16 @@ input, and `BinaryError` is the only exception that it lets out.
 """
 
 from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin
-from tilusbuild.binary.elf import BinaryError, Needs, is_relocatable, read_needs
-from tilusbuild.binary.fatbin import CodeImage, Cubin, extract_cubins, read_archs
+from tilusbuild.binary.elf import BinaryError, Needs, read_needs
+from tilusbuild.binary.fatbin import CodeImage, extract_cubins, read_archs
 
 __all__ = [
     "BinaryError",
     "CodeImage",
-    "Cubin",
     "KernelUsage",
     "Needs",
     "PtxasUsage",
     "extract_cubins",
-    "is_relocatable",
     "parse_ptxas",
     "read_archs",
     "read_cubin",

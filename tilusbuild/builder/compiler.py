@@ -20,24 +20,21 @@ from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile import (
-    StepStore,
-    UnitSteps,
-    launcher_directory,
-    module_files,
-    unit_store,
-)
+from tilusbuild.compile import launcher_directory, module_files
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.module import described
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
+from tilusbuild.compile.units import UnitSteps, unit_store
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.engine.timeline import LAUNCHER, Timeline
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.closure import Closure, layout
+from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Cause, Compiled
-from tilusbuild.toolchain import Toolchain, ToolsChangedError
+from tilusbuild.toolchain import Toolchain
+from tilusbuild.toolchain.probe import ToolsChangedError
 
 if TYPE_CHECKING:
     from tilusbuild.process.resident import ResidentPool

@@ -5,9 +5,6 @@ What compiles is `compile/program.py`; it is imported by who has something to co
 
 from tilusbuild.compile.model import Launch, Link, Pipeline, Prune, Recipe
 from tilusbuild.compile.module import launcher_directory, module_files, options_text
-from tilusbuild.compile.pipelines import pipeline_for
-from tilusbuild.compile.units import UnitSteps, unit_store
-from tilusbuild.state.envelope import StepStore
 
 __all__ = [
     "Launch",
@@ -15,11 +12,7 @@ __all__ = [
     "Pipeline",
     "Prune",
     "Recipe",
-    "StepStore",
-    "UnitSteps",
     "launcher_directory",
     "module_files",
     "options_text",
-    "pipeline_for",
-    "unit_store",
 ]

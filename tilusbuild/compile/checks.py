@@ -19,12 +19,12 @@ from tilusbuild.binary import (
     KernelUsage,
     PtxasUsage,
     extract_cubins,
-    is_relocatable,
     parse_ptxas,
     read_archs,
     read_cubin,
     read_needs,
 )
+from tilusbuild.binary.elf import is_relocatable
 from tilusbuild.compile.arguments import (
     constants_problem,
     parameter_problem,

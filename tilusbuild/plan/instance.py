@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.compile import Pipeline, Recipe, pipeline_for
+from tilusbuild.compile import Pipeline, Recipe
 from tilusbuild.compile.model import Options, PartOptions
+from tilusbuild.compile.pipelines import pipeline_for
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value

@@ -13,7 +13,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tilusbuild.binary import BinaryError, Cubin, extract_cubins, read_cubin
+from tilusbuild.binary import BinaryError, extract_cubins, read_cubin
+from tilusbuild.binary.fatbin import Cubin
 from tilusbuild.cache import layout
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.scripts import (
