@@ -75,7 +75,7 @@ def parse_text(source: str) -> Node:
 
 def parse_value(value: bool | int | float) -> Node:
     """Return the tree of a literal. Raises `ExprError` for a number that is not finite or large."""
-    return t.Const(_checked_number(value, None))
+    return t.Const(checked_number(value, None))
 
 
 def _python_tree(text: str, lead: int) -> ast.expr:
@@ -128,7 +128,8 @@ def _check_characters(source: str) -> None:
             raise ExprError(f"unexpected character {character!r}", position)
 
 
-def _checked_number(value: bool | int | float, column: int | None) -> bool | int | float:
+def checked_number(value: bool | int | float, column: int | None) -> bool | int | float:
+    """Return a number that an expression may have. Raises `ExprError`."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ExprError("the number is not finite", column)
     if not isinstance(value, float) and not INT64_MIN <= value <= INT64_MAX:
@@ -195,7 +196,7 @@ class _Reader:
     def _literal(self, node: ast.Constant, column: int) -> t.Const:
         value = node.value
         if isinstance(value, bool | int | float):
-            return t.Const(_checked_number(value, column), column=column)
+            return t.Const(checked_number(value, column), column=column)
         if isinstance(value, str):
             return t.Const(value, column=column)
         raise ExprError(f"{value!r:.40} is not a number, a string or a bool", column)

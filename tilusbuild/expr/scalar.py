@@ -10,14 +10,12 @@ is and fails, or is guarded, where the expression is evaluated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilusbuild.expr import tree as t
+from tilusbuild.expr.parser import checked_number
 from tilusbuild.expr.tree import (
-    INT64_MAX,
-    INT64_MIN,
     ExprError,
     Node,
     Value,
@@ -86,14 +84,8 @@ def _located(node: Node, function: Scalar) -> Scalar:
 def _name(node: t.Name) -> Scalar:
     def value_of(env: Mapping[str, Any]) -> Value:
         value = env[node.name]
-        if isinstance(value, int):
-            if INT64_MIN <= value <= INT64_MAX:
-                return value
-            raise ExprError(f"overflow: {node.name} does not fit 64 bits", column=node.column)
-        if isinstance(value, float):
-            if math.isfinite(value):
-                return value
-            raise ExprError(f"{node.name} is not finite", column=node.column)
+        if isinstance(value, bool | int | float):
+            return checked_number(value, node.column)
         if isinstance(value, str):
             return value
         if isinstance(value, ExprError):
