@@ -185,17 +185,13 @@ def _each_of_gcc(words: str) -> bool:
     return all(_gcc(word) for word in words.split(","))
 
 
-def _any_macro(macro: str) -> bool:
-    return bool(macro)
-
-
 def _name(macro: str) -> bool:
     # A definition is escaped for nvcc's shell; what is undefined needs no more than a name.
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", macro) is not None
 
 
 _Values: TypeAlias = dict[str, Callable[[str], bool]]
-_MACROS: _Values = {"-D": _any_macro, "-U": _name}
+_MACROS: _Values = {"-D": bool, "-U": _name}
 _OF_GCC: _Values = {
     **_MACROS,
     "--param": re.compile(r"[a-z0-9-]+=[0-9]+").fullmatch,  # type: ignore[dict-item]
@@ -204,7 +200,7 @@ _OF_GCC: _Values = {
 }
 _OF_NVCC: _Values = {
     **_MACROS,
-    **dict.fromkeys(("--define-macro", "-define-macro"), _any_macro),
+    **dict.fromkeys(("--define-macro", "-define-macro"), bool),
     **dict.fromkeys(("--undefine-macro", "-undefine-macro"), _name),
     **dict.fromkeys(_NVCC_VALUED, lambda value: _VALUE.fullmatch(value) is not None),
     **dict.fromkeys(("-Xcompiler", "--compiler-options"), _each_of_gcc),
@@ -228,17 +224,19 @@ def impure(flags: Sequence[str], *, cpu: bool) -> Iterator[tuple[int, str]]:
     words = iter(enumerate(flags))
     for index, flag in words:
         name, equals, value = flag.partition("=")
+        said = flag
         if flag in valued:
-            _, value = next(words, (index, ""))
-            if not valued[flag](value) or not (cpu or valued[flag] is _any_macro or _plain(value)):
-                yield index, f"{flag} {value}".rstrip()
+            name, value = flag, next(words, (index, ""))[1]
+            said = f"{flag} {value}".rstrip()
         elif flag.startswith("-D") or (flag.startswith("-U") and _name(flag[2:])):
             continue
-        elif equals and name in valued and name.startswith("-"):
-            if not valued[name](value) or not (cpu or valued[name] is _any_macro or _plain(value)):
+        elif not (equals and name in valued and name.startswith("-")):
+            if not (_gcc(flag) if cpu else _nvcc(flag)):
                 yield index, flag
-        elif not (_gcc(flag) if cpu else _nvcc(flag)):
-            yield index, flag
+            continue
+        is_right = valued[name]
+        if not is_right(value) or not (cpu or is_right is bool or _plain(value)):
+            yield index, said
 
 
 def _plain(value: str) -> bool:
