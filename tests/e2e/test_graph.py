@@ -89,7 +89,7 @@ def test_the_report_before_and_after_builds(project: Project):
 
     text = project.run("report", "--top", "1").out
     assert "Slowest to compile" in text
-    assert text.count("scale/") == 2, "the slowest, and the largest"
+    assert text.count("scale/") == 2, "the slowest, and the largest: none spills"
     assert "not a number of programs" in project.run("report", "--top", "-1", status=2).err
 
 

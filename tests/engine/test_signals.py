@@ -24,7 +24,6 @@ from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import JsonReporter
 
-stubborn = sys.argv[1:] == ["stubborn"]
 runner = LocalRunner()
 
 def script(job):
@@ -34,8 +33,7 @@ def script(job):
 
 class Compiler(FakeCompiler):
     def cancel(self):
-        if not stubborn:
-            runner.cancel()
+        pass  # they go on
 
 jobs = [FakeJob(f"job {i}", index=i, is_default=not i) for i in range(20)]
 result = build(jobs, FakeStore(), Compiler(script), JsonReporter(sys.stdout), BuildConfig(jobs=3))
@@ -56,13 +54,12 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
     mark = f"tilusbuild-test-{os.getpid()}-{len(started)}"
 
-    def begin(*arguments: str, ignored: int | None = None) -> subprocess.Popen[str]:
+    def begin() -> subprocess.Popen[str]:
         builder = subprocess.Popen(
-            [sys.executable, "-c", _BUILDER.replace("MARKER", mark), *arguments],
+            [sys.executable, "-c", _BUILDER.replace("MARKER", mark)],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(TESTS)},
-            preexec_fn=lambda: signal.signal(ignored, signal.SIG_IGN) if ignored else None,
         )
         started.append(builder)
         running = 0
@@ -100,16 +97,8 @@ def environment(pid: str) -> str:
 
 
 def test_the_second_signal_ends_the_process_at_once(start) -> None:
-    builder = start("stubborn")
+    builder = start()
     builder.send_signal(signal.SIGINT)
     assert next(events(builder.stdout))["event"] == "stopping"
     builder.send_signal(signal.SIGINT)
     assert builder.wait() == -signal.SIGINT
-
-
-def test_a_signal_that_our_starter_ignores_stays_ignored(start) -> None:
-    builder = start(ignored=signal.SIGHUP)
-    builder.send_signal(signal.SIGHUP)
-    builder.send_signal(signal.SIGTERM)
-    assert builder.wait() == 128 + signal.SIGTERM
-    assert next(events(builder.stdout))["message"] == "SIGTERM"

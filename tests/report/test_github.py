@@ -64,12 +64,6 @@ def test_failures_that_do_not_fail_the_build_are_warnings(workspace: Path) -> No
     assert [line.split(" ")[0] for line in said.splitlines()] == ["::warning"]
 
 
-def test_a_place_outside_the_checkout_is_left_out(workspace: Path) -> None:
-    log = "/usr/include/stdio.h(3): error: no\n"
-    said, _ = told(workspace, summary(failures=(group(log),)))
-    assert said.startswith("::warning title=1 schedule")
-
-
 def test_the_summary_has_a_row_a_script_and_the_log_of_each_kind_of_failure(workspace) -> None:
     shard = Sharded(2, 4, 9, 36, "ab" * 32)
     _, text = told(workspace, shard, summary(ok=False, failures=(group(count=5),)))

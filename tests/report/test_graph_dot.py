@@ -123,11 +123,3 @@ def test_the_text_ranks_what_is_worth_it() -> None:
         "Largest libraries": ["mm/0"],
     }
     assert lists[3].splitlines()[2].split()[-4:] == ["255", "24", "9", "tile=1"]
-
-
-def test_without_spills_there_is_no_list_of_them() -> None:
-    usages = (Usage("mm", "sm_90a", 32, 0),)
-    text = costs_text([cost(0, seconds=0.5, usages=usages)], top=3)
-    assert "Slowest to compile" in text
-    assert "Most spills" not in text
-    assert "remembered" not in text, "all are"
