@@ -175,5 +175,17 @@ class Server:
         return self._ended.pop(pid)
 
 
+def status_of(pid: int, name: str = "State") -> str:
+    """What the kernel says of a process; "" when it is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/status") as file:
+        return next(line for line in file if line.startswith(f"{name}:")).split()[1]
+    return ""
+
+
+def is_over(running: Running) -> bool:
+    """Whether a command has ended, waited for or not."""
+    return status_of(running.pid) in ("", "Z")
+
+
 def _text(path: str | Path) -> str:
     return Path(path).read_bytes().decode(errors="replace")

@@ -8,7 +8,6 @@ printed a traceback; the exit status is a documented one, and a failure says why
 
 import json
 import re
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from support.faults.commands import Ended
 from support.faults.world import FIRST, Edition, Entries, Tree, World, below, entries, without_log
+from tilusbuild.state.directories import remove
 from tilusbuild.state.temporary import TemporaryDirectory
 
 COLUMNS = (
@@ -280,13 +280,8 @@ def _need_a_directory(world: World) -> None:
 def _take_away(world: World, damaged: str, said: str) -> None:
     """Do as `verify` says with what stands where a file of the cache belongs: it is somebody's."""
     name = damaged.partition("/")[2]
-    path = world.cache / name
-    if f"{name}: is unknown\n" not in said:
-        return
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    if f"{name}: is unknown\n" in said:
+        remove(str(world.cache / name))
 
 
 def judge_repaired(

@@ -5,7 +5,7 @@ import signal
 import time
 from contextlib import suppress
 
-from support.faults.commands import Ended
+from support.faults.commands import Ended, is_over
 from support.faults.oracle import Scenario
 from support.faults.world import FORMATS, HOST, MORE, World
 
@@ -43,15 +43,10 @@ def run(world: World, scenario: Scenario, *, join: bool = True) -> Ended:
     environment = world.environment(join=join)
     running = world.server.start(scenario.words, world.project, environment, join=join)
     deadline = time.monotonic() + _WATCHED_SECONDS
-    while time.monotonic() < deadline:
-        # Of what is watched no line is printed but where there is a terminal: hence --json.
-        if '"watching"' in running.out.read_text(errors="replace") or not os.path.exists(
-            f"/proc/{running.pid}"
-        ):
+    # Of what is watched no line is printed but where there is a terminal: hence --json.
+    while time.monotonic() < deadline and '"watching"' not in running.out.read_text("latin-1"):
+        if is_over(running):
             break
-        with suppress(OSError), open(f"/proc/{running.pid}/stat") as file:
-            if ") Z" in file.read():
-                break
         time.sleep(0.005)
     with suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGINT)

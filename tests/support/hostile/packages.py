@@ -2,13 +2,13 @@
 their bytes. What is inside of archives is changed by `package_read/test_reading_fuzz.py`."""
 
 import json
-import os
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 from support.hostile.manifests import EVIL, damaged
+from support.hostile.trees import disturb
 from support.hostile.trial import Trial
 
 _VALUES: tuple[Any, ...] = (*EVIL, 0, -1, 2**63, 1e999, None, True, [], {}, "", "a" * 70000, [[]])
@@ -32,28 +32,14 @@ def _odd_json(rng: random.Random, data: bytes) -> bytes:
     return json.dumps(value).encode()
 
 
-def _content(rng: random.Random, name: str, data: bytes) -> bytes:
-    if name.endswith((".json", "RECORD", "METADATA")) or rng.random() < 0.3:
-        return _odd_json(rng, data)
-    return damaged(rng, data)
-
-
-def _directory(rng: random.Random, path: Path) -> None:
-    files = sorted(each for each in path.rglob("*") if each.is_file() and not each.is_symlink())
-    chosen = rng.choice(files)
-    kind = rng.random()
-    if kind < 0.6:
-        chosen.write_bytes(_content(rng, chosen.name, chosen.read_bytes()))
-    elif kind < 0.75:
-        chosen.unlink()
-        chosen.symlink_to(rng.choice(("/etc/passwd", "..", "/dev/zero", chosen.name)))
-    elif kind < 0.85:
-        chosen.unlink()
-        os.mkfifo(chosen)
-    elif kind < 0.95:
-        (chosen.parent / rng.choice(("x.pth", "evil.py", "\x1b[31m", "é"))).write_bytes(b"x")
+def _changed(rng: random.Random, box: Path, root: Path) -> None:
+    """Change the content of a file, or what there is at a place."""
+    files = sorted(each for each in root.rglob("*") if each.is_file() and not each.is_symlink())
+    if rng.random() < 0.6:
+        chosen = rng.choice(files)
+        chosen.write_bytes(_odd_json(rng, chosen.read_bytes()))
     else:
-        chosen.unlink()
+        disturb(rng, box, root)
 
 
 def trial(rng: random.Random, samples: Path) -> Trial:
@@ -65,7 +51,7 @@ def trial(rng: random.Random, samples: Path) -> Trial:
         path = box / name
         if chosen.is_dir():
             shutil.copytree(chosen, path, symlinks=True)
-            _directory(rng, path)
+            _changed(rng, box, path)
         else:
             path.write_bytes(damaged(rng, chosen.read_bytes()))
 

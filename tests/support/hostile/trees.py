@@ -2,13 +2,13 @@
 
 import os
 import random
-import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 from support.hostile.manifests import damaged
 from support.hostile.trial import Trial
+from tilusbuild.state.directories import remove
 
 Copy = Callable[[Path], None]
 
@@ -48,13 +48,6 @@ def _entries(root: Path) -> list[Path]:
     return sorted(found)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
 def disturb(rng: random.Random, box: Path, root: Path) -> None:
     """Put something odd in place of, or beside, one entry below `root`."""
     path = rng.choice(_entries(root))
@@ -65,11 +58,13 @@ def disturb(rng: random.Random, box: Path, root: Path) -> None:
         path.write_bytes(rng.choice(odd) if rng.random() < 0.4 else damaged(rng, data))
         return
     if rng.random() < 0.5:
-        path = path.with_name(rng.choice(("x", "\x1b[31m", "é", "lock", "a" * 200, "..x", "-rf")))
+        path = path.with_name(
+            rng.choice(("x", "\x1b[31m", "é", "lock", "a" * 200, "..x", "-rf", "x.pth"))
+        )
         if path.exists() or path.is_symlink():
             return
     else:
-        _remove(path)
+        remove(str(path))
     targets = [box / "outside", box / "outside" / "secret", Path("/dev/zero"), path]
     if path != root:  # which would make the project the cache, as its user asked
         targets.append(Path("."))

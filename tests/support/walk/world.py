@@ -23,13 +23,13 @@ from random import Random
 from typing import Any
 
 from support.faults.commands import Ended, Running, Server
+from support.faults.oracle import of_command
 from support.walk.sources import Sources
 
 Entry = dict[str, str]
 """The files of an entry of the cache, by their digests; links by where they lead."""
 Entries = dict[str, Entry]
 PATIENCE = 120.0
-_TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error")
 _MEASURED = ("dispatch/", "latency/", "dispatch_table.")
 _OF_TOOLS = ("CACHEDIR.TAG", "state/digests", "state/launchers")
 """What the first clean build remembers of compilers and launchers, which no step of a walk changes:
@@ -139,11 +139,8 @@ class World:
         return ended
 
     def _sound(self, ended: Ended, *, signalled: bool) -> Ended:
-        said = ended.out + ended.err
-        if ended.hung:
-            raise FoundError(f"a command does not end: {_tail(ended)}")
-        if any(trace in said for trace in _TRACES):
-            raise FoundError(f"a traceback: {_tail(ended)}")
+        for finding in of_command(ended, killed=signalled, stopped=signalled):
+            raise FoundError(f"{finding.column}: {_tail(ended)}")
         if ended.status not in (0, 1, 2) and not signalled:
             raise FoundError(f"status {ended.status}: {_tail(ended)}")
         return ended

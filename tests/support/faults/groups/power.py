@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from support.faults import injector, scenarios
-from support.faults.commands import Ended, Running
+from support.faults.commands import Ended, Running, is_over
 from support.faults.group import NotTriedError
 from support.faults.groups.calls import dry_runs
 from support.faults.mounts import mount, sh, unmount
@@ -96,12 +96,7 @@ def _until_call(world: World, words: tuple[str, ...], at: int) -> Ended:
 def _wait_for(world: World, running: Running) -> None:
     deadline = time.monotonic() + 30
     while not world.page.fired:
-        try:
-            with open(f"/proc/{running.pid}/stat") as file:
-                ended = ") Z" in file.read()
-        except FileNotFoundError:
-            ended = True
-        if ended or time.monotonic() > deadline:
+        if is_over(running) or time.monotonic() > deadline:
             raise NotTriedError
         time.sleep(0.002)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from support.faults import scenarios
-from support.faults.commands import Ended, Running
+from support.faults.commands import Ended, Running, status_of
 from support.faults.group import NotTriedError, attempt
 from support.faults.oracle import NO_WORD, Finding, Scenario
 from support.faults.world import World
@@ -123,7 +123,7 @@ _CALL = re.compile(r"\w+\(")
 def _traced(world: World, scenario: Scenario, injection: Injection) -> Ended:
     running = world.server.start(scenario.words, world.project, world.environment(), stopped=True)
     # Before it has stopped itself it is not yet the command, and a SIGCONT would be lost.
-    _wait_until(lambda: _status_of(running.pid, "State").startswith("T"))
+    _wait_until(lambda: status_of(running.pid) in ("T", ""))
     journals = world.directory / "traced"
     shutil.rmtree(journals, ignore_errors=True)
     journals.mkdir()
@@ -133,7 +133,7 @@ def _traced(world: World, scenario: Scenario, injection: Injection) -> Ended:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _wait_until(lambda: tracer.poll() is not None or _status_of(running.pid, "TracerPid") != "0")
+    _wait_until(lambda: tracer.poll() is not None or status_of(running.pid, "TracerPid") != "0")
     with suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGCONT)
     ended = world.server.wait(running)
@@ -144,13 +144,6 @@ def _traced(world: World, scenario: Scenario, injection: Injection) -> Ended:
         raise NotTriedError
     injection.learn(journals.iterdir(), running)
     return ended
-
-
-def _status_of(pid: int, name: str) -> str:
-    """Return what the kernel says of a process; "T" when that is gone."""
-    with suppress(OSError), open(f"/proc/{pid}/status") as file:
-        return next(line for line in file if line.startswith(f"{name}:")).split()[1]
-    return "T"
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
