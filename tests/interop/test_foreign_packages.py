@@ -14,8 +14,7 @@ from support.faulty_disk import dies, kill
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches import SYSTEMS, home_of, read
 from tilusbuild.interop.install import install as install_cache
-from tilusbuild.interop.kind import preflight
-from tilusbuild.interop.listing import ListedCache, cache_of
+from tilusbuild.interop.listing import ListedCache, cache_of, preflight
 from tilusbuild.interop.pack import collect
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import pack

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.state import log as state
-from tilusbuild.state.envelope import Envelope, StepStore
+from tilusbuild.state import envelope as state
+from tilusbuild.state.envelope import Envelope, StateFile, StepStore, log_frame, log_head
 from tilusbuild.state.files import sweep
-from tilusbuild.state.log import StateFile, frame, header
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def test_what_is_saved_is_there_the_next_time_and_the_last_wins(path: str) -> No
 def test_a_save_appends_and_does_not_rewrite(path: str) -> None:
     first = written(path, {"a": 1})
     second = written(path, {"b": 2})
-    assert second == first + frame({"b": 2})
+    assert second == first + log_frame({"b": 2})
 
 
 def test_saving_nothing_new_writes_nothing(path: str) -> None:
@@ -54,7 +53,7 @@ def test_saving_nothing_new_writes_nothing(path: str) -> None:
 
 def test_cut_at_any_byte_it_keeps_the_whole_frames_and_repairs_itself(path: str) -> None:
     data = written(path, {"a": 1}, {"b": 2})
-    first_ends = len(header("things")) + len(frame({"a": 1}))
+    first_ends = len(log_head("things")) + len(log_frame({"a": 1}))
     for length in range(len(data)):
         Path(path).write_bytes(data[:length])
         expected = {"a": 1} if length >= first_ends else {}
@@ -74,7 +73,7 @@ def test_with_any_byte_flipped_it_never_returns_what_was_not_saved(path: str) ->
         assert found.items() <= saved.items()
         written(path, {"c": 3})
         assert content(path) == {**found, "c": 3}
-        assert Path(path).read_bytes().startswith(header("things"))
+        assert Path(path).read_bytes().startswith(log_head("things"))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +81,11 @@ def test_with_any_byte_flipped_it_never_returns_what_was_not_saved(path: str) ->
     [
         b"",
         b"\n",
-        b"tilusbuild state 2 things\n" + frame({"a": 1}),
-        b"tilusbuild state 1 other\n" + frame({"a": 1}),
+        b"tilusbuild state 2 things\n" + log_frame({"a": 1}),
+        b"tilusbuild state 1 other\n" + log_frame({"a": 1}),
         b"\x80\x05\x95pickle",
-        header("things") + b"0" * 64 + b" 99999999999999999999\n{}\n",
-        header("things") + frame([1]),  # type: ignore[arg-type]
+        log_head("things") + b"0" * 64 + b" 99999999999999999999\n{}\n",
+        log_head("things") + log_frame([1]),  # type: ignore[arg-type]
     ],
     ids=["empty", "newline", "newer", "other-kind", "binary", "huge-length", "no-object"],
 )
@@ -94,7 +93,7 @@ def test_a_foreign_file_is_ignored_and_replaced(path: str, data: bytes) -> None:
     os.makedirs(os.path.dirname(path))
     Path(path).write_bytes(data)
     assert content(path) == {}
-    assert written(path, {"a": 1}) == header("things") + frame({"a": 1})
+    assert written(path, {"a": 1}) == log_head("things") + log_frame({"a": 1})
 
 
 def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_a_log_that_outgrew_its_content_is_rewritten(path, monkeypatch) -> None:
         log.put("a", number)
         log.save()
         sizes.append(os.path.getsize(path))
-    assert max(sizes) < 12 * len(frame({"a": 100}))
+    assert max(sizes) < 12 * len(log_frame({"a": 100}))
     assert content(path) == {"a": 199}
 
 

@@ -38,8 +38,8 @@ from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.runtime.table_file import measured_keys
 from tilusbuild.state.clock import FileClock, Moment
+from tilusbuild.state.envelope import StateFile
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.log import StateFile
 from tilusbuild.state.stamp import Sighting, all_settled, sighting
 
 if TYPE_CHECKING:

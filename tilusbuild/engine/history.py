@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild.engine.interfaces import Job
-from tilusbuild.state.log import StateFile
+from tilusbuild.state.envelope import StateFile
 
 _SAVE_EVERY = 64
 """Records. A build that is killed loses no more than so many."""

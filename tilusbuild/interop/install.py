@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from tilusbuild.interop.kind import group_with_place
-from tilusbuild.interop.listing import ListedCache, cache_of, is_group
+from tilusbuild.interop.listing import ListedCache, cache_of, group_with_place, is_group
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import cannot_install
 from tilusbuild.package.extract import Limits, check_limits, members

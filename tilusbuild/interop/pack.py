@@ -23,8 +23,14 @@ from tilusbuild.interop.caches.directory import (
     ForeignCache,
     ForeignEntry,
 )
-from tilusbuild.interop.kind import group_without_place
-from tilusbuild.interop.listing import ROOT, ForeignList, ListedCache, ListedEntry, is_group
+from tilusbuild.interop.listing import (
+    ROOT,
+    ForeignList,
+    ListedCache,
+    ListedEntry,
+    group_without_place,
+    is_group,
+)
 from tilusbuild.package.contents import Contents, host_needs
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (

@@ -174,7 +174,7 @@ def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
 
 def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHost]) -> int:
     """Print for each entry of a foreign cache whether it would run; 1 when one would not."""
-    from tilusbuild.interop.kind import preflight as judge
+    from tilusbuild.interop.listing import preflight as judge
     from tilusbuild.package.extract import check_limits
     from tilusbuild.package.listing import parse
     from tilusbuild.table import table

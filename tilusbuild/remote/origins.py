@@ -14,7 +14,7 @@ from msgspec import Struct
 from tilusbuild.cache import layout
 from tilusbuild.cache.tree import Tree
 from tilusbuild.process.base import Elsewhere
-from tilusbuild.state.log import StateFile
+from tilusbuild.state.envelope import StateFile
 
 
 class Origin(Struct, frozen=True):

@@ -17,8 +17,8 @@ from msgspec import Struct, field
 
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.directories import is_trouble
+from tilusbuild.state.envelope import StateFile
 from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
-from tilusbuild.state.log import StateFile
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, all_settled, sighting, stamp
 
 
