@@ -6,8 +6,8 @@
 // on the command line, and of the arguments, never of where anything is. A cubin is an ELF file
 // with the symbols and attributes of the kernels that the source declares; it holds no real code.
 //
-// The journal is $FAKE_NVCC_JOURNAL or, because a compile's environment is exact, the file
-// `journal` in the toolkit's folder. Each compile appends one line when it starts:
+// The journal is the file `journal` in the toolkit's folder, because a compile's environment is
+// exact. Each compile appends one line when it starts:
 //
 //     MODE KEY WHAT          cubin 0123456789abcdef hang
 //
@@ -27,10 +27,7 @@
 //     // fake: torn                 status 0, and half of the output made
 //     // fake: slow 0.2             takes so many seconds
 //     // fake: meet 3               goes on when so many compiles have run at once; fails in a minute
-//     // fake: allocate 100         needs so many MiB while it runs
 //     // fake: noise 1000000        prints so many bytes first
-//     // fake: kernel NAME          a kernel that is not spelt `__global__ void NAME(`
-//     // fake: registers 40         and stack, spill, smem, barriers: what each kernel takes
 //
 // Faults that are not the program's come from beside it: each compile takes the first file of the
 // folder `misbehave` in the toolkit, if there is one, and does as its name says after the dash
@@ -81,9 +78,7 @@ struct Request {
   uint64_t key = 1469598103934665603ull;  // FNV-1a
 };
 
-struct Usage {
-  unsigned registers = 32, stack = 0, spill = 0, smem = 0, barriers = 1;
-};
+const unsigned kRegisters = 32, kBarriers = 1;
 
 void mix(Request &request, const string &bytes) {
   for (unsigned char c : bytes) request.key = (request.key ^ c) * 1099511628211ull;
@@ -300,8 +295,6 @@ strings kernels(const string &source) {
       at += strlen(mark);
       add(declared(source, at));
     }
-  string named;
-  if (marked(source, "kernel", &named)) add(named);
   return names;
 }
 
@@ -329,18 +322,17 @@ struct Section {
   uint32_t kind;
   uint64_t flags;
   string content;
-  uint64_t size;
   uint32_t link, info;
   uint64_t entry;
 };
 
-string cubin(const Request &request, const strings &names, const Usage &usage, const string &arch) {
+string cubin(const Request &request, const strings &names, const string &arch) {
   unsigned number = atoi(arch.c_str());
   string symbol_names(1, '\0'), symbols(24, '\0'), info;
-  std::vector<Section> sections = {{"", 0, 0, "", 0, 0, 0, 0},
-                                   {".shstrtab", 3, 0, "", 0, 0, 0, 0},
-                                   {".strtab", 3, 0, "", 0, 0, 0, 0},
-                                   {".symtab", 2, 0, "", 0, 2, 1, 24}};
+  std::vector<Section> sections = {{"", 0, 0, "", 0, 0, 0},
+                                   {".shstrtab", 3, 0, "", 0, 0, 0},
+                                   {".strtab", 3, 0, "", 0, 0, 0},
+                                   {".symtab", 2, 0, "", 2, 1, 24}};
   for (size_t i = 0; i < names.size(); ++i) {
     uint32_t index = i + 1;
     string code;
@@ -356,12 +348,9 @@ string cubin(const Request &request, const strings &names, const Usage &usage, c
     put(symbols, 0, 8);
     put(symbols, code.size(), 8);
     symbol_names += names[i] + '\0';
-    sections.push_back({".text." + names[i], 1, 6 | (uint64_t)usage.barriers << 20, code,
-                        code.size(), 3, usage.registers << 24 | index, 0});
-    if (usage.smem)
-      sections.push_back({".nv.shared." + names[i], 8, 3, "", usage.smem, 0, 0, 0});
-    for (auto pair : {std::pair<int, unsigned>{0x2f, usage.registers}, {0x11, usage.stack},
-                      {0x12, usage.stack}}) {
+    sections.push_back({".text." + names[i], 1, 6 | (uint64_t)kBarriers << 20, code, 3,
+                        kRegisters << 24 | index, 0});
+    for (auto pair : {std::pair<int, unsigned>{0x2f, kRegisters}, {0x11, 0}, {0x12, 0}}) {
       put(info, 4, 1);
       put(info, pair.first, 1);
       put(info, 8, 2);
@@ -370,8 +359,8 @@ string cubin(const Request &request, const strings &names, const Usage &usage, c
     }
   }
   string note = "fake ptxas -arch sm_" + arch + " " + '\0';
-  sections.push_back({".nv.info", 0x70000000, 0, info, info.size(), 3, 0, 0});
-  sections.push_back({".note.nv.tkinfo", 7, 0, note, note.size(), 0, 0, 0});
+  sections.push_back({".nv.info", 0x70000000, 0, info, 3, 0, 0});
+  sections.push_back({".note.nv.tkinfo", 7, 0, note, 0, 0, 0});
   sections[2].content = symbol_names;
   sections[3].content = symbols;
   std::vector<size_t> name_offsets;
@@ -382,14 +371,13 @@ string cubin(const Request &request, const strings &names, const Usage &usage, c
   string body, table;
   for (size_t i = 0; i < sections.size(); ++i) {
     Section &section = sections[i];
-    bool bits = section.kind != 8;
     while (body.size() % 16) body.push_back('\0');
     put(table, name_offsets[i], 4);
     put(table, section.kind, 4);
     put(table, section.flags, 8);
     put(table, 0, 8);
     put(table, i ? 64 + body.size() : 0, 8);
-    put(table, bits ? section.content.size() : section.size, 8);
+    put(table, section.content.size(), 8);
     put(table, section.link, 4);
     put(table, section.info, 4);
     put(table, i ? 1 : 0, 8);
@@ -440,12 +428,11 @@ string contained(const string &entries) {
   return head + entries;
 }
 
-string fatbin(const Request &request, const strings &names, const Usage &usage) {
+string fatbin(const Request &request, const strings &names) {
   string entries;
   for (const Image &image : request.images)
     add_entry(entries, image.ptx, image.arch,
-              image.ptx ? ptx(request, names, image.arch)
-                        : cubin(request, names, usage, image.arch));
+              image.ptx ? ptx(request, names, image.arch) : cubin(request, names, image.arch));
   return contained(entries);
 }
 
@@ -493,8 +480,7 @@ void compile_host(const Request &request, const string &source, const string &de
 // ---- behaviour ----------------------------------------------------------------------------------
 
 void journal(const Request &request, const string &what) {
-  const char *named = getenv("FAKE_NVCC_JOURNAL");
-  string path = named ? named : toolkit() + "/journal";
+  string path = toolkit() + "/journal";
   char line[256];
   int length = snprintf(line, sizeof line, "%s %016llx %s\n", request.mode.c_str(),
                         static_cast<unsigned long long>(request.key), what.c_str());
@@ -530,14 +516,6 @@ void meet(int wanted) {
     nanosleep(&moment, nullptr);
     if (tries == 6000) die("fake nvcc: they never met", 3);
   }
-}
-
-// Memory that is really there: every page of it is written to.
-void allocate(size_t megabytes) {
-  size_t size = megabytes << 20;
-  char *memory = static_cast<char *>(malloc(size));
-  if (size && !memory) die("nvcc error   : Cannot allocate memory", 1);
-  for (size_t at = 0; at < size; at += 4096) static_cast<volatile char *>(memory)[at] = 1;
 }
 
 string behaviour(const string &source) {
@@ -679,7 +657,7 @@ bool go_on_oddly(const Fault &fault, const Request &request) {
   return true;
 }
 
-void print_usage(const Request &request, const strings &names, const Usage &usage) {
+void print_usage(const Request &request, const strings &names) {
   fprintf(stderr, "ptxas info    : 0 bytes gmem\n");
   for (const Image &image : request.images)
     for (const string &name : names) {
@@ -687,10 +665,8 @@ void print_usage(const Request &request, const strings &names, const Usage &usag
       fprintf(stderr, "ptxas info    : Compiling entry function '%s' for 'sm_%s'\n", name.c_str(),
               image.arch.c_str());
       fprintf(stderr, "ptxas info    : Function properties for %s\n", name.c_str());
-      fprintf(stderr, "    %u bytes stack frame, %u bytes spill stores, %u bytes spill loads\n",
-              usage.stack, usage.spill, usage.spill);
-      fprintf(stderr, "ptxas info    : Used %u registers, used %u barriers, %u bytes smem\n",
-              usage.registers, usage.barriers, usage.smem);
+      fprintf(stderr, "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n");
+      fprintf(stderr, "ptxas info    : Used %u registers, used %u barriers\n", kRegisters, kBarriers);
       fprintf(stderr, "ptxas info    : Compile time = 1.234 ms\n");
     }
 }
@@ -726,30 +702,23 @@ int compile(Request &request) {
   string pid = std::to_string(getpid());
   note("begin " + pid + " " + std::to_string(getpriority(PRIO_PROCESS, 0)) +
        (makeflags ? makeflags : ""));
-  allocate(static_cast<size_t>(number(source, "allocate", 0)));
   meet(static_cast<int>(number(source, "meet", 0)));
   for (long n = static_cast<long>(number(source, "noise", 0)); n > 0; n -= 64)
     fprintf(stderr, "%.*s\n", static_cast<int>(n > 64 ? 63 : n - 1),
             "this is a warning that says nothing, and there are many of them");
   pause_for(number(source, "slow", 0));
   misbehave(what, source, base_of(input));
-  Usage usage;
-  usage.registers = number(source, "registers", usage.registers);
-  usage.stack = number(source, "stack", usage.stack);
-  usage.spill = number(source, "spill", usage.spill);
-  usage.smem = number(source, "smem", usage.smem);
-  usage.barriers = number(source, "barriers", usage.barriers);
   strings names = kernels(source);
   if (other) names = {"another_program"};
   note("end " + pid);
-  if (request.verbose && request.mode != "ptx") print_usage(request, names, usage);
+  if (request.verbose && request.mode != "ptx") print_usage(request, names);
   if (request.mode == "c") {
-    compile_host(request, source, fatbin(request, names, usage));
+    compile_host(request, source, fatbin(request, names));
     return 0;
   }
   const string &arch = request.images[0].arch;
-  string made = request.mode == "cubin"    ? cubin(request, names, usage, arch)
-                : request.mode == "fatbin" ? fatbin(request, names, usage)
+  string made = request.mode == "cubin"    ? cubin(request, names, arch)
+                : request.mode == "fatbin" ? fatbin(request, names)
                                            : ptx(request, names, arch);
   if (what == "torn") made.resize(made.size() / 2);
   write_file(request.output, made);
@@ -782,19 +751,14 @@ void print_dryrun() {
 
 bool answer_question(const strings &words) {
   for (const string &word : words) {
-    if (word == "--version" || word == "-V") {
+    if (word == "--version") {
       printf("nvcc: NVIDIA (R) Cuda compiler driver\n"
              "Cuda compilation tools, release %s, V%s\n", kRelease, kVersion);
-    } else if (word == "--help" || word == "-h") {
+    } else if (word == "--help") {
       printf("Allowed values for this option: ");
       for (const char *arch : kArchs) printf("'compute_%s','sm_%s',", arch, arch);
       printf("'native'.\n");
-    } else if (word == "--list-gpu-arch") {
-      for (const char *arch : kArchs) printf("compute_%s\n", arch);
-    } else if (word == "--list-gpu-code") {
-      for (const char *arch : kArchs)
-        if (isdigit(arch[strlen(arch) - 1])) printf("sm_%s\n", arch);
-    } else if (word == "--dryrun" || word == "-dryrun") {
+    } else if (word == "--dryrun") {
       print_dryrun();
     } else {
       continue;
