@@ -54,9 +54,7 @@ def project(torch: Any, tmp_path: Path) -> Project:
     device = cuda(0)
     if not can_run("sm_90", device.arch):
         pytest.skip(f"clusters need compute capability 9.0; this is {device}")
-    (tmp_path / "tilus.toml").write_text(MANIFEST)
-    (tmp_path / "seen.cu.j2").write_text(TEMPLATE)
-    made = Project(tmp_path)
+    made = Project(tmp_path).write_all({"tilus.toml": MANIFEST, "seen.cu.j2": TEMPLATE})
     made.build()
     return made
 

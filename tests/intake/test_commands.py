@@ -48,10 +48,8 @@ default ext.so
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("csrc/one.cu", "csrc/two.cu", "include/wide.h"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    return tmp_path
+    names = ("csrc/one.cu", "csrc/two.cu", "include/wide.h")
+    return Project(tmp_path).write_all(dict.fromkeys(names, "")).directory
 
 
 def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:

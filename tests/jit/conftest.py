@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.project import Project
 from tilusbuild import Source, option
 
 TEXT = """\
@@ -63,9 +64,6 @@ def source() -> Source:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's directory, where the process is now."""
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "tilus.toml").write_text(MANIFEST)
-    (directory / "scale.cu.j2").write_text(TEXT)
-    monkeypatch.chdir(directory)
-    return directory
+    made = Project(tmp_path / "project").write_all({"tilus.toml": MANIFEST, "scale.cu.j2": TEXT})
+    monkeypatch.chdir(made.directory)
+    return made.directory

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import tilusbuild.torch
+from support.processes import run_to_end
+from support.project import Project
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None or importlib.util.find_spec("setuptools") is None,
@@ -59,31 +59,15 @@ setup(
 
 
 def project(place: Path) -> Path:
-    for name, text in {
-        "setup.py": SETUP,
-        "csrc/module.cpp": MODULE,
-        "csrc/value.h": "#define VALUE 40\n",
-        "csrc/generated.cpp": "",
-        "sample/__init__.py": "",
-    }.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(text)
-    return place
+    files = {"setup.py": SETUP, "csrc/module.cpp": MODULE, "csrc/value.h": "#define VALUE 40\n"}
+    files |= {"csrc/generated.cpp": "", "sample/__init__.py": ""}
+    return Project(place).write_all(files).directory
 
 
 def run(place: Path, cache: Path, *words: str) -> str:
-    environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(cache), "MAX_JOBS": "2"}
-    ended = subprocess.run(
-        [sys.executable, *words],
-        cwd=place,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout
-    return ended.stdout
+    environment = {"TILUSBUILD_CACHE_DIR": str(cache), "MAX_JOBS": "2"}
+    ended = run_to_end([sys.executable, *words], cwd=place, environment=environment)
+    return ended.stdout + ended.stderr
 
 
 @needs_torch

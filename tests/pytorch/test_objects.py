@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.project import Project
 from tilusbuild.binary.cubin import read_cubin
 from tilusbuild.binary.elf import Elf
 from tilusbuild.binary.fatbin import extract_cubins
@@ -44,17 +45,13 @@ class Extension:
 
     def __init__(self, tmp_path: Path, name: str) -> None:
         self.root = tmp_path / name
+        self.write = Project(self.root).write
         self.made = self.root / "build/temp"
         self.made.mkdir(parents=True)
         self.write("setup.py", "")
         self.write("csrc/include/seven.h", "inline int seven() { return 7; }\n")
         self.write("csrc/a.cpp", '#include "seven.h"\nint a() { return seven(); }\n')
         self.write("csrc/b.cpp", "int b() { return 8; }\n")
-
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
     def ninja(self, *sources: str, link: bool = False, cflags: str = "", cuda: str = "") -> None:
         include = f"-I{self.root}/csrc/include"

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from support import command_line
 from support.dlpack import TENSOR
 from support.processes import run_python
-from support.project import head
+from support.project import Project, head
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import TableEntry
@@ -101,10 +100,9 @@ for index, size in json.loads(sys.argv[2]):
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built project, measured on both devices: the H100 likes 64 threads, the A100 32."""
-    directory = tmp_path_factory.mktemp("two")
-    (directory / "tilus.toml").write_text(MANIFEST)
-    (directory / "fill.cu.j2").write_text(TEMPLATE)
-    command_line.run(directory, "build", "-q")
+    files = {"tilus.toml": MANIFEST, "fill.cu.j2": TEMPLATE}
+    built = Project.built(tmp_path_factory.mktemp("two"), files)
+    directory = built.directory
     for script in scripts(directory).values():
         (arch,) = script.code.archs
         if arch == "cpu":
@@ -116,7 +114,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             TableEntry((1024,), 1, "measured", 1e-6),
         ]
         tables.put(script, {"script": script.hash, **device}, measured)
-    command_line.run(directory, "dispatch", "build", "fill")
+    built.run("dispatch", "build", "fill")
     flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
     subprocess.run(["gcc", *flags, DRIVER, "-o", directory / "libcuda.so.1"], check=True)
     return directory
