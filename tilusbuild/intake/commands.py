@@ -150,8 +150,10 @@ def _take_word(found: Arguments, option: Option, directory: str) -> None:
     elif name == "-Xcompiler":
         _take_host(found, option.value)
     elif not _OURS.fullmatch(name) and name not in _OURS_WITH_VALUE:
-        kept = list(written)
-        found.flags += ["-Xcompiler", *kept] if _of_the_host(kept) else kept
+        # A flag that nvcc does not know is the host compiler's.
+        alone = len(written) == 1 and not _pure([*written])
+        of_the_host = alone and _pure([*written], cpu=True) and _pure(["-Xcompiler", *written])
+        found.flags += ["-Xcompiler", *written] if of_the_host else written
 
 
 def _take_macro(found: Arguments, name: str, value: str) -> None:
@@ -164,13 +166,6 @@ def _take_macro(found: Arguments, name: str, value: str) -> None:
         del found.defines[macro]
     else:
         found.flags.append(f"-U{macro}")
-
-
-def _of_the_host(words: list[str]) -> bool:
-    """Return whether a flag is the host compiler's: nvcc does not know it."""
-    if len(words) > 1 or _pure(words):
-        return False
-    return _pure(words, cpu=True) and _pure(["-Xcompiler", *words])
 
 
 def _pure(words: list[str], *, cpu: bool = False) -> bool:

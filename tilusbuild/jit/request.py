@@ -110,6 +110,9 @@ def request(
             raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
     if target is None:
         target = os.environ.get(f"{_PREFIX}TARGET") or AUTO
+    out = (out_idx,) if isinstance(out_idx, int) else None if out_idx is None else tuple(out_idx)
+    if not all(type(index) is int for index in out or ()):
+        raise TypeError(f"out_idx holds whole numbers, not {out_idx!r}")
     wanted, march = target_of(target)
     switches, flags, fast_math = pass_configs_of(pass_configs or {})
     return Request(
@@ -118,7 +121,7 @@ def request(
         target=wanted,
         target_host=host_of(target_host) or march,
         backend=backend_of(backend),
-        out=_indices(out_idx),
+        out=out,
         flags=(*words("compile_flags", compile_flags), *flags),
         fast_math=fast_math,
         configs=switches,
@@ -136,15 +139,6 @@ def _place(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
         above, colon, name = os.fspath(source).rpartition(":")
         return os.path.abspath(above if colon else os.curdir), name
     raise TypeError(f"a script's name or a Source was expected, not {type(source).__name__}")
-
-
-def _indices(out: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    if out is None:
-        return None
-    found = (out,) if isinstance(out, int) else tuple(out)
-    if not all(type(index) is int for index in found):
-        raise TypeError(f"out_idx holds whole numbers, not {out!r}")
-    return found
 
 
 TEMPLATE = "kernel.cu.j2"

@@ -191,7 +191,8 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
             raise ValueError(f"{key!r:.80} appears twice")
         if type(program) is not int or source not in SOURCES:
             raise ValueError(f"no entry: {row!r:.80}")
-        if seconds is not None and not _is_time(seconds):
+        is_number = isinstance(seconds, int | float) and type(seconds) is not bool
+        if seconds is not None and not (is_number and 0 <= seconds < math.inf):
             raise ValueError(f"no time: {row!r:.80}")
         if program not in script.programs:
             raise CorruptCacheError(
@@ -208,7 +209,3 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
 
 def _is_size(value: object) -> bool:
     return type(value) is int and INT64_MIN <= value <= INT64_MAX
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and 0 <= value < math.inf
