@@ -131,7 +131,7 @@ _PEERS = Path(os.environ.get("TILUSBUILD_PEERS", Path(__file__).parents[2] / ".p
 
 
 @pytest.fixture
-def peer(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def peer(tmp_path: Path, with_torch: None) -> Callable[..., subprocess.CompletedProcess[str]]:
     """peer("tilelang", code, …) runs Python code with the real system, in an empty directory."""
 
     def run(system: str, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
