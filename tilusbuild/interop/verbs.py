@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -239,7 +238,7 @@ def _export(arguments: CacheExportArgs) -> int:
     cache = options.cache(arguments.cache_dir)
     targets = {script.target for script in script_listings(cache)} if arguments.scripts else ()
     found = exported_scripts(cache, joined(arguments.scripts, targets))
-    with cache.in_use() if found else nullcontext():  # the lock would make a cache where none is
+    with cache.in_use():
         files, linked, copied = export(arguments.layout, found, arguments.into)
     if arguments.json:
         into = os.path.abspath(arguments.into)
