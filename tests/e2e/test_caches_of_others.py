@@ -31,6 +31,12 @@ def test_a_directory_that_is_no_cache_is_refused(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
+def test_an_export_makes_no_cache_where_none_is(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    run(tmp_path, "cache", "export", "out", "--layout", "tilus", "--cache-dir", "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
 @pytest.mark.parametrize("verb", ["ls", "gc"])
 @pytest.mark.parametrize("made", [False, True])
 def test_a_directory_that_is_named_must_be_one(tmp_path: Path, verb: str, made: bool) -> None:

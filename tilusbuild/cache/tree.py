@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, wrap_oserror
@@ -249,6 +249,11 @@ class Tree:
             held = self.locks.take(LockName("use", shared=True))
         with held or nullcontext():
             yield
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Return what keeps garbage collection away from who only reads: `in_use`, but a cache that
+        does not exist is not created. Raises `InputError` where there is something else."""
+        return self.in_use() if self.exists() else nullcontext()
 
     # Changes.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -93,7 +92,7 @@ def run(arguments: PackageArgs) -> int:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
-            with _kept(project), TemporaryDirectory("tests") as directory:
+            with project.cache.kept(), TemporaryDirectory("tests") as directory:
                 tests = partial(_tests, project, directory.path) if arguments.with_tests else None
                 contents = pack.gather(
                     project, order, level=level, unchecked=arguments.as_built, tests=tests
@@ -102,11 +101,6 @@ def run(arguments: PackageArgs) -> int:
                 made = pack.write(order, contents, wanted, arguments.output, attest=attest)
             _show_made(arguments, order, contents, made)
     return 0
-
-
-def _kept(project: Project) -> AbstractContextManager[None]:
-    """Keep what is packed from being collected. A cache that does not exist is not created."""
-    return project.cache.in_use() if project.cache.exists() else nullcontext()
 
 
 def _tests(

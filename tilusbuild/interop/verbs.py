@@ -238,7 +238,7 @@ def _export(arguments: CacheExportArgs) -> int:
     cache = options.cache(arguments.cache_dir)
     targets = {script.target for script in script_listings(cache)} if arguments.scripts else ()
     found = exported_scripts(cache, joined(arguments.scripts, targets))
-    with cache.in_use():
+    with cache.kept():
         files, linked, copied = export(arguments.layout, found, arguments.into)
     if arguments.json:
         into = os.path.abspath(arguments.into)
