@@ -189,7 +189,8 @@ def _source(name: str, source: str, python: str) -> Path:
         subprocess.run([python, *words], check=True)
         (archive,) = fresh.iterdir()
         with tarfile.open(archive) as file:
-            file.extractall(fresh / "unpacked", filter="data")
+            file.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
+            file.extractall(fresh / "unpacked")
         (inside,) = (fresh / "unpacked").iterdir()
         inside.rename(fresh / name)
     place.parent.mkdir(parents=True, exist_ok=True)

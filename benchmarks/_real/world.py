@@ -71,7 +71,8 @@ def source(requirement: str) -> Path:
         unpacked = Path(f"{place}.new")
         shutil.rmtree(unpacked, ignore_errors=True)
         with tarfile.open(archive) as file:
-            file.extractall(unpacked, filter="data")
+            file.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
+            file.extractall(unpacked)
         (inside,) = unpacked.iterdir()
         inside.rename(place)
         shutil.rmtree(unpacked)

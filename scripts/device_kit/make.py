@@ -93,7 +93,8 @@ def bundle(project: Path, kit: Path, script: str, target: str, *more: str) -> No
     name = script.partition("[")[0]
     kind = "cpu" if target == "cpu" else "cuda"
     with tarfile.open(project / "bundle.tar") as tar:
-        tar.extractall(project / "bundle", filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
+        tar.extractall(project / "bundle")  # noqa: S202 - it was made above
     place = kit / "bundles" / f"{project.name}-{name}.{kind}"
     shutil.move(project / "bundle" / "tilusbuild-bundle", place)
 

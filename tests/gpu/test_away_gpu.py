@@ -50,7 +50,8 @@ def test_a_bundle_is_measured_with_python_alone(example: NewExample, tmp_path: P
     words = ("tune", "saxpy", "-t", project.target, "--level", "0")
     project.run(*words, "--export", tmp_path / "bundle.tar", "--cache-dir", project.cache)
     with tarfile.open(tmp_path / "bundle.tar") as tar:
-        tar.extractall(tmp_path, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
+        tar.extractall(tmp_path)
     log = tmp_path / "log.jsonl"
     run = [
         sys.executable,

@@ -282,7 +282,7 @@ def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> 
 
 
 def test_a_library_with_code_for_another_architecture(hand: Hand, tmp_path: Path) -> None:
-    """Given a program for the cpu, when its library holds code for sm_90a, then that is told."""
+    """Given a program for the cpu, when its library holds code for sm_90a, then it is refused."""
     with_file(hand, hand.path("lib.so"), (ROOT / "tests/binary/data/library.so").read_bytes())
     error = refusal(hand.archive(tmp_path / "p"))
     assert error.kind == "CodeMismatch"

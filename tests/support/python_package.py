@@ -72,7 +72,8 @@ class PythonProject:
             zipfile.ZipFile(made).extractall(into)
             return into
         with tarfile.open(made) as archive:
-            archive.extractall(into, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
+            archive.extractall(into)
         return into / made.name.removesuffix(".tar.gz")
 
     def python(self, code: str, path: Path, *, cwd: Path, **environment: str) -> list[str]:
