@@ -91,11 +91,12 @@ class Arguments(Struct):
         return self.codes or self.arch_names
 
 
-def understood(words: Sequence[str], directory: str) -> Arguments:
+def understood(words: Sequence[str], directory: str, tool: str = "nvcc") -> Arguments:
     """Return what a compiler's arguments say; paths are absolute. Raises `ValueError`."""
-    found = Arguments()
+    by_nvcc = tool.endswith("nvcc")
+    found = Arguments(cudart="static" if by_nvcc else None)
     for option in options(words, directory, found.unread):
-        _take(found, option, directory)
+        _take(found, option, directory, by_nvcc)
     return found
 
 
@@ -109,7 +110,7 @@ _DIRECTORIES = {
 """The fields of `Arguments` that options of one meaning go to."""
 
 
-def _take(found: Arguments, option: Option, directory: str) -> None:
+def _take(found: Arguments, option: Option, directory: str, by_nvcc: bool) -> None:
     name, value, written = option.name, option.value, option.written
     if name in _MAKES:
         found.makes = max(found.makes, _MAKES[name], key=_RANKS.index)
@@ -137,10 +138,10 @@ def _take(found: Arguments, option: Option, directory: str) -> None:
     elif name == "-Xlinker" or name.startswith("-Wl,"):
         found.linker += (value or written[0][len("-Wl,") :]).split(",")
     else:
-        _take_word(found, option, directory)
+        _take_word(found, option, directory, by_nvcc)
 
 
-def _take_word(found: Arguments, option: Option, directory: str) -> None:
+def _take_word(found: Arguments, option: Option, directory: str, by_nvcc: bool) -> None:
     """Take a file, or a flag."""
     name, written = option.name, option.written
     if not name.startswith("-"):
@@ -150,8 +151,10 @@ def _take_word(found: Arguments, option: Option, directory: str) -> None:
     elif name == "-Xcompiler":
         _take_host(found, option.value)
     elif not _OURS.fullmatch(name) and name not in _OURS_WITH_VALUE:
-        # A flag that nvcc does not know is the host compiler's.
-        alone = len(written) == 1 and not _pure([*written])
+        # A flag that nvcc does not know is the host compiler's; of a host compiler's, only -O says
+        # the same to nvcc, which would read gcc's -Werror=format-security as its own -Werror.
+        of_nvcc = _pure([*written]) if by_nvcc else re.fullmatch("-O[0-3]", name)
+        alone = len(written) == 1 and not of_nvcc
         of_the_host = alone and _pure([*written], cpu=True) and _pure(["-Xcompiler", *written])
         found.flags += ["-Xcompiler", *written] if of_the_host else written
 
@@ -191,7 +194,6 @@ class Product(Struct):
     output: str
     inputs: list[str]
     said: Arguments
-    by_nvcc: bool = False
 
     def find_libs(self, made: Made) -> None:
         """Take the libraries that are made here themselves for inputs."""
@@ -241,13 +243,11 @@ def made_by(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]
                 product = Product("static", paths[first], inputs, Arguments())
                 made.products[product.output] = product
         elif COMPILER.fullmatch(tool) or "-c" in arguments:
-            _compiled(draft, root, made, directory, understood(arguments, directory), tool)
+            _compiled(draft, root, made, directory, understood(arguments, directory, tool))
     return made
 
 
-def _compiled(
-    draft: Draft, root: str, made: Made, directory: str, said: Arguments, tool: str
-) -> None:
+def _compiled(draft: Draft, root: str, made: Made, directory: str, said: Arguments) -> None:
     """Add what one command of a compiler makes."""
     for name in said.unread:
         draft.note(f"left out, because its file cannot be read: {name}")
@@ -274,5 +274,4 @@ def _compiled(
         inputs = [f"{output}/{source}" for source in said.sources]
         made.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
         others = [made.latest.get(path, path) for path in said.others]
-        by_nvcc = tool.endswith("nvcc")
-        made.products[output] = Product(said.makes, output, [*inputs, *others], said, by_nvcc)
+        made.products[output] = Product(said.makes, output, [*inputs, *others], said)

@@ -153,8 +153,7 @@ class _Reader(Struct):
             else:
                 output = os.path.basename(product.output)
                 self.draft.note(f"left out of {output}, because nothing makes it here: {path}")
-        cudart = said.cudart or ("static" if product.by_nvcc else None)
-        cudart = cudart or next((kind for kind, lib in _CUDART.items() if lib in libs), "none")
+        cudart = said.cudart or next((kind for kind, lib in _CUDART.items() if lib in libs), "none")
         left = {*_CUDART.values(), *_OF_PYTHON.findall(" ".join(libs))}
         if any(path.endswith("/torch/lib") for path in directories):
             left |= {*_OF_TORCH}

@@ -139,7 +139,7 @@ _NVCC = re.compile(
     | --?(extra-device-vectorization|Wreorder|Wdefault-stream-launch|Wmissing-launch-bounds)
     | --?(Wno-deprecated-declarations|Wno-deprecated-gpu-targets|Wext-lambda-captures-this)
     | --?(display-error-number|no-display-error-number|err-no|no-err-no|m64|no-align-double)
-    | --?(allow-unsupported-compiler|no-compress|device-stack-protector|Wno-[a-z-]+)
+    | --?(allow-unsupported-compiler|no-compress|device-stack-protector)
     | --?(default-device|device-as-default-execution-space|minimal|device-int128|device-float128)
     | --?(no-exceptions|disable-error-number|brief-diagnostics)
     """,
