@@ -1,20 +1,22 @@
 """`tilusbuild` and `python -m tilusbuild`: where a process begins that is the command.
 
-Imports are a third of a short command's time, and a Ctrl-C in them ends it as any other does.
+Until the command has something in hand, a Ctrl-C ends the process by the signal itself, as SIGTERM
+does: an exception that comes up while a module is imported may go no further, and be printed.
 """
 
+import _signal  # type: ignore[import-not-found]
 import sys
 
 
 def main() -> int:
     """Run the command that the process was started for; return its exit status."""
-    try:
-        from tilusbuild.cli.main import main as run
+    # Not `signal`, which imports enum. What a parent ignores (`nohup`) stays ignored.
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-        return run()
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
+    from tilusbuild.cli.main import main as run
+
+    return run()
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def test_a_damaged_cache_and_a_refusal_of_the_machine_are_no_bugs(
 
 _STOPPED_AT_THE_END = """
 import atexit, os, signal, sys
-from tilusbuild.cli.main import main
+from tilusbuild.__main__ import main
 atexit.register(os.kill, os.getpid(), signal.SIGINT)
 sys.argv = ["tilusbuild", "cache", "dir"]
 sys.exit(main())

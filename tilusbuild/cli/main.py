@@ -45,11 +45,6 @@ def main(words: Sequence[str] | None = None) -> int:
             # Skip the teardown of the interpreter, a tenth of the time of a small build: a build
             # has closed what it opened, and runs no code of others that could rely on atexit.
             os._exit(status)
-        if words is None:
-            import signal
-
-            # All is done: a Ctrl-C while the interpreter is torn down ends it without a traceback.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
         return status
     except KeyboardInterrupt as stopped:
         _say("interrupted\n")

@@ -99,10 +99,11 @@ def _run(request: dict[str, Any]) -> int:
 
 def _main(words: list[str] | None) -> int:
     """Run `main`; return its exit status, also where it raises."""
+    from tilusbuild.__main__ import main as process
     from tilusbuild.cli.main import main
 
     try:
-        return main(words)
+        return process() if words is None else main(words)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:
