@@ -60,10 +60,10 @@ def failures(name: str, step: Any) -> Iterator[str]:
                 found.append(f"{package} ended with {row['ended']}: {_last(row['error'])}")
     elif name in ("tune", "sanitizer") and "left out" not in step:
         for each, row in step.items():
-            if ended := row.get("ended", row.get("status")):
-                found.append(f"{each} ended with {ended}: {_last(row.get('error', ''))}")
-            without = (line.strip() for line in row["said"] if line.endswith("is usable"))
+            without = [line.strip() for line in row["said"] if line.endswith("is usable")]
             found += [f"{each}: {line}" for line in without]
+            if (ended := row.get("ended", row.get("status"))) and not without:
+                found.append(f"{each} ended with {ended}: {_last(row.get('error', ''))}")
     elif "rows" in step:
         found += [
             shown(row, ", ") for row in step["rows"] if "error" in row or row.get("right") is False

@@ -17,13 +17,13 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
 from tilusbuild.tune.bench.race import Decision, campaign, condemned_before
 from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines, run_note
-from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
+from tilusbuild.tune.bench.work import WORK, Case, read_case, read_work
 
 WORKS = "works"
 
 
 def main(words: Sequence[str], root: str) -> int:
-    """Run a bundle that lies in the directory `root`; the exit status."""
+    """Run the bundle at `root`; the exit status: 1 also if some sizes have no usable program."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.split("\n")[0])
     parser.add_argument("--device", type=int, default=0, help="the GPU's number")
     parser.add_argument("--budget", type=Budget.parse, default=Budget(), metavar="90s|500")
@@ -32,11 +32,11 @@ def main(words: Sequence[str], root: str) -> int:
     parser.add_argument("--warmup", type=int, default=WARMUP, help="calls before each sample")
     parser.add_argument("--repeat", type=int, default=ROUNDS, help="samples of each finalist")
     parser.add_argument("--log", default="results.jsonl", metavar="FILE")
-    arguments = parser.parse_args(words)
+    arguments, whole = parser.parse_args(words), True
     try:
         with LocalRunner() as runner:
             for name in sorted(os.listdir(os.path.join(root, WORKS)), key=int):
-                _measure(runner, root, read_work(os.path.join(root, WORKS, name, WORK)), arguments)
+                whole &= _measure(runner, root, os.path.join(root, WORKS, name, WORK), arguments)
     except KeyboardInterrupt:
         _say("interrupted; run it again to go on")
         return 130
@@ -48,13 +48,13 @@ def main(words: Sequence[str], root: str) -> int:
         _say(f"error: {error}")
         return 1
     _say(f"done: take {arguments.log} back, for `tilusbuild tune --import`")
-    return 0
+    return 0 if whole else 1
 
 
-def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Namespace) -> None:
-    programs = tuple(
-        replace(program, library=os.path.join(root, program.library)) for program in work.programs
-    )
+def _measure(runner: LocalRunner, root: str, name: str, arguments: argparse.Namespace) -> bool:
+    """Measure one work; return whether each of its sizes has a winner."""
+    work = read_work(name)
+    programs = tuple(replace(p, library=os.path.join(root, p.library)) for p in work.programs)
     work = replace(work, programs=programs)
     directories: dict[str, str] = {}
 
@@ -79,7 +79,8 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
             log.note(run_note(work, facts, session, arguments.seed, count))
             known = condemned_before(lines(log.path))
             sizes = [read_case(os.path.join(root, name)).sizes for name in work.cases]
-            campaign(session, work, cases, sizes, arguments.seed, _tell, known)
+            decided = campaign(session, work, cases, sizes, arguments.seed, _tell, known)
+            return all(decision.winner is not None for decision in decided)
     finally:
         bench.close()
         log.close()
