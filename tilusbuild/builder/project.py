@@ -161,15 +161,11 @@ class Project:
         directory = os.path.join(self.cache.state_path, "plans")
         return PlanMemo(directory, self.manifest.path, self.digests)
 
-    @property
-    def _state(self) -> str | None:
-        """The state of the cache; None without a cache: one is made when something is built."""
-        return self.cache.state_path if os.path.isdir(self.cache.state_path) else None
-
     @cached_property
     def renderer(self) -> Renderer:
-        """What renders templates."""
-        directory = self._state and os.path.join(self._state, "templates")
+        """What renders templates; without a cache, which a build makes, it keeps no bytecode."""
+        state = self.cache.state_path
+        directory = os.path.join(state, "templates") if os.path.isdir(state) else None
         return Renderer(self.manifest.root, bytecode_dir=directory)
 
     @property
