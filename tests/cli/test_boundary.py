@@ -34,7 +34,7 @@ class Ended:
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """ends(error, *words): the status of a verb that raises it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def call(error: Exception, *words: str) -> int:
         monkeypatch.setattr(schema, "VERB", Verb(Common, Ended(error)))

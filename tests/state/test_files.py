@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -110,7 +109,7 @@ def test_a_build_removes_what_a_killed_one_left(tmp_path, monkeypatch) -> None:
 
 
 def test_the_next_one_removes_what_a_killed_command_left(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def work() -> None:
         made = TemporaryDirectory("tool")

@@ -135,7 +135,7 @@ def test_releases_are_read_from_the_wheels_metadata(tmp_path: Path) -> None:
 # What tools are asked, they answer with a TMPDIR of their own.
 @pytest.mark.parametrize("ending", ["echo well", "exit 1", "kill -9 $$", "kill -XFSZ $$"])
 def test_what_a_tool_leaves_is_removed(tmp_path, monkeypatch, ending) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     tool = tmp_path / "tool"
     tool.write_text(
@@ -154,7 +154,7 @@ def test_what_a_tool_leaves_is_removed(tmp_path, monkeypatch, ending) -> None:
 
 
 def test_a_tool_can_be_asked_where_no_directory_can_be_made(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr("tilusbuild.state.temporary.temporary_place", lambda: "/missing")
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho well\n")
     tool.chmod(0o755)

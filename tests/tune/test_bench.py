@@ -4,7 +4,6 @@ import errno
 import os
 import socket
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -153,7 +152,7 @@ def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_
 
 
 def test_the_lock_of_a_device_is_never_made_through_a_link(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     path, elsewhere = tmp_path / "tilusbuild-tune-cpu.lock", tmp_path / "elsewhere"
     path.symlink_to(elsewhere)
     with pytest.raises(OSError, match="is a link"), device_lock("cpu", lambda: None):

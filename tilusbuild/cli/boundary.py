@@ -28,6 +28,7 @@ from tilusbuild.rooms import missing_package
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.shortage import PROCESSES, Shortage, shortage_of
+from tilusbuild.state.temporary import temporary_place
 
 INTERNAL_ERROR = 70
 ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
@@ -158,7 +159,7 @@ def _written(error: Exception, words: list[str]) -> str | None:
     head = f"tilusbuild {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = f"{head}\n{words!r}\n\n" + "".join(traceback.format_exception(error))
     try:
-        handle, path = tempfile.mkstemp(".txt", "tilusbuild-error-")
+        handle, path = tempfile.mkstemp(".txt", "tilusbuild-error-", temporary_place())
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -13,6 +12,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.embed import kernels
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.places import KERNELS
+from tilusbuild.state.temporary import TemporaryDirectory
 
 _OF_HATCH = ("dependencies", "enable-by-default", "require-runtime-dependencies", "path")
 
@@ -21,7 +21,7 @@ class KernelsHook(BuildHookInterface[Any]):
     """Builds the kernels of a wheel, and adds them to its package."""
 
     PLUGIN_NAME = "tilusbuild"
-    _made: tempfile.TemporaryDirectory[str] | None = None
+    _made: TemporaryDirectory | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build; an editable install gets no files. Exits with an error's status."""
@@ -37,8 +37,8 @@ class KernelsHook(BuildHookInterface[Any]):
                     kernels.note(project)
                 return
             if version != "editable":
-                self._made = tempfile.TemporaryDirectory(prefix="tilusbuild-")
-            made = kernels.embed_wanted(asked, self._made.name if self._made else None)
+                self._made = TemporaryDirectory("wheel")
+            made = kernels.embed_wanted(asked, self._made.path if self._made else None)
         except TilusbuildError as error:
             self.app.abort(error.render(), error.exit_status)
         else:
@@ -52,7 +52,7 @@ class KernelsHook(BuildHookInterface[Any]):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was packed for the wheel."""
         if self._made is not None:
-            self._made.cleanup()
+            self._made.close()
 
 
 @hookimpl

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -67,12 +66,13 @@ class _Kernels:
 
     def _run(self) -> None:
         from tilusbuild.embed import kernels
+        from tilusbuild.state.temporary import TemporaryDirectory
 
         asked = kernels.wanted(os.getcwd(), self.distribution.get_name())
         if asked is None:
             return
-        with tempfile.TemporaryDirectory(prefix="tilusbuild-") as made:
-            packed = kernels.embed_wanted(asked, None if self.editable_mode else made)
+        with TemporaryDirectory("wheel") as made:
+            packed = kernels.embed_wanted(asked, None if self.editable_mode else made.path)
             if packed is not None:
                 place = os.path.join(self.build_lib or "", *asked.into.split("."), KERNELS)
                 shutil.rmtree(place, ignore_errors=True)

@@ -23,13 +23,22 @@ _PREFIX = "tilusbuild-tmp-"
 _MADE = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
+def temporary_place() -> str:
+    """Return TMPDIR, or the first directory after it in which this user may make files. Python's
+    own choice tries each with a file, which a kill would leave."""
+    named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
+    places = (os.path.join(place, "") for place in (*named, "/tmp", "/var/tmp"))  # noqa: S108
+    usable = (place for place in places if os.access(place, os.W_OK | os.X_OK))
+    return os.path.abspath(next(usable, os.curdir))
+
+
 class TemporaryDirectory:
     """A directory `path`, open as `handle`, that no other process reads or writes; use as a context
     manager. `what` is what it is for, in small letters. It is in TMPDIR, or hidden in the directory
     `place`, from which no rename crosses file systems. Making one raises `OSError`."""
 
     def __init__(self, what: str, place: str | None = None) -> None:
-        top, hidden = (tempfile.gettempdir(), "") if place is None else (place, ".")
+        top, hidden = (temporary_place(), "") if place is None else (place, ".")
         _sweep(top)
         while True:
             self.path = tempfile.mkdtemp(prefix=f"{hidden}{_PREFIX}{what}-", dir=top)

@@ -9,7 +9,6 @@ printed a traceback; the exit status is a documented one, and a failure says why
 import json
 import re
 import signal
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -270,11 +269,7 @@ def _of_files(world: World) -> Iterator[Finding]:
 def _need_a_directory(world: World) -> None:
     """Make one in TMPDIR: what a killed command left there is removed by the next one that does,
     and a build that asks no tool makes none."""
-    before, tempfile.tempdir = tempfile.tempdir, str(world.temporary)
-    try:
-        TemporaryDirectory("oracle").close()
-    finally:
-        tempfile.tempdir = before
+    TemporaryDirectory("oracle", str(world.temporary)).close()
 
 
 def _take_away(world: World, damaged: str, said: str) -> None:

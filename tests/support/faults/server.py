@@ -29,7 +29,6 @@ import pkgutil
 import select
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -139,7 +138,6 @@ def _warm(request: dict[str, Any]) -> int:
             stream.flush()
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        tempfile.tempdir = None
         for name, module in list(sys.modules.items()):
             for value in vars(module).values() if name.startswith("tilusbuild.") else ():
                 if isinstance(value, functools._lru_cache_wrapper):

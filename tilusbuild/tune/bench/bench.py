@@ -22,7 +22,6 @@ import os
 import select
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,7 +35,7 @@ from tilusbuild.process.base import CancelledError, Command, CompletedCommand, s
 from tilusbuild.process.local import LocalRunner, signal_name
 from tilusbuild.runtime.device import Device, cpu
 from tilusbuild.runtime.regular import open_regular
-from tilusbuild.state.temporary import TemporaryDirectory
+from tilusbuild.state.temporary import TemporaryDirectory, temporary_place
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.bench.worker import SOCKET
 
@@ -218,7 +217,7 @@ def device_lock(device: str, waiting: Callable[[], None]) -> Iterator[None]:
     that directory do not see each other.
     """
     name = "".join(c if c.isalnum() or c == "-" else "_" for c in device)
-    path = os.path.join(tempfile.gettempdir(), f"tilusbuild-tune-{name}.lock")
+    path = os.path.join(temporary_place(), f"tilusbuild-tune-{name}.lock")
     handle = _open_lock(path)
     try:
         try:
