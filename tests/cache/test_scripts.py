@@ -12,10 +12,11 @@ from support.cache_sample import Sample
 from support.processes import run_to_end
 from support.trees import snapshot
 from tilusbuild.cache import layout
-from tilusbuild.cache.index import cache_stats, find_programs, script_listings
+from tilusbuild.cache.index import cache_stats, find_programs, program_named, script_listings
 from tilusbuild.cache.scripts import ScriptRecord, parse_script, publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
+from tilusbuild.errors import InputError
 from tilusbuild.runtime.sealed import CorruptFileError
 
 
@@ -106,6 +107,21 @@ def test_listing_counts_each_program_once(cache: Tree, sample: Sample):
     assert stats.statuses == {"built": 1, "failed": 0, "pruned": 1, "broken": 0}
     assert stats.size == sum(stats.sizes.values()) > listing.size
     assert find_programs(cache, sample.hash("a")[:10]) == [sample.hash("a")]
+
+
+def test_a_program_is_named_by_its_number_or_by_its_first_digits(cache: Tree, sample: Sample):
+    sample.built("old")
+    sample.built("a", "b")
+    assert program_named(cache, "Matmul/0") == program_named(cache, sample.hash("a")[:10])
+    assert program_named(cache, "Matmul/1") == sample.hash("b")
+    wrong = {
+        "Matmul": "names 2 programs",
+        "Other": 'no script "Other"',
+        "0" * 64: "no program starts",
+    }
+    for word, said in {**wrong, "Matmul/7": 'no "Matmul/7"', "": "name"}.items():
+        with pytest.raises(InputError, match=said):
+            program_named(cache, word)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "a\n", "é", "x" * 256])
