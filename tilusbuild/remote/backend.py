@@ -98,13 +98,13 @@ class Backend(Protocol):
         """Return the records under keys; None where there is none."""
 
     def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
-        """Have blobs kept as they come, unchecked; those that are not there are left out."""
+        """Have blobs kept as they come, unchecked, if they are there. What `keep` raises passes."""
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
         """Return those that are not there, as far as is known without sending them."""
 
     def send(self, blobs: Mapping[Blob, bytes]) -> None:
-        """Have it keep these."""
+        """Have it keep these, each whole or not at all."""
 
     def send_result(self, key: Blob, record: bytes) -> None:
         """Have it keep a record, whose blobs are all there."""

@@ -65,9 +65,9 @@ def disturb(rng: random.Random, box: Path, root: Path) -> None:
             return
     else:
         remove(str(path))
-    targets = [box / "outside", box / "outside" / "secret", Path("/dev/zero"), path]
-    if path != root:  # which would make the project the cache, as its user asked
-        targets.append(Path("."))
+    targets = [box / "outside" / "secret", Path("/dev/zero"), path]
+    if path != root:  # a link there makes what it leads to the cache, as its user asked
+        targets += [box / "outside", Path(".")]
     if kind < 0.65:
         path.symlink_to(rng.choice(targets))
     elif kind < 0.75:
