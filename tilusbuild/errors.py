@@ -43,7 +43,7 @@ class Diagnostic(NamedTuple):
     def render(self) -> str:
         """Return the diagnostic as text of several lines, without a final newline."""
         # A message may quote several lines of a file: only its first stands at the margin.
-        message = self.message.replace("\n", "\n  ")
+        message = "\n  ".join(map(_short, self.message.split("\n")))
         head = f"{self.severity}: {message}"
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
@@ -52,10 +52,15 @@ class Diagnostic(NamedTuple):
             lines.append(gutter + shown.expandtabs(4))
             if self.place.column is not None:
                 blank = " " * (len(gutter) - 2) + "| " + " " * len(before.expandtabs(4))
-                lines.append(blank + "^" * max(1, self.place.width))
+                lines.append(blank + "^" * max(1, min(self.place.width, len(shown) - len(before))))
         if self.hint:
-            lines.extend(f"  {line}" for line in self.hint.splitlines())
+            lines.extend(f"  {_short(line)}" for line in self.hint.splitlines())
         return "\n".join(lines)
+
+
+def _short(line: str) -> str:
+    """Return a line without the middle of a value that it quotes, where that is long."""
+    return line if len(line) <= 3 * _WIDTH else f"{line[:_WIDTH]} … {line[-_WIDTH:]}"
 
 
 def _around(line: str, column: int) -> tuple[str, str]:

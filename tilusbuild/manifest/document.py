@@ -18,7 +18,7 @@ from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.scanner import Locations, Path, Span, locate, toml
 from tilusbuild.runtime.regular import NotAFileError, open_file
 
-MAX_MANIFEST_SIZE = 8 << 20
+MAX_MANIFEST_SIZE = 2 << 20
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
 _INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
@@ -190,7 +190,7 @@ def _bytes(path: str) -> bytes:
     except OSError as error:
         raise input_error(f"cannot be read: {error.strerror}", place=place) from None
     if len(data) > MAX_MANIFEST_SIZE:
-        raise input_error("is larger than 8 MiB: this is not a manifest", place=place)
+        raise input_error("is larger than 2 MiB: this is not a manifest", place=place)
     return data
 
 

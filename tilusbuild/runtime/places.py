@@ -298,7 +298,7 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-_MAX_MANIFEST_SIZE = 8 << 20
+_MAX_MANIFEST_SIZE = 2 << 20
 
 
 SAFE_DIRECTORIES = "TILUSBUILD_SAFE_DIRECTORIES"
