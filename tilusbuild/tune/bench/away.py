@@ -51,9 +51,9 @@ def main(words: Sequence[str], root: str) -> int:
     return 0 if whole else 1
 
 
-def _measure(runner: LocalRunner, root: str, name: str, arguments: argparse.Namespace) -> bool:
+def _measure(runner: LocalRunner, root: str, path: str, arguments: argparse.Namespace) -> bool:
     """Measure one work; return whether each of its sizes has a winner."""
-    work = read_work(name)
+    work = read_work(path)
     programs = tuple(replace(p, library=os.path.join(root, p.library)) for p in work.programs)
     work = replace(work, programs=programs)
     directories: dict[str, str] = {}
