@@ -16,9 +16,9 @@ from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.scanner import Locations, Path, Span, locate, toml
+from tilusbuild.runtime.places import MAX_MANIFEST
 from tilusbuild.runtime.regular import NotAFileError, open_file
 
-MAX_MANIFEST_SIZE = 2 << 20
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
 _INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
@@ -178,7 +178,7 @@ def _bytes(path: str) -> bytes:
         if os.path.isdir(path):
             raise input_error("is a directory, not a manifest", place=place)
         with open_file(path) as file:
-            data = file.read(MAX_MANIFEST_SIZE + 1)
+            data = file.read(MAX_MANIFEST + 1)
     except FileNotFoundError:
         raise input_error(
             "there is no such manifest",
@@ -189,8 +189,9 @@ def _bytes(path: str) -> bytes:
         raise input_error(f"is {error.kind}, not a manifest", place=place) from None
     except OSError as error:
         raise input_error(f"cannot be read: {error.strerror}", place=place) from None
-    if len(data) > MAX_MANIFEST_SIZE:
-        raise input_error("is larger than 2 MiB: this is not a manifest", place=place)
+    if len(data) > MAX_MANIFEST:
+        most = f"{MAX_MANIFEST >> 20} MiB"
+        raise input_error(f"is larger than {most}: this is not a manifest", place=place)
     return data
 
 

@@ -274,7 +274,7 @@ def _toml(path: str) -> dict[str, Any]:
     does so where the builder, and with it tomli, is installed."""
     try:
         toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-        found: dict[str, Any] = toml.loads(read_text(path, limit=_MAX_MANIFEST_SIZE))
+        found: dict[str, Any] = toml.loads(read_text(path, limit=MAX_MANIFEST))
     except (ImportError, OSError, ValueError):
         return {}
     return found
@@ -298,9 +298,8 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-_MAX_MANIFEST_SIZE = 2 << 20
-
-
+MAX_MANIFEST = 2 << 20
+"""Bytes of a manifest, for who reads one: all that is read of it is linear in them."""
 SAFE_DIRECTORIES = "TILUSBUILD_SAFE_DIRECTORIES"
 
 
