@@ -99,21 +99,6 @@ def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(
     assert tokens.count == 2
 
 
-def test_compilers_with_threads_share_our_pool(new_project, fake_cuda, tokens) -> None:
-    text = scale.manifest(
-        scale.script(target="gpu", schedules=2), build='flags = ["--threads", "4"]'
-    ).replace('arch = "sm_80"', 'arch = ["sm_80", "sm_86"]')
-    project = new_project(text, **fake_cuda.environment)
-    project.build("-j4")
-    # Under make they are given a pool without tokens: make's are lost with a compiler that dies.
-    under = new_project(text, directory="under", **fake_cuda.environment, **tokens.environment)
-    under.build("-j4")
-    begun = [words for words in fake_cuda.spans if words[0] == "begin"]
-    assert [words[3] for words in begun] == ["-j4", "-j4", "-j1", "-j1"]
-    assert all(words[4].startswith("--jobserver-auth=fifo:/proc/") for words in begun)
-    assert tokens.count == 2
-
-
 def test_compilers_run_with_the_niceness_that_was_asked_for(new_project, fake_cuda) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     if own > 12:

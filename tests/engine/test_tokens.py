@@ -51,7 +51,6 @@ def test_the_first_needs_no_token_and_each_further_compile_holds_one(tokens, wid
     assert result.summary.compiled == 4 * most
     assert set(seen) == {most}
     assert (source.most, source.held, source.tokens) == (most - 1, 0, tokens)
-    assert source.idles
 
 
 def test_a_token_that_comes_later_is_taken_then() -> None:

@@ -1,4 +1,4 @@
-"""A client of a jobserver and the pool of our own, with pipes that the test holds the other end of.
+"""A client of a jobserver, with pipes that the test holds the other end of.
 
 Real GNU make stands in tests/e2e.
 """
@@ -15,7 +15,7 @@ import pytest
 
 from support.jobserver import Fifo
 from support.processes import no_thread_left
-from tilusbuild.process.jobserver import Jobserver, JobserverError, TokenPool, announced_jobserver
+from tilusbuild.process.jobserver import Jobserver, JobserverError, announced_jobserver
 
 
 @pytest.fixture
@@ -112,42 +112,6 @@ def test_a_missing_or_invalid_fifo_is_refused(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(JobserverError, match="not a pipe"):
         Jobserver((str(path), str(path)))
-
-
-CHILD = """
-import sys
-from tilusbuild.process.jobserver import Jobserver, announced_jobserver
-import os
-address = announced_jobserver(os.environ)
-client = Jobserver(address)
-print(sum(client.try_acquire() for _ in range(3)), flush=True)
-if sys.argv[1] == "die":
-    os._exit(1)
-client.close()
-"""
-
-
-def child(pool: TokenPool, how: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", CHILD, how],
-        env={**os.environ, "MAKEFLAGS": pool.makeflags},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    ).stdout.strip()
-
-
-def test_a_compiler_shares_our_pool_and_its_tokens_return_when_it_dies() -> None:
-    with TokenPool(2) as pool:
-        assert child(pool, "close") == "2"
-        assert pool.try_acquire()
-        assert child(pool, "die") == "1"
-        assert not pool.try_acquire()
-        pool.idle()
-        assert not pool.try_acquire(), "it is not made whole while something of ours runs"
-        pool.release()
-        pool.idle()
-        assert [pool.try_acquire() for _ in range(3)] == [True, True, False]
 
 
 CLIENT = """

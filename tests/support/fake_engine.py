@@ -157,7 +157,6 @@ class FakeTokens:
         self.held = 0
         self.most = 0
         """The most that were ever held."""
-        self.idles = 0
         self._waiting: Callable[[], None] | None = None
         self._guard = threading.Lock()
 
@@ -189,10 +188,6 @@ class FakeTokens:
                 self._waiting = tell
                 return
         tell()
-
-    def idle(self) -> None:
-        assert not self.held, "idle, and tokens are held"
-        self.idles += 1
 
 
 def built(seconds: float = 0.0, peak_rss: int = 0) -> Compiled:

@@ -23,7 +23,6 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile import launcher_directory, module_files
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.module import described
-from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.compile.units import UnitSteps, unit_store
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.engine.timeline import LAUNCHER, Timeline
@@ -62,13 +61,11 @@ class Ways(Struct, frozen=True):
     environment: Mapping[str, str] | None = None
     """The prefix's."""
     nice: int = 0
-    makeflags: str = ""
-    """For compilers with threads of their own."""
     shared: Shared = alone
 
     def runner_for(self, job: Job, toolchain: Toolchain, residents: Residents) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone: a process that
-        has NVRTC loaded or a new one, the prefix, tokens for nvcc's threads, other machines."""
+        has NVRTC loaded or a new one, the prefix, other machines."""
         scope = self.local.scope()
         runner: Runner = scope
         if toolchain.nvrtc is not None and not self.prefix:
@@ -78,9 +75,6 @@ class Ways(Struct, frozen=True):
             runner = residents.pool(toolchain.nvrtc).runner(scope, more)
         if self.prefix or self.nice:
             runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
-        cuda = toolchain.cuda
-        if self.makeflags and not self.prefix and cuda and cuda.release >= FIRST_RELEASE:
-            runner = ThreadsRunner(cuda.nvcc, self.makeflags, runner)
         return self.shared(runner, job, toolchain)
 
     def timed(

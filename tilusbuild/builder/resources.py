@@ -26,12 +26,7 @@ from tilusbuild.engine.running import (
     load_limit,
 )
 from tilusbuild.manifest import Settings
-from tilusbuild.process.jobserver import (
-    Jobserver,
-    JobserverError,
-    TokenPool,
-    announced_jobserver,
-)
+from tilusbuild.process.jobserver import Jobserver, JobserverError, announced_jobserver
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
@@ -101,10 +96,9 @@ class BuildStore:
 @contextmanager
 def open_resources(
     settings: Settings, environment: Mapping[str, str], runner: LocalRunner, config: BuildConfig
-) -> Iterator[tuple[BuildConfig, str]]:
-    """Connect to make's jobserver, or make a pool; give every token back at the end. Yield the
-    config with what a build asks before it starts a compiler, and MAKEFLAGS for compilers with
-    threads of their own."""
+) -> Iterator[BuildConfig]:
+    """Connect to make's jobserver; give every token back at the end. Yield the config with what a
+    build asks before it starts a compiler."""
     load = settings.load_average.value
     admits = MemoryLimit().admits
     warnings: tuple[str, ...] = ()
@@ -115,16 +109,12 @@ def open_resources(
                 outer = opened.enter_context(Jobserver(address, runner.hold))
         except JobserverError as error:
             warnings = (str(error),)
-        # Make's own tokens are not shown to compilers: nvcc gives none back when it is killed, and
-        # make would do with fewer until it ends. So under make the pool is empty.
-        pool = opened.enter_context(TokenPool(0 if outer else settings.jobs.value - 1))
-        limited = replace(
+        yield replace(
             config,
-            tokens=outer or pool,
+            tokens=outer,
             admissions=(admits,) if load is None else (admits, load_limit(load)),
             warnings=warnings,
         )
-        yield limited, pool.makeflags
 
 
 class Builder(Struct, frozen=True):
@@ -152,10 +142,10 @@ def _beside(
     """Return the config, and who runs the build's commands: with an executor, there are more tokens
     and jobs than this machine has places. Raises `InputError`."""
     settings = decide(project.manifest.remote, project.environment, "executor")
-    if settings is None or config.tokens is None:
+    if settings is None:
         return config, alone
     here = config.places
-    tokens = TokensBeside(config.tokens, settings.jobs)
+    tokens = TokensBeside(config.tokens, here - 1, settings.jobs)
     shared = remote.share(settings, project.runner.scope(), lambda: min(here, 1 + tokens.here))
     if shared is None:
         return config, alone
@@ -175,10 +165,7 @@ def open_builder(
     none.
     """
     with (
-        open_resources(project.settings, project.environment, project.runner, config) as (
-            limited,
-            makeflags,
-        ),
+        open_resources(project.settings, project.environment, project.runner, config) as limited,
         BuildStore(project.cache, seen) as store,
         LazyRemote(
             decide(project.manifest.remote, project.environment), store, project.cache
@@ -191,7 +178,6 @@ def open_builder(
             project.launcher(),
             project.environment,
             project.settings.nice.value,
-            makeflags,
             shared,
         )
         compiler = ProgramCompiler(project.cache, ways, project.manifest.build.timeout)

@@ -122,22 +122,20 @@ class TokenSource(Protocol):
         """Call `callback`, once and from any thread, when `try_acquire` may succeed. A second
         request before that changes nothing."""
 
-    def idle(self) -> None:
-        """None of this build's compilers runs, and no token is held."""
-
 
 class TokensBeside:
-    """The tokens of a source, and so many more for compiles on other machines. `here` are those
-    that are held of the source: compiles on this one."""
+    """The tokens for `own` compiles on this machine, from a source if there is one, and for so many
+    more on other machines. `here` are those that are held of the first."""
 
-    def __init__(self, source: TokenSource, more: int) -> None:
+    def __init__(self, source: TokenSource | None, own: int, more: int) -> None:
         self._source = source
+        self._own = own
         self._more = more
         self._beside = 0
         self.here = 0
 
     def try_acquire(self) -> bool:
-        if self._source.try_acquire():
+        if self.here < self._own and (self._source is None or self._source.try_acquire()):
             self.here += 1
             return True
         if self._beside < self._more:
@@ -150,13 +148,12 @@ class TokensBeside:
             self._beside -= 1
         else:
             self.here -= 1
-            self._source.release()
+            if self._source is not None:
+                self._source.release()
 
     def notify_when_available(self, callback: Callable[[], None], /) -> None:
-        self._source.notify_when_available(callback)
-
-    def idle(self) -> None:
-        self._source.idle()
+        if self._source is not None:
+            self._source.notify_when_available(callback)
 
 
 class BuildConfig(Struct, frozen=True):
@@ -334,8 +331,6 @@ class RunningTickets:
         while self._held > max(0, compiles - 1):
             self._held -= 1
             self._tokens.release()
-        if not compiles:
-            self._tokens.idle()
 
     def _compiling(self) -> list[Ticket]:
         """Return those whose compiler has not ended, as far as is known."""

@@ -24,9 +24,6 @@ class Sandbox:
 
     read: tuple[str, ...]
     write: tuple[str, ...]
-    pipes: tuple[str, ...] = ()
-    """Pipes that it has open from the start, as descriptors from `warden.FIRST_PIPE` on: those of
-    another process cannot be opened from inside, whatever the path."""
 
 
 @dataclass(frozen=True, slots=True)

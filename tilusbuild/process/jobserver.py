@@ -1,4 +1,4 @@
-"""GNU make's jobserver: a client, and a pool of our own for the threads of compilers.
+"""GNU make's jobserver: a client.
 
 `make -jN` puts N-1 bytes, its tokens, into a pipe that everything it starts shares. Who was started
 by make may do one thing at a time; for each further one it reads a byte first, and writes the same
@@ -22,7 +22,6 @@ import select
 import stat
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tilusbuild.process.base import start_thread
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 Note = Callable[[str, bytes], None]
 """Called with the path to write to and the bytes that are held."""
 
-_TOKEN = b"+"
-MAX_TOKENS = 1 << 15
-"""Tokens that a pipe surely holds."""
 _AUTH = ("--jobserver-auth=", "--jobserver-fds=")
 """How MAKEFLAGS names it; make 4.1 and older write the second."""
 
@@ -113,7 +109,7 @@ class Jobserver:
         self._sleeper: _Sleeper | None = None
 
     @property
-    def path(self) -> str:
+    def _path(self) -> str:
         """The path for other processes of this user, while it is open."""
         return f"/proc/{os.getpid()}/fd/{self._write}"
 
@@ -135,14 +131,14 @@ class Jobserver:
         # before, a token that we never got would be "given back", and make would run one job more
         # than it was asked to.
         self._held += token
-        self._note(self.path, self._held)
+        self._note(self._path, self._held)
         return True
 
     def release(self) -> None:
         """Give one token back."""
         token, self._held = self._held[-1:], self._held[:-1]
         # Noted before it is written, for the same reason as in `try_acquire`.
-        self._note(self.path, self._held)
+        self._note(self._path, self._held)
         os.write(self._write, token)
 
     def notify_when_available(self, callback: Callable[[], None]) -> None:
@@ -150,9 +146,6 @@ class Jobserver:
         if self._sleeper is None:
             self._sleeper = _Sleeper(self._read)
         self._sleeper.wait(callback)
-
-    def idle(self) -> None:
-        """Note that no compile runs now."""
 
     def close(self) -> None:
         """Give back all tokens. May be called again."""
@@ -169,39 +162,6 @@ class Jobserver:
             if end >= 0:
                 os.close(end)
         self._read = self._write = -1
-
-
-class TokenPool(Jobserver):
-    """A jobserver of our own, for compilers with threads.
-
-    It is a pipe without a name, which others open by `path`: nothing is left if we are killed.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        self._tokens = _TOKEN * min(tokens, MAX_TOKENS)
-        reading, writing = os.pipe()
-        try:
-            super().__init__((f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"))
-        finally:
-            os.close(reading)
-            os.close(writing)
-        os.write(self._write, self._tokens)
-
-    @property
-    def makeflags(self) -> str:
-        """MAKEFLAGS for a client."""
-        return f" -j{len(self._tokens) + 1} --jobserver-auth=fifo:{self.path}"
-
-    def idle(self) -> None:
-        """Refill the pool: a compiler that was killed did not give back its tokens."""
-        if self._held:
-            return
-        # Nothing runs now, so whatever is missing was lost with a killed nvcc: empty the pipe, and
-        # fill it.
-        with suppress(BlockingIOError):
-            while os.read(self._read, len(self._tokens) + 1):
-                pass
-        os.write(self._write, self._tokens)
 
 
 class _Sleeper:

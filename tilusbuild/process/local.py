@@ -341,7 +341,7 @@ def _request(command: Command) -> bytes:
         if not name or "=" in name:
             raise ValueError(f"not a name of an environment variable: {name!r}")
     held = command.sandbox
-    sandbox = (held.read, held.write, held.pipes) if held is not None else ((), (), ())
+    sandbox = (held.read, held.write) if held is not None else ((), ())
     words = (command.cwd, *command.argv, *variables, *(path for each in sandbox for path in each))
     strings = [os.fsencode(word) for word in words]
     if any(b"\0" in s for s in strings):

@@ -18,7 +18,7 @@ process's peak memory starts at that of the process it was forked from.
 
 A frame is `HEADER` (payload length, kind, command number) and a payload. `RUN` carries `REQUEST`
 and strings that end in NUL: working directory, arguments, `NAME=value` of the whole environment,
-what a sandbox lets it read and change (neither: there is no sandbox), and pipes that it is given.
+what a sandbox lets it read and change (neither: there is no sandbox).
 `HOLD` carries the path that tokens are written to, a NUL, and the tokens that the client has now;
 `HELD` answers the first, from where on they are safe.
 
@@ -40,10 +40,10 @@ from collections.abc import Callable
 from functools import partial
 
 HEADER = struct.Struct("<IBQ")
-REQUEST = struct.Struct("<dQ?BIIIII")
+REQUEST = struct.Struct("<dQ?BIIII")
 """Time limit in seconds (0: none), output limit in bytes, whether to report output as it comes,
-niceness, number of arguments, of variables, of a sandbox's paths to read,
-to change, and of its pipes."""
+niceness, number of arguments, of variables, of a sandbox's paths to read and
+to change."""
 RESULT = struct.Struct("<idQ?")
 """Wait status, seconds, peak resident set in bytes, timed out; the output follows."""
 REFUSAL = struct.Struct("<i")
@@ -52,9 +52,6 @@ REFUSAL = struct.Struct("<i")
 RUN, KILL, FINISHED, REFUSED, PRINTED, HOLD, HELD = 1, 2, 3, 4, 5, 6, 7
 EVERYTHING = 0
 """The command number that stands for all commands in a `KILL`."""
-
-FIRST_PIPE = 10
-"""The descriptor of a sandbox's first pipe, above those that a shell uses by itself."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CHUNK = 1 << 16
@@ -225,17 +222,6 @@ class Warden:
             elif kind == KILL:
                 self._kill_commands(number)
 
-    @staticmethod
-    def _confine(
-        restrict: Callable[[list[bytes], list[bytes]], None],
-        readable: list[bytes],
-        writable: list[bytes],
-        pipes: list[bytes],
-    ) -> None:
-        for number, path in enumerate(pipes, FIRST_PIPE):
-            os.dup2(os.open(path, os.O_RDWR), number)
-        restrict(readable, writable)
-
     def _sandbox(self) -> Callable[[list[bytes], list[bytes]], None]:
         """Return what confines a forked child; loaded before the fork, once."""
         if self._restrict is None:
@@ -256,12 +242,12 @@ class Warden:
     def _start(self, number: int, payload: bytes) -> None:
         timeout, limit, reports, nice, *counts = REQUEST.unpack_from(payload)
         cwd, *strings = payload[REQUEST.size :].split(b"\0")
-        argv, environment, readable, writable, pipes = (
+        argv, environment, readable, writable = (
             [strings.pop(0) for _ in range(count)] for count in counts
         )
         confine: Callable[[], None] | None = None
         if readable or writable:
-            confine = partial(self._confine, self._sandbox(), readable, writable, pipes)
+            confine = partial(self._sandbox(), readable, writable)
         opened: list[int] = []
         try:
             opened += os.pipe()

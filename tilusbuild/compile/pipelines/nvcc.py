@@ -11,7 +11,6 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilusbuild.arch import codes, gencode
@@ -30,8 +29,6 @@ from tilusbuild.compile.steps import (
     stand_ins,
     user_flags,
 )
-from tilusbuild.process.base import Command, CompletedCommand, Runner
-from tilusbuild.process.warden import FIRST_PIPE
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import DumpInProgress
@@ -321,46 +318,5 @@ def _link_flags(recipe: Recipe) -> list[str]:
 HOST = HostPipeline()
 
 
-FIRST_RELEASE = (13, 0)
-"""The first CUDA release whose nvcc has `--jobserver`."""
 FIRST_SEEDED = (13, 0)
 """The first CUDA release whose nvcc is known to have `-frandom-seed`."""
-_THREADS = ("-t", "--threads", "-threads")
-
-
-class ThreadsRunner:
-    """Runs commands on `runner`; nvcc takes a jobserver token for each of its threads.
-
-    nvcc compiles for several architectures one after the other, unless the user's flags have
-    `--threads`, which changes the order of its messages and no byte of its output. `--jobserver` is
-    added only here: `options.txt` and `compile.sh` have the user's flags and no more.
-    """
-
-    def __init__(self, nvcc: str, makeflags: str, runner: Runner) -> None:
-        self._nvcc = nvcc
-        self._makeflags = makeflags
-        self._runner = runner
-
-    def run(self, command: Command) -> CompletedCommand:
-        images = sum(word == "-gencode" for word in command.argv)
-        threads = any(word.split("=")[0] in _THREADS for word in command.argv)
-        if command.argv[0] != self._nvcc or images < 2 or not threads:
-            return self._runner.run(command)
-        flags, sandbox = self._makeflags, command.sandbox
-        if sandbox is not None:
-            start, _, path = flags.partition("fifo:")
-            flags = f"{start}fifo:/proc/self/fd/{FIRST_PIPE}"
-            sandbox = replace(sandbox, pipes=(path,))
-        finished = self._runner.run(
-            replace(
-                command,
-                argv=(*command.argv, "--jobserver"),
-                env={**command.env, "MAKEFLAGS": flags},
-                sandbox=sandbox,
-            )
-        )
-        # The threads are processes at the same time, and the peak is that of the largest one.
-        return replace(finished, peak_rss=images * finished.peak_rss)
-
-    def cancel(self) -> None:
-        self._runner.cancel()
