@@ -2,8 +2,8 @@
 
 Loading a compiler that is a library costs more than a small compile. So the ordinary runner starts
 one process for each command that runs at the same time; it connects to our socket and answers one
-request after the other (`toolchain/nvrtc_command.py` is the other side). The interface and its
-guarantees are those of `Runner`:
+request after the other (`toolchain/nvrtc_command.py` is the other side, and `tune/bench/worker.py`
+that of a single process). The interface and its guarantees are those of `Runner`:
 
 - a process that dies takes one command with it, whose end is then that process's own; the next
   command gets another process;
@@ -52,7 +52,7 @@ class ResidentPool:
         self.argv = argv
         self._runner = runner
         self._guard = threading.Lock()
-        self._idle: list[_Resident] = []
+        self._idle: list[Resident] = []
         self._closed = False
 
     def serves(self, command: Command) -> bool:
@@ -78,16 +78,16 @@ class ResidentPool:
         for resident in idle:
             resident.release()
 
-    def take(self, command: Command) -> _Resident:
+    def take(self, command: Command) -> Resident:
         """Return an idle process, or start one in the way of `command`, which is the same for all
         commands of a pool. Raises `OSError` and `CancelledError`."""
         while (resident := self._waiting()) is not None:
             if not resident.over.is_set():
                 return resident
             resident.release()
-        return _Resident(self._runner.scope(), self.argv, command)
+        return Resident(self._runner.scope(), self.argv, command)
 
-    def give_back(self, resident: _Resident) -> None:
+    def give_back(self, resident: Resident) -> None:
         """Take back a process that can answer further requests."""
         with self._guard:
             if not self._closed:
@@ -95,7 +95,7 @@ class ResidentPool:
                 return
         resident.release()
 
-    def _waiting(self) -> _Resident | None:
+    def _waiting(self) -> Resident | None:
         with self._guard:
             if self._closed:
                 raise CancelledError
@@ -110,7 +110,7 @@ class ResidentRunner:
         self._before = before
         self._inner = inner
         self._guard = threading.Lock()
-        self._working: set[_Resident] = set()
+        self._working: set[Resident] = set()
         self._cancelled = False
 
     def run(self, command: Command) -> CompletedCommand:
@@ -145,8 +145,9 @@ class ResidentRunner:
         self._inner.cancel()
 
 
-class _Resident:
-    """One process. `over` is set when it has ended."""
+class Resident:
+    """One process of `argv`, which is started in the way of `like`. `over` is set when it has
+    ended. Raises `OSError` when there can be no thread."""
 
     def __init__(self, scope: Scope, argv: tuple[str, ...], like: Command) -> None:
         self.over = threading.Event()
@@ -188,7 +189,7 @@ class _Resident:
     def ask(self, command: Command, words: tuple[str, ...]) -> tuple[CompletedCommand, bool]:
         """Return a command's result, and whether the process can answer further requests.
 
-        Raises `CancelledError`, `OSError` when it cannot be started, `RunnerLostError`.
+        Raises `CancelledError`, `OSError` when it cannot be started or asked, `RunnerLostError`.
         """
         strings = [os.fsencode(word) for word in (command.cwd, *words)]
         request = b"\0".join(strings) + b"\0"
@@ -207,10 +208,12 @@ class _Resident:
             self.over.wait()
             seconds = time.monotonic() - began
             return CompletedCommand(-9, b"", seconds, self._peak(), timed_out=True), False
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
             if not self.over.wait(_SECONDS_TO_END):
                 self.kill()
                 self.over.wait()
+                if isinstance(error, OSError):  # it was well: this machine has no room to ask it
+                    raise
             return self._last(began), False
         kept = output[: command.output_limit]
         return CompletedCommand(status, kept, time.monotonic() - began, peak), stays

@@ -4,9 +4,9 @@
 a program that did harm, or may have, the worker is replaced, so that none is judged by what another
 one left behind; a crash in a worker that others had used before is confirmed in a fresh one.
 
-`Conversation` is the asking side of one worker, which the runner starts, over a socket. The runner
-knows how the process ended, the socket only that it did. A worker that does not answer in time is
-killed with all that it started; nothing of it survives `close`.
+`Conversation` is the asking side of one worker, a resident process (`process/resident.py`). A
+worker that does not answer in time is killed with all that it started; nothing of it survives
+`close`.
 
 The price of a worker: a process start for each program that may have done harm, and a message for
 each sample.
@@ -19,25 +19,22 @@ import errno
 import fcntl
 import json
 import os
-import select
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from threading import Thread
 from typing import Any, Protocol
 
 import tilusbuild
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand, start_thread
+from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner, signal_name
+from tilusbuild.process.resident import Resident
 from tilusbuild.runtime.device import Device, cpu
 from tilusbuild.runtime.regular import open_regular
-from tilusbuild.state.temporary import TemporaryDirectory, temporary_place
+from tilusbuild.state.temporary import temporary_place
 from tilusbuild.tune.bench.work import Candidate, Case
-from tilusbuild.tune.bench.worker import SOCKET
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
 """What can come of a program."""
@@ -246,24 +243,12 @@ def _open_lock(path: str) -> int:
     return handle
 
 
-_DYING = 2.0
-"""Seconds that a process has to end after its socket failed."""
-_START = 60.0
-"""Seconds for a worker to connect: an interpreter's start on a machine that has much to do."""
 _MAIN = """\
 import sys
 sys.path.insert(0, {root!r})
 from tilusbuild.tune.bench.worker import main
-main({kind!r}, {index})
+main({kind!r}, {index}, sys.argv[-1])
 """
-
-
-def _answer(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and isinstance(value.get("status"), str) else None
 
 
 class WorkerDiedError(Exception):
@@ -279,134 +264,43 @@ class WorkerUnusableError(TilusbuildError):
 
 
 class Conversation:
-    """One worker. Making one starts the process; raises `WorkerUnusableError` when it cannot."""
+    """One worker. Making one starts the process."""
 
     def __init__(self, runner: LocalRunner, kind: str, index: int = 0) -> None:
-        self._scope = runner.scope()
-        self._finished: CompletedCommand | BaseException | None = None
-        self._wake, self._woken = os.pipe()
-        self._workplace = TemporaryDirectory("tune")
-        self._ends: tuple[int, ...] = (self._wake, self._woken)
-        self._channel: socket.socket | None = None
-        self._received = bytearray()
-        self._thread: Thread | None = None
-        try:
-            self._connect(kind, index)
-        except BaseException:
-            self.close()
-            raise
+        root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
+        main = _MAIN.format(root=root, kind=kind, index=index)
+        argv = (sys.executable, "-I", "-c", main)
+        self._command = Command(argv, "/", dict(os.environ))
+        self._process = Resident(runner.scope(), argv, self._command)
 
     def ask(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Return the answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `CancelledError`, and
         `WorkerUnusableError`."""
-        if self._channel is None:
-            raise WorkerDiedError("it had ended before")
-        deadline = time.monotonic() + limit
+        command = replace(self._command, timeout=limit)
         try:
-            self._channel.sendall(json.dumps(request).encode() + b"\n")
-            line = self._line(deadline)
+            answer, stays = self._process.ask(command, (json.dumps(request),))
         except OSError as error:
-            line = None
-            self._expect_end(error)
-        except KeyboardInterrupt:
-            self._scope.cancel()
-            raise
-        if line is None:
-            raise WorkerDiedError(self._ending())
-        answer = _answer(line)
-        if answer is None:  # what a program wrote into memory or files that are not its own
+            raise WorkerUnusableError(
+                f"the process that measures does not answer: {error.strerror}"
+            ) from None
+        if answer.timed_out:
+            raise WorkerTimeoutError
+        if not stays:
+            name = signal_name(answer.status)
+            last = answer.output.decode(errors="replace").strip().splitlines()[-1:]
+            how = f"killed by {name}" if name else f"exit status {answer.status}"
+            raise WorkerDiedError(": ".join([how, *last]))
+        try:
+            found: dict[str, Any] = json.loads(answer.output)
+            broken = found["status"] == "broken"
+        except (ValueError, TypeError, KeyError):  # what a program wrote into files not its own
             self.close()
-            raise WorkerDiedError("its answer cannot be read")
-        if answer["status"] == "broken":
-            raise WorkerUnusableError(f"measuring is not possible: {answer.get('why')}")
-        return answer
+            raise WorkerDiedError("its answer cannot be read") from None
+        if broken:
+            raise WorkerUnusableError(f"measuring is not possible: {found.get('why')}")
+        return found
 
     def close(self) -> None:
         """End the process, if it has not."""
-        self._scope.cancel()
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self._thread is not None:
-            self._thread.join()
-        ends, self._ends = self._ends, ()
-        for end in ends:
-            os.close(end)
-        self._workplace.close()
-
-    def _connect(self, kind: str, index: int) -> None:
-        root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
-        main = _MAIN.format(root=root, kind=kind, index=index)
-        command = Command(
-            (sys.executable, "-I", "-c", main),
-            self._workplace.path,
-            dict(os.environ),
-            output_limit=1 << 16,
-        )
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            # Through /proc, because a socket's path has at most 107 bytes, and TMPDIR any number.
-            listener.bind(f"/proc/self/fd/{self._workplace.handle}/{SOCKET}")
-            listener.listen(1)
-            self._thread = start_thread(self._run, command)
-            ready, _, _ = select.select([listener.fileno(), self._wake], [], [], _START)
-            if listener.fileno() not in ready:
-                self._scope.cancel()
-                self._thread.join()
-                raise WorkerUnusableError(
-                    f"the process that measures does not start: {self._ending()}"
-                )
-            self._channel, _ = listener.accept()
-
-    def _run(self, command: Command) -> None:
-        try:
-            self._finished = self._scope.run(command)
-        except BaseException as error:
-            self._finished = error
-        with contextlib.suppress(OSError):
-            os.write(self._woken, b"x")
-
-    def _line(self, deadline: float) -> bytes | None:
-        """Return the next line; None when the process has ended."""
-        channel = self._channel
-        assert channel is not None  # noqa: S101 - `ask` looked
-        while b"\n" not in self._received:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self.close()
-                raise WorkerTimeoutError
-            channel.settimeout(left)
-            try:
-                data = channel.recv(1 << 16)
-            except TimeoutError:
-                continue
-            if not data:
-                return None
-            self._received += data
-        line, _, rest = bytes(self._received).partition(b"\n")
-        self._received = bytearray(rest)
-        return line
-
-    def _expect_end(self, error: OSError) -> None:
-        """Wait for the end of a process that cannot be spoken to. Raises `WorkerUnusableError` when
-        it has none: it is well, and waits for what did not come."""
-        if self._thread is not None:
-            self._thread.join(_DYING)
-            if self._thread.is_alive():
-                self.close()
-                raise WorkerUnusableError(
-                    f"the process that measures does not answer: {error.strerror}"
-                ) from None
-
-    def _ending(self) -> str:
-        """Return how the process ended. Raises `CancelledError` when it was we who ended it."""
-        if self._thread is not None:
-            self._thread.join()
-        ended = self._finished
-        if isinstance(ended, CancelledError | TilusbuildError):
-            raise ended
-        if not isinstance(ended, CompletedCommand):
-            return str(ended)
-        name = signal_name(ended.status)
-        last = ended.output.decode(errors="replace").strip().splitlines()[-1:]
-        how = f"killed by {name}" if name else f"exit status {ended.status}"
-        return ": ".join([how, *last])
+        self._process.release()
+        self._process.over.wait()

@@ -1,7 +1,7 @@
-"""The process that runs kernels: it reads what to do a line at a time, and may die of any of it.
+"""The process that runs kernels: it is told what to do, and may die of any of it.
 
-It connects to the socket `socket` in its working directory and answers each request, a JSON object
-a line, with one. It holds one device and one case. Whatever a program does to this process, only
+It is a resident process (`process/resident.py`): each request is a JSON object, and so is its
+answer. It holds one device and one case. Whatever a program does to this process, only
 the answer is lost: who asked sees how it ended.
 
 Every tensor of the case lies between two guards of known bytes; on the processor, memory that
@@ -18,10 +18,13 @@ import hashlib
 import json
 import math
 import os
+import resource
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from tilusbuild.process.resident import ANSWER, FRAME
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.tune.bench.devices import (
@@ -34,7 +37,6 @@ from tilusbuild.tune.bench.devices import (
 from tilusbuild.tune.bench.elements import compare, noise
 from tilusbuild.tune.bench.work import Case, CaseArgument, read_case
 
-SOCKET = "socket"
 Device: TypeAlias = HostDevice | CudaDevice
 
 
@@ -121,27 +123,27 @@ class Worker:
         return {"status": "ok", "seconds": seconds, "note": note}
 
 
-def serve(channel: socket.socket, worker: Worker) -> None:
+def serve(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answer until the other side has closed the channel."""
-    with channel, channel.makefile("rwb") as stream:
-        for line in stream:
-            answer = worker.answer(json.loads(line))
-            stream.write(json.dumps(answer).encode() + b"\n")
-            stream.flush()
+    channel = socket.socket(socket.AF_UNIX)
+    channel.connect("\0" + address)
+    with channel, channel.makefile("rb") as requests:
+        while len(head := requests.read(FRAME.size)) == FRAME.size:
+            _, request, _ = requests.read(*FRAME.unpack(head)).split(b"\0")
+            output = json.dumps(answer(json.loads(request))).encode()
+            channel.sendall(ANSWER.pack(0, 0, True, len(output)) + output)
 
 
-def main(kind: str, index: int) -> None:
+def main(kind: str, index: int, address: str) -> None:
     """Be the worker for a device."""
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    channel.connect(SOCKET)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # programs crash here by the dozen
     try:
-        device: Device = HostDevice() if kind == "cpu" else CudaDevice(index)
+        worker = Worker(HostDevice() if kind == "cpu" else CudaDevice(index))
     except DriverError as error:
-        with channel:
-            channel.recv(1 << 16)
-            channel.sendall(json.dumps({"status": "broken", "why": str(error)}).encode() + b"\n")
-        return
-    serve(channel, Worker(device))
+        broken = {"status": "broken", "why": str(error)}
+        serve(address, lambda _: broken)
+    else:
+        serve(address, worker.answer)
 
 
 _PATTERN = b"\xa5"
