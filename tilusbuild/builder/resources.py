@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tilusbuild.builder.compiler import ProgramCompiler, Shared, Ways, alone
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.entries import Entry, Stage, Stages, compiler_log, lookup
+from tilusbuild.cache.entries import Entry, Stage, compiler_log, lookup
 from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.history import History
@@ -55,8 +55,6 @@ class BuildStore:
         self._seen: Mapping[str, tuple[Stamp, ...]] = seen or {}
         self._guard = threading.Lock()
         self._kept = ExitStack()
-        self._stages = Stages(cache)
-        self._kept.callback(self._stages.close)
         self._in_use = False
 
     def __enter__(self) -> Self:
@@ -84,7 +82,7 @@ class BuildStore:
         return self._cache.locked(program, wait)
 
     def stage(self) -> Stage:
-        return self._stages.make()
+        return Stage(self._cache)
 
     def program_path(self, program: str, /) -> str:
         return self._cache.program_path(program)

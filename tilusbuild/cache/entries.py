@@ -13,13 +13,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import CacheError, wrap_oserror
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.runtime.regular import read_bytes, read_text
@@ -185,21 +185,14 @@ def _is_listing(name: str, facts: object) -> bool:
 
 
 class Stage:
-    """A private directory: publish it or discard it. After either, whatever was raised, the
-    directory belongs to another project."""
+    """A private directory: publish it or discard it. After either, whatever was raised, it is
+    gone."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        private: Private | None = None,
-        give_back: Callable[[Private], None] = Private.discard,
-    ) -> None:
-        """`give_back` takes the private directory, a new one if none is given, when we are done
-        with it. Raises `CacheError`, `InputError`."""
-        private = private or tree.private()
+    def __init__(self, tree: Tree) -> None:
+        """Raises `CacheError`, `InputError`."""
+        private = tree.private()
         self._tree = tree
         self._private: Private | None = private
-        self._give_back = give_back
         # Below the private directory, so that whatever else is made there is never published.
         self.path = os.path.join(private.path, "entry")
         try:
@@ -236,7 +229,7 @@ class Stage:
         """Remove it."""
         private, self._private = self._private, None
         if private is not None:
-            self._give_back(private)
+            private.discard()
 
     def _fill(
         self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any]
@@ -277,47 +270,6 @@ class Stage:
             raise OSError(
                 errno.EIO, f"damaged right after it was written: {error}", final
             ) from None
-
-
-class Stages:
-    """The stages of one build: the private directory of one that was published serves the next,
-    while it is empty. Directories and their locks are held until `close`, or for as long as we
-    live: no sweep removes one that waits to be used.
-
-    Making a directory and the file of its lock took more than all else of a publication but the
-    syncs on a disk where a new inode is searched for (ext4, nearly full groups: 0.5 ms each).
-    May be used from several threads at once.
-    """
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._spare: list[Private] = []
-        self._closed = False
-
-    def make(self) -> Stage:
-        """Return an empty stage. Raises `CacheError`, `InputError`."""
-        while True:
-            try:
-                private = self._spare.pop()
-            except IndexError:
-                return Stage(self._tree, self._tree.private(), self._keep)
-            try:
-                return Stage(self._tree, private, self._keep)
-            except CacheError as error:
-                if error.errno != errno.ENOENT:
-                    raise  # else it went with the cache, which is made again for the next
-
-    def close(self) -> None:
-        """Remove what waits, and let go of it."""
-        self._closed = True
-        while self._spare:
-            self._spare.pop().discard()
-
-    def _keep(self, private: Private) -> None:
-        if self._closed or not private.is_empty():
-            private.discard()
-        else:
-            self._spare.append(private)
 
 
 class Arrivals:

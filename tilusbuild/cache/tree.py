@@ -44,13 +44,6 @@ class Private:
         self._disk = disk
         self._held = held
 
-    def is_empty(self) -> bool:
-        """Return whether it is there, with nothing in it."""
-        try:
-            return not os.listdir(self.path)
-        except OSError:
-            return False
-
     def discard(self) -> None:
         """Remove what is left of it and let go. What cannot be removed waits for a later sweep."""
         with suppress(OSError):
