@@ -17,7 +17,7 @@ available, dynamic shared memory opted in, no partitioned global caching. A test
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -25,6 +25,7 @@ Version = tuple[int, int]
 
 _KB = 1024
 _NO_LIMIT = 2**31 - 1
+_REGS_GRANULARITY = 256
 
 
 class Arch(Struct, frozen=True):
@@ -42,19 +43,18 @@ class Arch(Struct, frozen=True):
     blocks_per_sm: int
     smem_per_sm: int
     smem_per_block: int
-    smem_per_block_default: int
-    smem_granularity: int
-    smem_reserved: int
-    regs_per_sm: int
-    regs_per_block: int
-    regs_per_thread: int
-    regs_granularity: int
-    sub_partitions: int
-    barriers_per_sm: int
-    threads_per_block: int
-    warp_size: int
     since: Version
-    until: Version | None
+    until: Version | None = None
+    regs_per_block: int = 65536
+    sub_partitions: int = 4
+    barriers_per_block: int = 2
+    """Named barriers that an SM has for each block that it can hold."""
+    smem_per_block_default: int = 48 * _KB
+    regs_per_sm: int = 65536
+    regs_per_thread: int = 255
+    threads_per_block: int = 1024
+    warp_size: int = 32
+    """Of `cpu` too: a schedule's `threads = warps * arch.warp_size` stays what it was."""
 
     @property
     def is_cpu(self) -> bool:
@@ -71,6 +71,14 @@ class Arch(Struct, frozen=True):
     @property
     def warps_per_sm(self) -> int:
         return self.threads_per_sm // self.warp_size
+
+    @property
+    def smem_granularity(self) -> int:
+        return 1 if self.is_cpu else 128 if self.number >= 80 else 256
+
+    @property
+    def smem_reserved(self) -> int:
+        return _KB if self.number >= 80 else 0
 
     @property
     def virtual(self) -> str:
@@ -101,107 +109,69 @@ ATTRIBUTES = (
 """The names that `Arch.attributes` gives, the same for every architecture and for `cpu`."""
 
 
-class _Row(Struct, frozen=True):
-    threads: int
-    blocks: int
-    smem_sm_kb: int
-    smem_block_kb: int
-    since: Version
-    until: Version | None = None
-    a_since: Version | None = None
-    f_since: Version | None = None
-    regs_block: int = 65536
-    barriers: int = 2  # named barriers an SM has for each block that it can hold
-    sub_partitions: int = 4
+def _named(
+    number: int,
+    limits: tuple[int, int, int, int],
+    since: Version,
+    until: Version | None = None,
+    a: Version | None = None,
+    f: Version | None = None,
+    *,
+    regs: int = 65536,
+    partitions: int = 4,
+    barriers: int = 2,
+) -> Iterator[Arch]:
+    """Yield an architecture, and what it is with a suffix since `a` and `f`. Its limits are the
+    threads and the blocks of an SM, and the KB of shared memory of an SM and of a block."""
+    threads, blocks, smem_sm, smem_block = limits
+    own = (threads, blocks, smem_sm * _KB, smem_block * _KB)
+    for suffix, first in (("", since), ("a", a), ("f", f)):
+        if first is not None:
+            name = f"sm_{number}{suffix}"
+            yield Arch(name, number, suffix, *own, first, until, regs, partitions, barriers)
 
 
 _13 = (13, 0)
 
-_ROWS: Mapping[int, _Row] = {
-    50: _Row(2048, 32, 64, 48, (6, 0), _13),
-    52: _Row(2048, 32, 96, 48, (6, 5), _13),
-    53: _Row(2048, 32, 64, 48, (7, 0), _13, regs_block=32768),
-    60: _Row(2048, 32, 64, 48, (8, 0), _13, sub_partitions=2),
-    61: _Row(2048, 32, 96, 48, (8, 0), _13),
-    62: _Row(2048, 32, 64, 48, (8, 0), _13, regs_block=32768),
-    70: _Row(2048, 32, 96, 96, (9, 0), _13),
-    72: _Row(2048, 32, 96, 96, (9, 1), _13),
-    75: _Row(1024, 16, 64, 64, (10, 0)),
-    80: _Row(2048, 32, 164, 163, (11, 0)),
-    86: _Row(1536, 16, 100, 99, (11, 1), barriers=1),
-    87: _Row(1536, 16, 164, 163, (11, 4), barriers=1),
-    88: _Row(1536, 16, 100, 99, (13, 0), barriers=1),
-    89: _Row(1536, 24, 100, 99, (11, 8), barriers=1),
-    90: _Row(2048, 32, 228, 227, (11, 8), a_since=(12, 0)),
-    100: _Row(2048, 32, 228, 227, (12, 8), a_since=(12, 8), f_since=(12, 9)),
-    101: _Row(1536, 24, 228, 227, (12, 8), _13, (12, 8), (12, 9), barriers=1),
-    103: _Row(2048, 32, 228, 227, (12, 9), a_since=(12, 9), f_since=(12, 9)),
-    110: _Row(1536, 24, 228, 227, (13, 0), a_since=_13, f_since=_13, barriers=1),
-    120: _Row(1536, 24, 100, 99, (12, 8), a_since=(12, 8), f_since=(12, 9), barriers=1),
-    121: _Row(1536, 24, 100, 99, (12, 9), a_since=(12, 9), f_since=(12, 9), barriers=1),
-}
-
-
-def _arch(number: int, row: _Row, suffix: str, since: Version) -> Arch:
-    return Arch(
-        name=f"sm_{number}{suffix}",
-        number=number,
-        suffix=suffix,
-        threads_per_sm=row.threads,
-        blocks_per_sm=row.blocks,
-        smem_per_sm=row.smem_sm_kb * _KB,
-        smem_per_block=row.smem_block_kb * _KB,
-        smem_per_block_default=48 * _KB,
-        smem_granularity=128 if number >= 80 else 256,
-        smem_reserved=_KB if number >= 80 else 0,
-        regs_per_sm=65536,
-        regs_per_block=row.regs_block,
-        regs_per_thread=255,
-        regs_granularity=256,
-        sub_partitions=row.sub_partitions,
-        barriers_per_sm=row.blocks * row.barriers,
-        threads_per_block=1024,
-        warp_size=32,
-        since=since,
-        until=row.until,
+ARCHS: Mapping[str, Arch] = {
+    arch.name: arch
+    for arch in (
+        *_named(50, (2048, 32, 64, 48), (6, 0), _13),
+        *_named(52, (2048, 32, 96, 48), (6, 5), _13),
+        *_named(53, (2048, 32, 64, 48), (7, 0), _13, regs=32768),
+        *_named(60, (2048, 32, 64, 48), (8, 0), _13, partitions=2),
+        *_named(61, (2048, 32, 96, 48), (8, 0), _13),
+        *_named(62, (2048, 32, 64, 48), (8, 0), _13, regs=32768),
+        *_named(70, (2048, 32, 96, 96), (9, 0), _13),
+        *_named(72, (2048, 32, 96, 96), (9, 1), _13),
+        *_named(75, (1024, 16, 64, 64), (10, 0)),
+        *_named(80, (2048, 32, 164, 163), (11, 0)),
+        *_named(86, (1536, 16, 100, 99), (11, 1), barriers=1),
+        *_named(87, (1536, 16, 164, 163), (11, 4), barriers=1),
+        *_named(88, (1536, 16, 100, 99), (13, 0), barriers=1),
+        *_named(89, (1536, 24, 100, 99), (11, 8), barriers=1),
+        *_named(90, (2048, 32, 228, 227), (11, 8), a=(12, 0)),
+        *_named(100, (2048, 32, 228, 227), (12, 8), a=(12, 8), f=(12, 9)),
+        *_named(101, (1536, 24, 228, 227), (12, 8), _13, (12, 8), (12, 9), barriers=1),
+        *_named(103, (2048, 32, 228, 227), (12, 9), a=(12, 9), f=(12, 9)),
+        *_named(110, (1536, 24, 228, 227), (13, 0), a=_13, f=_13, barriers=1),
+        *_named(120, (1536, 24, 100, 99), (12, 8), a=(12, 8), f=(12, 9), barriers=1),
+        *_named(121, (1536, 24, 100, 99), (12, 9), a=(12, 9), f=(12, 9), barriers=1),
     )
-
-
-def _all() -> dict[str, Arch]:
-    archs = {}
-    for number, row in _ROWS.items():
-        for suffix, since in (("", row.since), ("a", row.a_since), ("f", row.f_since)):
-            if since is not None:
-                arch = _arch(number, row, suffix, since)
-                archs[arch.name] = arch
-    return archs
-
-
-ARCHS: Mapping[str, Arch] = _all()
+}
 """Every GPU architecture by name, in ascending order of number, then "", "a", "f"."""
 
 CPU = Arch(
-    name="cpu",
-    number=0,
-    suffix="",
-    threads_per_sm=_NO_LIMIT,
-    blocks_per_sm=_NO_LIMIT,
-    smem_per_sm=_NO_LIMIT,
-    smem_per_block=_NO_LIMIT,
-    smem_per_block_default=_NO_LIMIT,
-    smem_granularity=1,
-    smem_reserved=0,
-    regs_per_sm=_NO_LIMIT,
+    "cpu",
+    0,
+    "",
+    *(_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, _NO_LIMIT),
+    (0, 0),
     regs_per_block=_NO_LIMIT,
+    smem_per_block_default=_NO_LIMIT,
+    regs_per_sm=_NO_LIMIT,
     regs_per_thread=_NO_LIMIT,
-    regs_granularity=1,
-    sub_partitions=1,
-    barriers_per_sm=_NO_LIMIT,
     threads_per_block=_NO_LIMIT,
-    # A shape and not a limit: a schedule's `threads = warps * arch.warp_size` stays what it was.
-    warp_size=32,
-    since=(0, 0),
-    until=None,
 )
 """The host processor: no GPU limit restricts a schedule on it."""
 
@@ -248,7 +218,7 @@ def occupancy(
         "shared memory": _by_shared_memory(arch, static_smem + dynamic_smem),
     }
     if arch.major >= 9 and barriers:
-        limits["barriers"] = arch.barriers_per_sm // barriers
+        limits["barriers"] = arch.blocks_per_sm * arch.barriers_per_block // barriers
     bounds = {name: limit for name, limit in limits.items() if limit is not None}
     blocks = min(bounds.values())
     return Occupancy(
@@ -267,7 +237,7 @@ def _by_registers(arch: Arch, warps: int, registers: int) -> int | None:
         return 0
     # A kernel that the rest of the Pascal family cannot hold is refused on sm_60 too.
     partitions = max(arch.sub_partitions, 4)
-    a_warp = _round_up(registers * arch.warp_size, arch.regs_granularity)
+    a_warp = _round_up(registers * arch.warp_size, _REGS_GRANULARITY)
     # The hardware's check assumes that a block takes from all partitions alike.
     if a_warp * _round_up(warps, partitions) > arch.regs_per_block:
         return 0
