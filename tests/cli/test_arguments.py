@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 from msgspec.structs import fields
 
-from tilusbuild.cli.arguments import Common, Verb, declare, declare_common
+from tilusbuild.cli.arguments import Common, Verb, declare
 from tilusbuild.cli.parser import actions_of, parse, verbs
 from tilusbuild.errors import InputError
 
@@ -22,8 +22,7 @@ GIVEN = {"record": b"", "started": 0}
 @pytest.mark.parametrize("action", ACTIONS)
 def test_the_fields_of_a_verbs_dataclass_are_the_dests_of_its_parser(action: Verb[Any]) -> None:
     parser = argparse.ArgumentParser()
-    declare_common(parser, defaults=True)
-    declare(parser, action.arguments)
+    declare(parser, action.arguments, top=True)
     dests = {each.dest for each in parser._actions} - {"help"}
     assert dests == {each.name for each in fields(action.arguments)} - set(GIVEN)
 
@@ -31,8 +30,7 @@ def test_the_fields_of_a_verbs_dataclass_are_the_dests_of_its_parser(action: Ver
 @pytest.mark.parametrize("action", ACTIONS)
 def test_the_type_of_a_field_is_that_of_its_option(action: Verb[Any]) -> None:
     parser = argparse.ArgumentParser()
-    declare_common(parser, defaults=True)
-    declare(parser, action.arguments)
+    declare(parser, action.arguments, top=True)
     hints = get_type_hints(action.arguments)
     for each in parser._actions:
         if each.dest == "help":

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, field
@@ -31,10 +32,6 @@ class _Spec(Struct, frozen=True):
     add: Callable[..., None]
     """Add it to a parser or a group, under the field's name and with keywords that override."""
     setting: str | None = None
-    group: str | None = None
-    """The title that `--help` lists it under."""
-    either: bool = False
-    """Whether it is one of several, of which exactly one must be given."""
     variable: str | None = None
     """The environment variable that says what is not given."""
 
@@ -42,70 +39,43 @@ class _Spec(Struct, frozen=True):
         return self.default
 
 
-def _argument(names: Sequence[str], default: Any, keywords: Mapping[str, Any], **about: Any) -> Any:
-    """Return the default of a field. `about` are further fields of its `_Spec`."""
-    given = {name: value for name, value in keywords.items() if value is not None}
-
-    def add(parser: Any, name: str, **override: Any) -> None:
-        words, named = (names, {"dest": name}) if names else ((name,), {})
-        parser.add_argument(*words, **{"default": default, **named, **given, **override})
-
-    # argparse takes a list for an option that is repeated; fill() makes a tuple of it.
-    known = () if default == [] else default
-    return field(default_factory=_Spec(known, add, **about))
-
-
-def flag(*names: str, help: str, **about: Any) -> Any:
-    """Return an option without a value."""
-    return _argument(names, False, {"action": "store_true", "help": help}, **about)
-
-
-def counted(*names: str, help: str, **about: Any) -> Any:
-    """Return an option without a value that says more each time it is given."""
-    return _argument(names, 0, {"action": "count", "help": help}, **about)
-
-
 def option(
     *names: str,
     default: Any = None,
-    const: str | None = None,
     setting: str | None = None,
-    group: str | None = None,
-    either: bool = False,
     variable: str | None = None,
     **keywords: Any,
 ) -> Any:
-    """Return an option with a value; with `const` the value may be left out."""
-    if const is not None:
-        keywords |= {"nargs": "?", "const": const}
-    return _argument(
-        names, default, keywords, setting=setting, group=group, either=either, variable=variable
-    )
+    """Return an option with a value, or a word if it has no `names`; argparse knows `keywords`."""
+
+    def add(parser: Any, name: str, **override: Any) -> None:
+        words, named = (names, {"dest": name}) if names else ((name,), {})
+        parser.add_argument(*words, **{"default": default, **named, **keywords, **override})
+
+    # argparse takes a list for an option that is repeated; fill() makes a tuple of it.
+    known = () if default == [] else default
+    return field(default_factory=_Spec(known, add, setting, variable))
 
 
-def repeated(*names: str, metavar: str, help: str, required: bool = False, **about: Any) -> Any:
-    """Return an option that may be given several times."""
-    keywords = {"action": "append", "metavar": metavar, "help": help, "required": required}
-    return _argument(names, [], keywords, **about)
+flag = partial(option, default=False, action="store_true")
+"""Return an option without a value."""
+repeated = partial(option, default=[], action="append")
+"""Return an option that may be given several times."""
 
 
-def positional(
-    metavar: str, *, help: str | None = None, choices: Iterable[str] | None = None
-) -> Any:
+def positional(metavar: str, **keywords: Any) -> Any:
     """Return a word that must be given."""
-    known = None if choices is None else tuple(choices)  # a mapping looks like one of parsers
-    return _argument((), None, {"metavar": metavar, "help": help, "choices": known})
+    return option(metavar=metavar, **keywords)
 
 
-def optional(metavar: str, *, help: str | None = None, **about: Any) -> Any:
+def optional(metavar: str, *, help: str) -> Any:
     """Return a word that may be left out."""
-    return _argument((), None, {"metavar": metavar, "help": help, "nargs": "?"}, **about)
+    return positional(metavar, help=help, nargs="?")
 
 
-def positionals(metavar: str, *, help: str | None = None, at_least_one: bool = False) -> Any:
+def positionals(metavar: str, *, help: str, at_least_one: bool = False) -> Any:
     """Return all the words that are left."""
-    nargs = "+" if at_least_one else "*"
-    return _argument((), [], {"metavar": metavar, "help": help, "nargs": nargs})
+    return positional(metavar, help=help, nargs="+" if at_least_one else "*", default=[])
 
 
 def one_of(flags: Mapping[str, str]) -> Any:
@@ -119,71 +89,51 @@ def one_of(flags: Mapping[str, str]) -> Any:
     return field(default_factory=_Spec(None, add))
 
 
+# Options of several verbs.
+
+
 def target_option(help: str) -> Any:
     """Return the option for the one target of a verb."""
     return option(*("-t", "--target"), metavar="NAME", help=help, variable=TARGET_VARIABLE)
 
 
-def level_option(
-    help: str = "how much of each space: 0 the default schedule, 1 a sample, 2 all",
-) -> Any:
-    """Return the option for a level."""
-    return option("--level", type=int, choices=(0, 1, 2), help=help, setting="level")
-
-
-def jobs_option() -> Any:
-    """Return the option for the number of compilers."""
-    return option(
-        *("-j", "--jobs"),
-        type=int,
-        metavar="N",
-        help="run N compilers at once (default: one per core)",
-        setting="jobs",
-    )
-
-
-def size_option(verb: str, *, group: str | None = None) -> Any:
-    """Return the option for the sizes of calls."""
-    return repeated(
-        "--size",
-        metavar="NAME=N[,NAME=N…]",
-        help=f"{verb} these sizes instead of the manifest's; can be repeated",
-        group=group,
-    )
-
-
-def cache_option(*, group: str | None = None) -> Any:
-    """Return the option for the caches of the device while it is timed."""
-    return option(
-        "--cache",
-        choices=("cold", "warm"),
-        default="cold",
-        help="time with caches that hold none of the data (cold, the default) or all of it (warm)",
-        group=group,
-    )
-
-
-def seed_option(what: str, *, group: str | None = None) -> Any:
-    """Return the option for a seed."""
-    text = f"random seed for {what} (default: 0)"
-    return option("--seed", type=int, default=0, help=text, group=group)
-
-
-def strict_option() -> Any:
-    """Return the option by which each schedule has to build."""
-    return flag("--strict", help="fail when any schedule fails to build")
-
-
-def dist_option() -> Any:
-    """Return the option for the directory that packages are written to."""
-    text = "where to write it (default: dist)"
-    return option(*("-o", "--output"), metavar="DIR", default="dist", help=text)
-
-
-def sign_option() -> Any:
-    """Return the option for the key of a package."""
-    text = "attest and sign it with the private key in this PEM file, or `keyless`"
-    return option("--sign", metavar="KEY", help=text)
+LEVEL: Any = option(
+    "--level",
+    type=int,
+    choices=(0, 1, 2),
+    help="how much of each space: 0 the default schedule, 1 a sample, 2 all",
+    setting="level",
+)
+JOBS: Any = option(
+    *("-j", "--jobs"),
+    type=int,
+    metavar="N",
+    help="run N compilers at once (default: one per core)",
+    setting="jobs",
+)
+SIZE: Any = repeated(
+    "--size",
+    metavar="NAME=N[,NAME=N…]",
+    help="call kernels at these sizes instead of the manifest's; can be repeated",
+)
+CACHE: Any = option(
+    "--cache",
+    choices=("cold", "warm"),
+    default="cold",
+    help="time with caches that hold none of the data (cold, the default) or all of it (warm)",
+)
+SEED: Any = option(
+    "--seed", type=int, default=0, help="random seed for inputs and search (default: 0)"
+)
+STRICT: Any = flag("--strict", help="fail when any schedule fails to build")
+DIST: Any = option(
+    *("-o", "--output"), metavar="DIR", default="dist", help="where to write it (default: dist)"
+)
+SIGN: Any = option(
+    "--sign",
+    metavar="KEY",
+    help="attest and sign it with the private key in this PEM file, or `keyless`",
+)
 
 
 def specs_of(kind: type[Common]) -> dict[str, _Spec | None]:
@@ -220,8 +170,10 @@ class Common(Struct, frozen=True, kw_only=True):
     )
     json: bool = flag("--json", help="print one JSON object per line")
     quiet: bool = flag("-q", "--quiet", help="print errors only")
-    verbose: int = counted(
+    verbose: int = option(
         *("-v", "--verbose"),
+        action="count",
+        default=0,
         help="print more details: each command line of a build; -vv: the compilers' output, too",
         variable="TILUSBUILD_VERBOSE",
     )
@@ -252,13 +204,13 @@ class SelectionArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="use this target, or those of this architecture, only; can be repeated",
         variable=TARGET_VARIABLE,
     )
-    level: int | None = level_option()
+    level: int | None = LEVEL
 
 
 class CompilingArgs(SelectionArgs, frozen=True, kw_only=True):
     """How many compilers run at once, and when to stop."""
 
-    jobs: int | None = jobs_option()
+    jobs: int | None = JOBS
     load_average: str | None = option(
         *("-l", "--load-average"),
         metavar="N",
@@ -299,37 +251,20 @@ class SignedArgs(LimitArgs, frozen=True, kw_only=True):
     )
 
 
-def declare(parser: argparse.ArgumentParser, kind: type[Common]) -> None:
-    """Add the fields of `kind` to the parser of a verb, those of every verb in a group."""
-    groups: dict[str, Any] = {}
-    either = None
-    for name, spec in specs_of(kind).items():
-        if spec is None or name in Common.__struct_fields__:
-            continue
-        into: Any = parser
-        if spec.group is not None:
-            if spec.group not in groups:
-                groups[spec.group] = parser.add_argument_group(spec.group)
-            into = groups[spec.group]
-        if spec.either:
-            either = into = either or parser.add_mutually_exclusive_group(required=True)
-        spec.add(into, name)
+def declare(parser: argparse.ArgumentParser, kind: type[Common], *, top: bool = False) -> None:
+    """Add the fields of `kind` to the parser of a verb, those of every verb in a group.
 
-
-def declare_common(
-    parser: argparse.ArgumentParser, *, defaults: bool, listed: bool = False
-) -> None:
-    """Add the options of every verb, `listed` in its help or not.
-
-    The parser below the top one has no defaults for them: they would undo what was given before
-    the verb's name.
+    Only the `top` parser has defaults for these: others would undo what was given before the
+    verb's name.
     """
     group = parser.add_argument_group("options of every verb")
-    override = {} if defaults else {"default": argparse.SUPPRESS}
-    override |= {} if listed else {"help": argparse.SUPPRESS}
-    for name, spec in specs_of(Common).items():
-        if spec is not None:
-            spec.add(group, name, **override)
+    for name, spec in specs_of(kind).items():
+        if spec is None:
+            continue
+        if name in Common.__struct_fields__:
+            spec.add(group, name, **({} if top else {"default": argparse.SUPPRESS}))
+        else:
+            spec.add(parser, name)
 
 
 def fill(

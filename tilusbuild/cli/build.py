@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option, strict_option
+from tilusbuild.cli.arguments import STRICT, CompilingArgs, Verb, flag, option
 
 if TYPE_CHECKING:
     from tilusbuild.report.ci import JUnitReporter
@@ -17,7 +17,7 @@ class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
     """Which part of the project, and how."""
 
     dry_run: bool = flag("-n", "--dry-run", help="print what would be compiled, and do nothing")
-    strict: bool = strict_option()
+    strict: bool = STRICT
     dump_ir: bool = flag(
         "--dump-ir",
         help="keep the output of each step: the template, the preprocessed source, PTX, SASS",

@@ -39,7 +39,9 @@ class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """What to do, and for which script."""
 
     action: str = positional(
-        "ACTION", choices=_ACTIONS, help="; ".join(f"{n}: {what}" for n, what in _ACTIONS.items())
+        "ACTION",
+        choices=tuple(_ACTIONS),
+        help="; ".join(f"{n}: {what}" for n, what in _ACTIONS.items()),
     )
     script: tuple[str, ...] = positionals(
         "SCRIPT", at_least_one=True, help="the script or the instance whose tables they are"

@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 class InstallArgs(SignedArgs, frozen=True, kw_only=True):
     """A package, or the name of one that is installed."""
 
-    path: str | None = optional(
-        "PATH", help="a directory, a .tar.zst, a wheel or an OCI layout", either=True
-    )
+    path: str | None = optional("PATH", help="a directory, a .tar.zst, a wheel or an OCI layout")
     remove: str | None = option(
         "--remove",
         metavar="NAME",
         help="uninstall a package; `cache gc` then removes what nothing else uses",
-        either=True,
     )
     into: str | None = option(
         "--into",
@@ -58,10 +55,14 @@ class UninstalledLine(JsonLine, frozen=True):
 
 def run(arguments: InstallArgs) -> int:
     """Install or uninstall."""
+    from tilusbuild.errors import input_error
+
     cache = options.cache(arguments.cache_dir)
-    if arguments.remove is not None:
+    if arguments.path is not None and arguments.remove is None:
+        return _install(arguments, cache, arguments.path)
+    if arguments.remove is not None and arguments.path is None:
         return _remove(arguments, cache, arguments.remove)
-    return _install(arguments, cache, arguments.path or "")
+    raise input_error("name one: PATH, to install it, or --remove NAME")
 
 
 def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:

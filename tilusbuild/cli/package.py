@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
+    DIST,
+    LEVEL,
+    SIGN,
     Common,
     DeviceCompilerArgs,
     Verb,
-    dist_option,
     flag,
-    level_option,
     optional,
     repeated,
-    sign_option,
 )
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
@@ -40,8 +40,8 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         metavar="F",
         help=f"{', '.join(_FORMATS)}; can be repeated (default: `formats` in the manifest)",
     )
-    output: str = dist_option()
-    level: int | None = level_option("how much of each space was built, as in `build --level`")
+    output: str = DIST
+    level: int | None = LEVEL
     as_built: bool = flag(
         "--as-built",
         help="package what the last build made, without checking that it is up to date",
@@ -50,7 +50,7 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "--with-tests",
         help="add a case for each of the manifest's `sizes`, for `tilusbuild check`",
     )
-    sign: str | None = sign_option()
+    sign: str | None = SIGN
 
 
 class PackageFileLine(JsonLine, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill
+from tilusbuild.cli.arguments import Common, Verb, declare, fill
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.rooms import brought
 
@@ -70,11 +70,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
 # fmt: on
 """The verbs of the core: summary, group of `--help`, example. A room's have its module, too."""
 _STATUSES = (
-    ("0", "done"),
-    ("1", "something did not build, verify or agree"),
-    ("2", "the command line, the manifest or a template is wrong"),
-    ("70", "a bug of tilusbuild"),
-    ("130", "interrupted; 128 + n for signal n"),
+    "  0    done",
+    "  1    something did not build, verify or agree",
+    "  2    the command line, the manifest or a template is wrong",
+    "  70   a bug of tilusbuild",
+    "  130  interrupted; 128 + n for signal n",
 )
 
 _AGAIN = (
@@ -189,7 +189,7 @@ def _parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    declare_common(parser, defaults=True, listed=listed)
+    declare(parser, Common, top=True)
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
     below = parser.add_subparsers(
         dest="verb", metavar="VERB", parser_class=_Parser, help="one of those below"
@@ -201,14 +201,13 @@ def _parser(
         child = below.add_parser(
             name,
             description=_sentence(summary) if actions else None,
-            epilog=_epilog(name) if actions else None,
+            epilog=f"example:\n  tilusbuild {said[name][2]}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             **shown,
         )
         if actions:
-            declare_common(child, defaults=False, listed=listed)
-            _configure(child, actions, listed)
+            _configure(child, actions)
     return parser
 
 
@@ -220,58 +219,19 @@ def _listing() -> str:
     for title in dict.fromkeys(group for _, group, *_ in every.values()):
         rows = (f"  {name:<{width}}{verb[0]}" for name, verb in every.items() if verb[1] == title)
         lines += [f"{title}:", *rows, ""]
-    shown = "`tilusbuild help VERB` shows the options of a verb,"
-    return "\n".join([*lines, f"{shown} `tilusbuild help options` those of all."])
+    return "\n".join([*lines, "exit status:", *_STATUSES])
 
 
-_SHARED = "`tilusbuild help options` shows the options of every verb."
-
-
-def _epilog(verb: str) -> str:
-    """Return what `--help` of a verb ends with."""
-    example = (VERBS.get(verb) or brought("verb")[verb])[2]
-    return f"example:\n  tilusbuild {example}\n\n{_SHARED}"
-
-
-def _options_help() -> str:
-    """Return what `help options` prints: what every verb shares."""
-    from tilusbuild.runtime.option import VARIABLES
-
-    ends = [
-        "exit status:",
-        *(f"  {status:<4}{text}" for status, text in _STATUSES),
-        "",
-        "environment variables, of verbs that have such an option and of all:",
-        *(f"  {name}" for name in sorted(VARIABLES)),
-    ]
-    parser = argparse.ArgumentParser(
-        prog="tilusbuild VERB",
-        usage="tilusbuild VERB [OPTION ...]",
-        description="These options may come before the verb or after it.",
-        epilog="\n".join(ends),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-    )
-    declare_common(parser, defaults=True, listed=True)
-    return parser.format_help()
-
-
-def _configure(
-    parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]], listed: bool
-) -> None:
+def _configure(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
     if "" in actions:
         declare(parser, actions[""].arguments)
         return
+    declare(parser, Common)
     below = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, action in actions.items():
         child = below.add_parser(
-            name,
-            help=action.help,
-            description=_sentence(action.help),
-            epilog=_SHARED,
-            allow_abbrev=False,
+            name, help=action.help, description=_sentence(action.help), allow_abbrev=False
         )
-        declare_common(child, defaults=False, listed=listed)
         declare(child, action.arguments)
 
 
@@ -300,9 +260,6 @@ def parse(words: Sequence[str], **given: object) -> ParsedCommand:
     if _verb(words) == "help":
         # `help`, `help VERB` and `help VERB ACTION`.
         words = [*(word for word in words if word != "help"), "--help"]
-        if _verb(words) == "options":
-            sys.stdout.write(_options_help())
-            sys.exit(0)
     verb = _verb(words)
     if verb is not None and verb not in VERBS and verb not in brought("verb"):
         hint = _ELSEWHERE.get(verb) or did_you_mean(verb, verbs())

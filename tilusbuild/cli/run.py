@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
+    CACHE,
+    SEED,
+    SIZE,
     DeviceCompilerArgs,
     Verb,
-    cache_option,
     positionals,
-    seed_option,
-    size_option,
     target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit
@@ -31,9 +31,9 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     target: str | None = target_option(
         "run for this target (default: the script's cpu target, or the best for this GPU)"
     )
-    size: tuple[str, ...] = size_option("call it at")
-    cache: str = cache_option()
-    seed: int = seed_option("the inputs")
+    size: tuple[str, ...] = SIZE
+    cache: str = CACHE
+    seed: int = SEED
 
 
 def run(arguments: RunArgs) -> int:

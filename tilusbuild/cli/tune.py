@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
+    CACHE,
+    JOBS,
+    LEVEL,
+    SEED,
+    SIZE,
     DeviceCompilerArgs,
     Verb,
-    cache_option,
     flag,
-    jobs_option,
-    level_option,
     option,
     positionals,
     repeated,
-    seed_option,
-    size_option,
     target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from tilusbuild.tune.bench.work import Work
     from tilusbuild.tune.tune import TunedInstance, TuneRequest
 
-_MEASURING = "measuring"
-_ELSEWHERE = "measuring on another machine"
-
 
 class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     """What to tune, for how long, and where the results go."""
@@ -50,29 +47,26 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "SCRIPT", help="the script or the instance to tune; with --import the log names it"
     )
     target: str | None = target_option("tune for this target (default: the best one for this GPU)")
-    level: int | None = level_option()
-    jobs: int | None = jobs_option()
-    size: tuple[str, ...] = size_option("measure", group=_MEASURING)
+    level: int | None = LEVEL
+    jobs: int | None = JOBS
+    size: tuple[str, ...] = SIZE
     grid: tuple[str, ...] = repeated(
         "--grid",
         metavar="NAME=N,N…",
         help="measure every combination of the sizes of several --grid",
-        group=_MEASURING,
     )
     budget: str | None = option(
         "--budget",
         metavar="90s|500",
         help="stop after this time, or after this many checks and samples",
-        group=_MEASURING,
     )
-    cache: str = cache_option(group=_MEASURING)
+    cache: str = CACHE
     warmup: int | None = option(
         "--warmup",
         type=int,
         metavar="N",
         help="call the kernel N times before each sample (default: 1)",
         setting="bench-warmup",
-        group=_MEASURING,
     )
     repeat: int | None = option(
         "--repeat",
@@ -80,7 +74,6 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         metavar="N",
         help="take N samples of each program that is nearly the best (default: 32)",
         setting="bench-repeat",
-        group=_MEASURING,
     )
     time_limit: float = option(
         "--time-limit",
@@ -88,34 +81,29 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         default=30.0,
         metavar="S",
         help="give up a check or a sample after S seconds (default: 30)",
-        group=_MEASURING,
     )
-    seed: int = seed_option("inputs and search", group=_MEASURING)
+    seed: int = SEED
     device: int = option(
         "--device",
         type=int,
         default=0,
         metavar="N",
         help="the number of the GPU to measure on (default: 0)",
-        group=_MEASURING,
     )
     unchecked: bool = flag(
         "--unchecked",
         help="compare with no reference: choose among the programs that run",
-        group=_MEASURING,
     )
-    fresh: bool = flag("--fresh", help="discard earlier measurements", group=_MEASURING)
+    fresh: bool = flag("--fresh", help="discard earlier measurements")
     export: str | None = option(
         "--export",
         metavar="FILE",
         help="write a bundle, to be measured on another machine",
-        group=_ELSEWHERE,
     )
     import_: str | None = option(
         "--import",
         metavar="LOG",
         help="read the log that a bundle wrote, and write the tables from it",
-        group=_ELSEWHERE,
     )
 
 

@@ -18,6 +18,7 @@ class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
     rebuild: str | None = option(
         "--rebuild",
         metavar="SAMPLE%",
+        nargs="?",
         const="100%",
         help="compile all programs, or a sample, again and compare the bytes",
     )

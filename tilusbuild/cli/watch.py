@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option, strict_option
+from tilusbuild.cli.arguments import STRICT, CompilingArgs, Verb, flag, option
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
     """Which part of the project, and how."""
 
-    strict: bool = strict_option()
+    strict: bool = STRICT
     command: str | None = option(
         "--exec", metavar="CMD", help="a shell command to run after each successful build"
     )

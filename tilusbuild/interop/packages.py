@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
+    DIST,
+    SIGN,
     Common,
     Verb,
-    dist_option,
     flag,
     option,
     positional,
     repeated,
-    sign_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.cli.package import PackageFileLine, formats, show_files
@@ -40,7 +40,7 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
         metavar="F",
         help=f"{', '.join(_FORMATS)}; can be repeated (default: tar.zst)",
     )
-    output: str = dist_option()
+    output: str = DIST
     name: str | None = option(
         "--name", metavar="NAME", help="name of the package (default: SYSTEM-cache)"
     )
@@ -48,7 +48,7 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
         "--package-version", metavar="VERSION", help="its version (default: the system's)"
     )
     skip_broken: bool = flag("--skip-broken", help="leave out what `cache verify` reports")
-    sign: str | None = sign_option()
+    sign: str | None = SIGN
 
 
 class PackedCacheLine(JsonLine, frozen=True):

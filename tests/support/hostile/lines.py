@@ -33,14 +33,13 @@ _RUNS = ("tune",)
 
 
 def _actions(verb: str) -> dict[str, list[argparse.Action]]:
-    from tilusbuild.cli.arguments import declare, declare_common
+    from tilusbuild.cli.arguments import declare
     from tilusbuild.cli.parser import actions_of
 
     found = {}
     for name, declared in actions_of(verb).items():
         parser = argparse.ArgumentParser(add_help=False)
-        declare_common(parser, defaults=True)
-        declare(parser, declared.arguments)
+        declare(parser, declared.arguments, top=True)
         found[name] = parser._actions
     return found
 
