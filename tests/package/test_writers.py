@@ -15,7 +15,7 @@ from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.formats.archive import Frame, entries, unpacked, write_frame
+from tilusbuild.package.formats.archive import entries, unpacked, write_frame
 from tilusbuild.package.names import BESIDE
 from tilusbuild.package.read import opened
 from tilusbuild.state.files import sha256_file
@@ -29,9 +29,8 @@ def test_a_tar_comes_back(files: Mapping[str, bytes], time: int) -> None:
     listed = [(name, len(data), lambda data=data: data) for name, data in files.items()]
     with tempfile.TemporaryFile() as out:
         write_frame(out, listed, time=time, end=True)
-        out.flush()
-        read = unpacked(out.fileno(), Frame(0, out.tell()))
-        found = [(item.path, item.content(item.size)) for item in entries(read, ends=True)]
+        out.seek(0)
+        found = [(item.path, item.content(item.size)) for item in entries(unpacked(out))]
     assert found == list(files.items())
 
 

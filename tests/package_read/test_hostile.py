@@ -62,7 +62,7 @@ def assert_nothing_came(target: Path) -> None:
 
 def test_a_layer_that_is_missing(hand: Hand, tmp_path: Path) -> None:
     path = packages.archive(tmp_path / "p", hand.listed(), [packages.tar(hand.layers()[0])])
-    assert refusal(path).kind == "Truncated"
+    assert refusal(path).kind == "MissingFile"
 
 
 def test_a_pickle_is_not_read(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_window_that_takes_a_gigabyte(hand: Hand, tmp_path: Path) -> None:
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     layer = writer.compress(packages.tar(hand.layers()[0])) + writer.flush()
     path = packages.frames(tmp_path / "p", packages.tar(hand.first()), layer, bytes(1024))
-    assert refusal(path).kind == "OverLimit"
+    assert "requires too much memory" in str(refusal(path))
 
 
 # Names.

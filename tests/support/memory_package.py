@@ -1,6 +1,6 @@
 """A package that tests hold in memory, honest or not: the double of `package.reader.Reader`."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilusbuild.package.model import ContainerFile
@@ -8,17 +8,13 @@ from tilusbuild.package.model import ContainerFile
 
 @dataclass
 class MemoryReader:
-    """Hands over `layers`, whatever `listed` says of them: (path, size as claimed, content).
-
-    `asked` notes what was asked for: the layers that came, by number.
-    """
+    """Hands over `layers`, whatever `listed` says of them: (path, size as claimed, content)."""
 
     listed: bytes
     layers: Sequence[Sequence[tuple[str, int, bytes]]]
     beside: dict[str, bytes] = field(default_factory=dict)
     packed: int | None = None
     kind: str = "memory"
-    asked: list[int] = field(default_factory=list)
 
     def list_bytes(self) -> bytes:
         return self.listed
@@ -26,12 +22,10 @@ class MemoryReader:
     def attestations(self) -> dict[str, bytes]:
         return self.beside
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
-        for number, layer in enumerate(self.layers):
-            if number not in skip:
-                self.asked.append(number)
-                for path, size, data in layer:
-                    yield ContainerFile(path, size, iter([data]))
+    def stream(self) -> Iterator[ContainerFile]:
+        for layer in self.layers:
+            for path, size, data in layer:
+                yield ContainerFile(path, size, iter([data]))
 
     def close(self) -> None:
         return None

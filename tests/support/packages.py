@@ -132,7 +132,7 @@ FORMATS = ("directory", "archive", "wheel", "oci")
 def member(name: str, data: bytes = b"", **fields: Any) -> bytes:
     """One entry of a tar archive, padded."""
     info = tarfile.TarInfo(name)
-    info.size = len(data)
+    info.size, info.mode = len(data), 0o755 if name.endswith((".so", ".sh")) else 0o644
     for key, value in fields.items():
         setattr(info, key, value)
     return info.tobuf(tarfile.PAX_FORMAT) + data + bytes(-len(data) % 512)

@@ -41,8 +41,6 @@ class InstalledLine(JsonLine, frozen=True):
     programs: int
     new: int
     size: int
-    layers: int
-    layers_read: int
 
 
 class UninstalledLine(JsonLine, frozen=True):
@@ -90,13 +88,11 @@ def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
     listing, programs = done.listing, len(done.listing.programs)
     if arguments.json:
         named = (cache.root, listing.title, listing.version, listing.digest)
-        layers = (done.layers, done.layers_read)
-        emit(InstalledLine(*named, programs, done.new, done.size, *layers))
+        emit(InstalledLine(*named, programs, done.new, done.size))
     elif not arguments.quiet:
         print(
             f"installed {listing.title} {listing.version} into {cache.root}:"
-            f" {counted(programs, 'program')}, {done.new} of them new ({done.size} bytes;"
-            f" read {done.layers_read} of {counted(done.layers, 'layer')})"
+            f" {counted(programs, 'program')}, {done.new} of them new ({done.size} bytes)"
         )
     return 0
 

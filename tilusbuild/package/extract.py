@@ -9,7 +9,7 @@ than `Limits` allow.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from msgspec import Struct
 from tilusbuild.cache import layout
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, changed, missing, over_limit, unlisted
-from tilusbuild.package.listing import FileEntry, FileList, layers
+from tilusbuild.package.listing import FileEntry, FileList
 from tilusbuild.package.model import ContainerFile, Reader
 from tilusbuild.state.files import hasher
 
@@ -96,28 +96,21 @@ def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
         )
 
 
-def members(
-    reader: Reader,
-    listing: FileList,
-    skip: Container[int] = frozenset(),
-    refuse: Refuse = raising,
-) -> Iterator[ContainerFile]:
-    """Yield the listed files in the container's order, but for those of layers to skip. Pieces
-    end in `PackageError` when they are not what is listed.
+def members(reader: Reader, listing: FileList, refuse: Refuse = raising) -> Iterator[ContainerFile]:
+    """Yield the listed files in the container's order. Pieces end in `PackageError` when they are
+    not what is listed.
 
-    `skip` are the layers' numbers. `refuse` is called with what is wrong with a name, a size, or
-    the set of files, and may return: the file is left out then. Raises what the reader raises."""
-    parts = layers(listing)
-    waiting = {path for number, part in enumerate(parts) if number not in skip for path in part}
+    `refuse` is called with what is wrong with a name, a size, or the set of files, and may return:
+    the file is left out then. Raises what the reader raises."""
     seen: set[str] = set()
-    for item in reader.stream(len(parts), skip):
+    for item in reader.stream():
         error = _problem(item, listing.files, seen)
         seen.add(item.path)
         if error is not None:
             refuse(error)
             continue
         yield item._replace(pieces=_checked(item.pieces, item.path, listing.files[item.path]))
-    for path in sorted(waiting - seen):
+    for path in sorted(listing.files.keys() - seen):
         refuse(missing(f"{path} is listed, but missing"))
 
 

@@ -28,7 +28,7 @@ from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import no_package, not_reproduced
 from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.wheel import not_vouched_for
-from tilusbuild.package.listing import FileList, ScriptEntry, layers, parse
+from tilusbuild.package.listing import FileList, ScriptEntry, parse
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -46,8 +46,6 @@ class InstalledPackage(Struct, frozen=True):
     """Programs that the cache did not have before."""
     size: int
     """What was written of programs and headers."""
-    layers: int
-    layers_read: int
     warning: str | None = None
     """What was not looked at and comes along, in words."""
 
@@ -63,14 +61,12 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     check_limits(listing, reader, limits)
     reader.attestations()  # what is beside the package is looked at, signed or not
     warning = not_vouched_for(reader, listing)
-    parts = layers(listing)
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
     with cache.held(LockName("use", shared=True)):
         missing = _missing(cache, listing)
-        skip = {n for n, part in enumerate(parts) if not any(_root(p) in missing for p in part)}
         if missing:
-            _bring(reader, cache, listing, missing, skip)
+            _bring(reader, cache, listing, missing)
         places = [script.place for script in listing.scripts]
         record_build(cache, ROOT + listing.title, f"{listing.title} {listing.version}", places)
     installed_paths = [path for path in listing.files if _root(path) in missing]
@@ -78,22 +74,19 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
         listing,
         sum(root.startswith(layout.PROGRAMS) for root in missing),
         sum(listing.files[p].size for p in installed_paths if not p.startswith(layout.SCRIPTS)),
-        len(parts),
-        len(parts) - len(skip),
         warning,
     )
 
 
-def _bring(
-    reader: Reader, cache: Tree, listing: FileList, missing: set[str], skip: set[int]
-) -> None:
+def _bring(reader: Reader, cache: Tree, listing: FileList, missing: set[str]) -> None:
     """Unpack, check and publish what is missing."""
     private = cache.private()
     try:
         checker = Checker(listing, private.path)
         with wrap_oserror(private.path):
-            for member in members(reader, listing, skip):
-                checker.take(member, keep=_root(member.path) in missing)
+            for member in members(reader, listing):
+                if _root(member.path) in missing:
+                    checker.take(member, keep=True)
             checker.finish()
             _publish(cache, listing, missing, private.path)
     finally:

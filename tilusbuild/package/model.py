@@ -8,7 +8,7 @@ are there twice, numbers that are not whole or are negative, and what nests with
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from msgspec import Meta, Struct
@@ -69,12 +69,8 @@ class Reader(Protocol):
         """Return the attestations that exist, by their names in `names.BESIDE`. Each has at most
         `MAX_ATTESTATION_SIZE` bytes."""
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
-        """Yield every file except the list and the attestations.
-
-        `layers` is the number of layers that the list makes. The files of those in `skip` may be
-        left out.
-        """
+    def stream(self) -> Iterator[ContainerFile]:
+        """Yield every file except the list and the attestations."""
 
     def close(self) -> None:
         """Close the container."""

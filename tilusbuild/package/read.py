@@ -22,7 +22,7 @@ from tilusbuild.package.formats.archive import ArchiveReader
 from tilusbuild.package.formats.directory import DirectoryReader
 from tilusbuild.package.formats.kernels import is_kernels
 from tilusbuild.package.formats.wheels import INSIDE
-from tilusbuild.package.listing import FileList, layers, parse
+from tilusbuild.package.listing import FileList, parse
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.temporary import TemporaryDirectory
@@ -108,9 +108,8 @@ def unpacked(
         listing = parse(reader.list_bytes())
         check_limits(listing, reader, limits)
         chosen = choose(listing)
-        skip = {n for n, part in enumerate(layers(listing)) if chosen.isdisjoint(part)}
         checker = Checker(listing, directory.path)
-        for member in members(reader, listing, skip):
+        for member in members(reader, listing):
             if member.path not in chosen:
                 continue
             if names.root_of(member.path)[0] == layout.SCRIPTS:

@@ -7,7 +7,7 @@ returns. What is read is plain files only: links are detected and refused, never
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -113,7 +113,7 @@ class DirectoryReader:
             if os.path.lexists(path)
         }
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
+    def stream(self) -> Iterator[ContainerFile]:
         for name in _files_below(self.path):
             if name != names.LIST and name not in names.BESIDE:
                 with _opened(os.path.join(self.path, name), name) as item:

@@ -11,7 +11,7 @@ nothing names is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import rfc8785
@@ -27,7 +27,7 @@ from tilusbuild.package.errors import (
     truncated,
     unlisted,
 )
-from tilusbuild.package.formats.archive import entries, frames, unpacked, write_layer
+from tilusbuild.package.formats.archive import entries, unpacked, write_layer
 from tilusbuild.package.formats.directory import (
     finish,
     make_directory,
@@ -213,13 +213,9 @@ class OciReader:
                 found[name] = self._content(blob, MAX_ATTESTATION_SIZE)
         return found
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
-        blobs = self._package.layers
-        if len(blobs) != layers:
-            raise truncated(f"it has {len(blobs)} layers, and its list makes {layers}")
-        for number, blob in enumerate(blobs):
-            if number not in skip:
-                yield from self._layer(blob)
+    def stream(self) -> Iterator[ContainerFile]:
+        for blob in self._package.layers:
+            yield from self._layer(blob)
 
     def close(self) -> None:
         return None
@@ -228,16 +224,15 @@ class OciReader:
         if blob.media_type != _LAYER_TYPE:
             raise malformed(f"a layer of type {blob.media_type!r:.100}")
         handle = open_plain(_blob_path(self._path, blob.digest), blob.digest)
-        with os.fdopen(handle, "rb", buffering=0) as file:
+        with os.fdopen(handle, "rb") as file:
             if os.fstat(handle).st_size != blob.size:
                 raise truncated(f"blob {blob.digest} is not {blob.size} bytes long")
-            if not (found := frames(handle, blob.size, 1)):
-                raise truncated(f"blob {blob.digest} is empty")
             hashed = hasher()
             while piece := file.read(1 << 20):
                 hashed.update(piece)
             _check_digest(blob, hashed.hexdigest())
-            yield from entries(unpacked(handle, found[0]), ends=True)
+            file.seek(0)
+            yield from entries(unpacked(file))
 
     def _check_unlisted(self, manifests: set[str]) -> None:
         """Raise `PackageError` for a file or a blob that nothing names."""

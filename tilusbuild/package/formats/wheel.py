@@ -21,7 +21,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -117,7 +117,7 @@ class WheelReader:
         present = (n.removeprefix(self._prefix) for n in self._entries)
         return {name: found[name] for name in present if name in found}
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
+    def stream(self) -> Iterator[ContainerFile]:
         for name in self._entries:
             path = name.removeprefix(self._prefix)
             if path == name:
