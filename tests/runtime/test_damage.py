@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.runtime import library
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 
@@ -150,22 +148,3 @@ def test_a_damaged_index_and_meta(copied: Marks) -> None:
     index.write_bytes(index.read_bytes()[:-5])
     with pytest.raises(CorruptCacheError, match=r"index\.json"):
         tilusbuild.load("mark", where=copied.cache)
-
-
-def test_a_receipt_saves_reading_and_never_vouches_for_a_change(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    file = tmp_path / "lib.so"
-    file.write_bytes(b"one")
-    first = library.sha256_of(str(file))
-    receipts = tmp_path / "xdg" / "tilusbuild" / "receipts"
-    assert list(receipts.iterdir()) == [], "a file this young gets no receipt"
-    later = time.time_ns() + 10_000_000_000
-    monkeypatch.setattr(library, "_moment", lambda directory, file: later)
-    assert library.sha256_of(str(file)) == first
-    (receipt,) = receipts.iterdir()
-    receipt.write_text(receipt.read_text().replace(first, "f" * 64))
-    assert library.sha256_of(str(file)) == "f" * 64, "the receipt is what is believed"
-    file.write_bytes(b"two")
-    assert library.sha256_of(str(file)) != first
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    assert library.sha256_of(str(file)) != first

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.noop import record, write
-from tilusbuild.runtime import library
 from tilusbuild.state.clock import REMOTE_LAG, FileClock, Moment
 from tilusbuild.state.directories import mounts
 from tilusbuild.state.files import sha256_file
@@ -63,11 +62,6 @@ def of_stamp(path: Path) -> Callable[[], bool]:
     return lambda: stamp_of(path) != before
 
 
-def of_receipts(path: Path) -> Callable[[], bool]:
-    before = library._stamp(os.stat(path))
-    return lambda: not path.exists() or library._stamp(os.stat(path)) != before
-
-
 def of_record(path: Path) -> Callable[[], bool]:
     data = write.make(
         b"name", b"summary", {str(path): sighting(path)}, {}, Moment(time.time_ns() + 10 * SECOND)
@@ -76,7 +70,7 @@ def of_record(path: Path) -> Callable[[], bool]:
     return lambda: record.holds(data, b"name") is None
 
 
-WAYS = [of_stamp, of_receipts, of_record]
+WAYS = [of_stamp, of_record]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -107,7 +101,6 @@ YOUNG = [
 @pytest.mark.parametrize(("changed", "at", "coarse", "own"), YOUNG)
 def test_what_is_too_young_is_not_trusted(changed: int, at: int, coarse: bool, own: bool) -> None:
     assert is_settled(changed, at) == coarse
-    assert library._is_settled(changed, at) == coarse
     for mtime, ctime in ((changed, changed), (changed, 0), (0, changed)):
         assert Stamp(1, mtime, ctime, 1).is_settled(at) == own
 

@@ -6,7 +6,7 @@ builder and deployment must agree on (sealed files, who runs what, buckets, the 
 expression, the forms of `script.json` and of the dispatch table) is defined here, and the builder
 imports it.
 
-The price of needing nothing else: small copies of the builder's code (signatures, stamps), which
+The price of needing nothing else: small copies of the builder's code (signatures), which
 tests hold against the originals (docs/design-notes.md).
 """
 

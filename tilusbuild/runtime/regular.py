@@ -11,10 +11,10 @@ Directories raise `IsADirectoryError`, as they do with `open`. Nothing here need
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterator
 from typing import BinaryIO
 
 MAX_SIZE = 1 << 30
@@ -112,17 +112,18 @@ def read_bytes(
         os.close(handle)
 
 
-def pieces_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yield the content of a regular file in pieces, each of 1 MiB at most. Raises `OSError`."""
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the digest of a regular file's content, read in pieces. Raises `OSError`."""
     name = os.fspath(path)
     handle, size = _opened(name)
     try:
         if size <= _CHUNK:
             # One read for most; and the kernel's own may have no end, and may wait for more.
-            yield _read(handle, size, name, MAX_SIZE)
-            return
+            return hashlib.sha256(_read(handle, size, name, MAX_SIZE)).hexdigest()
+        found = hashlib.sha256()
         while piece := os.read(handle, _CHUNK):
-            yield piece
+            found.update(piece)
+        return found.hexdigest()
     finally:
         os.close(handle)
 

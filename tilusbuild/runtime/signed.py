@@ -20,8 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.library import sha256_of
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, sha256_file
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
 PAYLOAD = "application/vnd.in-toto+json"
@@ -134,7 +133,7 @@ def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
         if name not in listed:
             raise LoadError(f"{root}/{name} is not in the signed list")
         try:
-            found = sha256_of(os.path.join(root, name))
+            found = sha256_file(os.path.join(root, name))
         except OSError as error:
             raise LoadError(f"{root}/{name} cannot be read: {error.strerror}") from None
         if found != listed[name]:

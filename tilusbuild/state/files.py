@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from tilusbuild.runtime.regular import pieces_of
+from tilusbuild.runtime.regular import sha256_file as sha256_file
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -148,11 +148,3 @@ def sha256_bytes(data: bytes) -> str:
 def sha256_text(text: str) -> str:
     """Return the digest of `text` in UTF-8, as `sha256sum` gives for a file that holds it."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the digest of a file's content, read in pieces. Raises `OSError`."""
-    found = hasher()
-    for piece in pieces_of(path):
-        found.update(piece)
-    return found.hexdigest()
