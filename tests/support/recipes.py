@@ -127,7 +127,6 @@ def make_toolchain(
         nvrtc=None,
         fingerprint_nvrtc=(),
         fingerprint_joiner=(),
-        fingerprint_assembler=(),
         fingerprint_cudart=(),
         fingerprint_host=("gcc 0 test",),
         reach=lambda: None,

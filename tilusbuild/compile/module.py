@@ -134,9 +134,6 @@ def command_lines(recipe: Recipe) -> list[str]:
 
 def _line(step: Step) -> str:
     line = " ".join(word if is_placeholder(word) else _quoted(word) for word in step.argv)
-    if step.unless_empty:
-        given, other = step.unless_empty
-        return f"test -s {given} && {line} || cp {other} {step.output}"
     return f"{line} || {_line(step.by_itself)}" if step.alone else line
 
 
@@ -198,7 +195,6 @@ _VARIABLES = {
     "{link_flags}": '"${link_flags[@]}"',
     DEVICE_LINKER: f"{HERE}/{NVCC_HERE}/nvcc ${{link_flags:+-L{HERE}/{NVCC_HERE}/../lib}}",
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
-    "{ptxas}": '"$PTXAS"',
     "{cudart}": '"-L${cudart%/*}" "-l:${cudart##*/}"',
     "{cxx}": '"$CXX"',
     "{cc}": '"$CC"',
@@ -264,9 +260,6 @@ def _command(step: Step) -> str:
     words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
     quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
     line = f"run {' '.join(quoted)}\n"
-    if step.unless_empty:
-        given, other = step.unless_empty
-        return f"if [ -s {given} ]; then {line[:-1]}; else cp {other} {step.output}; fi\n"
     return f"{line[:-1]} || {_command(step.by_itself)}" if step.alone else line
 
 
@@ -311,7 +304,6 @@ cd -- "$module"
 _DEFAULTS = {
     "{nvcc}": "NVCC=${NVCC:-nvcc}",
     "{cxx}": "CXX=${CXX:-g++}",
-    "{ptxas}": "PTXAS=${PTXAS:-ptxas}",
     "{cc}": "CC=${CC:-gcc}",
     "{as}": "AS=${AS:-as}",
     "{ld}": "LD=${LD:-ld}",
