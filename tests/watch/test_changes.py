@@ -1,10 +1,11 @@
 """What a change is about, when it is due, and which directories are watched for it."""
 
 from collections.abc import Iterable
+from unittest.mock import Mock
 
 import pytest
 
-from tilusbuild.watch.change_detector import Debounce
+from tilusbuild.watch.change_detector import MAX_DELAY, QUIET, ChangeDetector
 from tilusbuild.watch.dependencies import Change, Dependencies, affected, is_editor_temp_file
 from tilusbuild.watch.observer import watch_roots
 
@@ -42,30 +43,35 @@ def test_outside_of_the_project_only_the_directory_itself() -> None:
     assert found({"/usr/bin/g++", "/x/a.h"}) == {"/p": False, "/usr/bin": False, "/x": False}
 
 
-# The debounce, with a clock of numbers.
-def test_it_is_due_when_it_was_quiet() -> None:
-    debounce = Debounce(quiet=0.1, max_delay=1.0)
-    assert debounce.due is None
-    assert debounce.take(5.0) is None
-    debounce.touch(5.0)
-    debounce.touch(5.05)
-    assert debounce.take(5.1) is None
-    assert debounce.take(5.2) == 5.0, "and says when it began"
-    assert debounce.due is None
-    debounce.touch(6.0)
-    assert debounce.take(6.2) == 6.0, "and starts again"
+class Silent:
+    """An observer that has no hints."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def follow(self, roots: object) -> None: ...
 
 
-def test_what_never_is_quiet_is_due_all_the_same() -> None:
-    debounce = Debounce(quiet=0.1, max_delay=1.0)
-    taken = []
-    for step in range(40):
-        now = step * 0.05
-        debounce.touch(now)
-        if debounce.take(now) is not None:
-            taken.append(now)
-    assert len(taken) == 1
-    assert taken[0] == 1.0
+def test_a_check_is_due_when_it_was_quiet_or_has_waited_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    detector = ChangeDetector(str, print, str, now=Mock(), make_watcher=Silent)  # type: ignore[arg-type]
+    detector.check({})
+    detector.add_hint("a")
+    now += QUIET / 2
+    detector.add_hint("b")
+    now += QUIET / 2
+    assert detector.due() is None
+    now += QUIET
+    assert detector.due() == 100.0, "and says when it began"
+    assert not detector.is_hinted
+    began = now
+    while now < began + MAX_DELAY:
+        detector.add_hint("c")
+        assert detector.due() is None
+        now += QUIET / 2
+    assert detector.due() == began
 
 
 # Which parts of a plan a change is about.

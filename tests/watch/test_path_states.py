@@ -1,6 +1,5 @@
 """What a look finds, on real files, with time stamps and the clock set by the test."""
 
-import logging
 import os
 import queue
 import threading
@@ -170,11 +169,6 @@ def test_another_directory_under_the_same_name_is_followed(hints: Hints, tmp_pat
 
 def test_a_removed_directory_is_not_an_error(hints: Hints, tmp_path: Path) -> None:
     hints.observer.follow({str(tmp_path / "gone"): True})
-
-
-def test_an_overflow_is_a_hint(hints: Hints) -> None:
-    logging.getLogger("watchdog.observers.inotify_c").warning("Inotify queue overflowed")
-    assert hints.told.get(timeout=30) == ""
 
 
 def test_without_a_thread_there_are_no_hints(

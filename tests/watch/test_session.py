@@ -13,8 +13,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.engine.events import Event, Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.watch import events
-from tilusbuild.watch.change_detector import Debounce
+from tilusbuild.watch import change_detector, events
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.screen import Screen
 from tilusbuild.watch.session import Session
@@ -94,17 +93,17 @@ def eye() -> Iterator[Eye]:
 
 def watched(project: Any, eye: Eye, hints: Hints) -> None:
     """Watch until the last thing that the test has to do was done, and it is at rest again."""
-    with Project.open(str(project.directory), {"jobs": 2}, os.environ) as wait_for_manifest:
-        selection = PlanSelection((), (), wait_for_manifest.settings.level.value)
-        debounce = Debounce(quiet=0.0)
-        session = Session(
-            wait_for_manifest, selection, BuildConfig(), eye, make_watcher=hints, debounce=debounce
-        )
+    with Project.open(str(project.directory), {"jobs": 2}, os.environ) as opened:
+        selection = PlanSelection((), (), opened.settings.level.value)
+        session = Session(opened, selection, BuildConfig(), eye, make_watcher=hints)
         with pytest.raises(_EnoughError):
             session.run()
 
 
-def test_a_save_while_a_plan_is_made_is_planned_at_once(project: Any, eye: Eye) -> None:
+def test_a_save_while_a_plan_is_made_is_planned_at_once(
+    project: Any, eye: Eye, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_detector, "QUIET", 0.0)
     hints = Hints()
 
     def save(note: str) -> None:

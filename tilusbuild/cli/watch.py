@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import STRICT, CompilingArgs, Verb, flag, option
-
-if TYPE_CHECKING:
-    from tilusbuild.builder.project import Project
 
 
 class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
@@ -27,18 +23,13 @@ def run(arguments: WatchArgs) -> int:
     """Watch until a signal; the exit status is 128 plus its number."""
     from tilusbuild.engine.running import BuildConfig
     from tilusbuild.errors import input_error
-    from tilusbuild.manifest import find
     from tilusbuild.plan.model import chosen_pairs
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.runtime import naming
-    from tilusbuild.watch.change_detector import wait_for_manifest
     from tilusbuild.watch.screen import Screen
     from tilusbuild.watch.session import Session
 
-    def open_project() -> Project:
-        project = options.project(arguments)
-        # An unknown name is a mistake of the command line and ends the watch, unlike a mistake in
-        # the manifest, which an edit can mend.
+    with options.project(arguments) as project:
         selection = options.selected(arguments, project)
         list(chosen_pairs(project.manifest, selection))
         if single := next((name for name in selection.names if name.program is not None), None):
@@ -46,23 +37,15 @@ def run(arguments: WatchArgs) -> int:
                 f'"{single}" is one program: `watch` builds scripts and instances',
                 hint=f"`{naming.command('watch', single.script)}`",
             )
-        return project
-
-    screen = Screen(
-        reporter=lambda: options.reporter(arguments),
-        stderr=sys.stderr,
-        json=sys.stdout if arguments.json else None,
-        terminal=can_redraw(sys.stderr, os.environ),
-        quiet=arguments.quiet,
-        verbose=bool(arguments.verbose),
-        clear=arguments.clear,
-    )
-    project = wait_for_manifest(open_project, find(os.getcwd()), screen)
-    if isinstance(project, int):
-        screen.close()
-        return 128 + project
-    with project:
-        selection = options.selected(arguments, project)
+        screen = Screen(
+            reporter=lambda: options.reporter(arguments),
+            stderr=sys.stderr,
+            json=sys.stdout if arguments.json else None,
+            terminal=can_redraw(sys.stderr, os.environ),
+            quiet=arguments.quiet,
+            verbose=bool(arguments.verbose),
+            clear=arguments.clear,
+        )
         config = BuildConfig(
             keep_going=arguments.keep_going, strict=arguments.strict, verbose=arguments.verbose
         )

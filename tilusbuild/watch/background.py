@@ -9,7 +9,6 @@ either is reported once, whatever happens.
 from __future__ import annotations
 
 import codecs
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from contextlib import closing
 from msgspec import Struct
 
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.publish import dropped_measurements, publish
+from tilusbuild.builder.publish import Everything
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import kept
 from tilusbuild.engine import events
@@ -29,10 +28,12 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError, start_thread
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.status import RECORDED, Status
+from tilusbuild.status import Status
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.events import CommandEnded
 from tilusbuild.watch.replan import PlanState
+
+_PUBLISH = Everything()
 
 
 class BuildEnded(Struct, frozen=True):
@@ -61,7 +62,6 @@ class BuildThread:
         selection: PlanSelection,
         config: BuildConfig,
         reporter: Reporter,
-        published: set[str],
         ended: Callable[[BuildEnded], None],
     ) -> None:
         self._project = project
@@ -70,8 +70,6 @@ class BuildThread:
         self._selection = selection
         self._config = config
         self._reporter = _RecordingReporter(reporter)
-        self._published = published
-        """Hashes of instances that the build before left with nothing more to say."""
         self._ended = ended
         self._queue = Queue()
         self._guard = threading.Lock()
@@ -149,33 +147,15 @@ class BuildThread:
         return result
 
     def _publish(self, state: PlanState, result: Result) -> None:
-        """Publish the directories of scripts whose content is new since the last build."""
-        cache = state.project.cache
-        compiled = {program for _, program in self._reporter.compiled}
-        whole = {
-            instance.hash
-            for instance in state.plan.instances
-            if all(result.statuses.get(p) in RECORDED for p in instance.programs)
-        }
-        known = {
-            instance.hash
-            for instance in state.plan.instances
-            if instance.hash in whole & self._published
-            # No hash covers what a script's `dispatch` says, and the file that it names.
-            and state.project.manifest.scripts[instance.script].dispatch is None
-            and compiled.isdisjoint(instance.programs)
-            and os.path.isdir(cache.script_path(instance.directory, instance.hash))
-        }
+        """Publish as a build does, what is right now."""
         selection = self._selection
         if state.wrong:
             # What is wrong may have been right in the last build: that stays in the index.
             selection = PlanSelection(tuple(instance.script for instance in state.plan.instances))
         if state.parts:
-            for message in dropped_measurements(state.project, state.plan):
+            for message in _PUBLISH.notices(state.project, state.plan):
                 self._reporter.emit(events.Warned(message))
-            publish(state.project, state.plan, selection, known=known)
-        self._published.clear()
-        self._published.update(whole)
+            _PUBLISH.publish(state.project, state.plan, selection, result)
 
 
 class _RecordingReporter(CompositeReporter):

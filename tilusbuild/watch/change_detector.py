@@ -11,16 +11,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from queue import Empty, SimpleQueue
 
 from msgspec import Struct
 
-from tilusbuild.builder.project import Project
-from tilusbuild.errors import InputError
-from tilusbuild.process.stopping import catch_signals
 from tilusbuild.runtime.places import is_within
-from tilusbuild.state.clock import FileClock, Moment
-from tilusbuild.state.files import sha256_file
+from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import Observation, observe
 from tilusbuild.watch import events
 from tilusbuild.watch.dependencies import (
@@ -29,10 +24,8 @@ from tilusbuild.watch.dependencies import (
     Part,
     affected,
     is_editor_temp_file,
-    project_files,
 )
 from tilusbuild.watch.observer import Observer, watch_roots
-from tilusbuild.watch.screen import Screen
 
 QUIET = 0.03
 """Seconds. An editor that writes beside and renames is done in a few milliseconds."""
@@ -46,36 +39,6 @@ _SMALL = 1 << 20
 _SHOWN = 5
 
 MakeWatcher = Callable[[Callable[[str], None], Callable[[], str]], Observer]
-
-
-class Debounce(Struct):
-    """Gathers what happens in quick succession."""
-
-    quiet: float = QUIET
-    max_delay: float = MAX_DELAY
-    first: float | None = None
-    """When the first of what is gathered happened."""
-    _last: float = 0.0
-
-    def touch(self, now: float) -> None:
-        """Something happened."""
-        if self.first is None:
-            self.first = now
-        self._last = now
-
-    @property
-    def due(self) -> float | None:
-        """When to check; None while there is nothing to check."""
-        if self.first is None:
-            return None
-        return min(self._last + self.quiet, self.first + self.max_delay)
-
-    def take(self, now: float) -> float | None:
-        """Return when it began, and take what was gathered, if it is time to check. Else None."""
-        if self.due is None or now < self.due:
-            return None
-        first, self.first = self.first, None
-        return first
 
 
 class PathStates:
@@ -155,39 +118,46 @@ class ChangeDetector:
         *,
         now: Callable[[], Moment],
         make_watcher: MakeWatcher = Observer,
-        debounce: Debounce | None = None,
     ) -> None:
         self._paths = PathStates(digest, now)
         self._watcher = make_watcher(hint, ignored)
-        self._debounce = debounce or Debounce()
         self._hinted: set[str] = set()
+        self._first = self._last = 0.0
+        """When the first and the last of what is hinted happened."""
         self._roots: dict[str, bool] = {}
         self._checked_at = 0.0
 
     @property
     def is_hinted(self) -> bool:
         """Whether something happened that was not checked yet."""
-        return self._debounce.due is not None
+        return bool(self._first)
 
     @property
     def next_check(self) -> float:
         """By the monotonic clock."""
         regular = self._checked_at + INTERVAL
-        return min(regular, self._debounce.due or regular)
+        return min(regular, self._quiet_at) if self._first else regular
+
+    @property
+    def _quiet_at(self) -> float:
+        return min(self._last + QUIET, self._first + MAX_DELAY)
 
     def add_hint(self, path: str) -> None:
         self._hinted.add(path)
-        self._debounce.touch(time.monotonic())
+        self._last = time.monotonic()
+        self._first = self._first or self._last
 
     def due(self) -> float | None:
         """Return since when there is something to check, if it is time to. Else None."""
         now = time.monotonic()
-        first = self._debounce.take(now)
-        if first is not None:
-            # A directory may be another one under the same name by now.
-            self._watcher.follow(self._roots)
-            return first
-        return now if now >= self.next_check and not self.is_hinted else None
+        if not self._first:
+            return now if now >= self.next_check else None
+        if now < self._quiet_at:
+            return None
+        first, self._first = self._first, 0.0
+        # A directory may be another one under the same name by now.
+        self._watcher.follow(self._roots)
+        return first
 
     def check(
         self,
@@ -232,44 +202,3 @@ def _is_small(path: str) -> bool:
         return os.path.getsize(path) <= _SMALL
     except OSError:
         return bool(path)
-
-
-def wait_for_manifest(
-    open_project: Callable[[], Project], manifest: str, screen: Screen
-) -> Project | int:
-    """Return the project of a manifest, as soon as that can be used; or the signal that came
-    before. What is wrong is shown, and the next save tries again.
-
-    Only what a save can mend is waited for: an error with a place in a file. Raises `InputError`
-    for another, as of a word of the command line. It is not known yet where the cache is and what
-    is read, so that all files of the project are looked at, by the clock.
-    """
-    root = os.path.dirname(manifest)
-    cache = os.path.join(root, ".cache")
-    clock = FileClock(os.path.join(cache, "state"))
-    states = PathStates(sha256_file, clock.recent)
-    shown = ""
-    while True:
-        began = clock.moment()
-        try:
-            return open_project()
-        except InputError as error:
-            if not any(diagnostic.place is not None for diagnostic in error.diagnostics):
-                raise
-            text = error.render()
-        if text != shown:
-            screen.emit(events.Problem(text))
-        shown = text
-        paths = project_files(root, cache) | {manifest}
-        changes = states.check(sorted(paths), since=began, read=paths)
-        if not changes:
-            screen.emit(events.Watching(len(paths), False))
-        signals: SimpleQueue[int] = SimpleQueue()
-        with catch_signals(signals.put):
-            while not changes:
-                try:
-                    return signals.get(timeout=INTERVAL)
-                except Empty:
-                    paths = project_files(root, cache) | {manifest}
-                    changes = states.check(sorted(paths))
-        screen.emit(Detected({ANYTHING: list(changes)}, changes).event(root))

@@ -1,7 +1,7 @@
 """Waiting for the operating system's file events, through watchdog: every event is only a hint.
 
 What is reported is a path that something happened to. Nothing rests on it: events may come twice,
-late, or never. When the system's queue of events overflows, that is one more hint.
+late, or never.
 
 Watched are the directories of what a plan depends on, few of them, and never the cache. In the
 project a directory at its top is watched with everything below, so that what is moved away and
@@ -23,6 +23,9 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 from tilusbuild.process.base import starting_threads
 from tilusbuild.runtime.places import is_within
 from tilusbuild.watch.dependencies import is_editor_temp_file
+
+# watchdog only logs it when events were lost: no line of a person's terminal is for that.
+logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
 MAX_PLACES = 64
 """More places would cost more than they bring: what lies elsewhere waits for the next check."""
@@ -99,10 +102,6 @@ class Observer:
         self._ignored = ignored
         self._handler = _Handler(self._report)
         self._watches: dict[str, tuple[ObservedWatch, tuple[object, ...]]] = {}
-        self._log = _Overflow(lambda: hint(""))
-        self._logger = logging.getLogger("watchdog")
-        self._logger.addHandler(self._log)
-        self._propagated, self._logger.propagate = self._logger.propagate, False
         self._observer: BaseObserver | None = None
 
     def follow(self, watch_roots: Mapping[str, bool]) -> None:
@@ -124,8 +123,6 @@ class Observer:
         if self._observer is not None:
             self._observer.stop()
             self._observer.join()
-        self._logger.removeHandler(self._log)
-        self._logger.propagate = self._propagated
 
     def _schedule(self, path: str, key: tuple[object, ...]) -> None:
         with suppress(OSError), starting_threads():
@@ -155,17 +152,6 @@ class _Handler(events.FileSystemEventHandler):
         for path in (event.src_path, getattr(event, "dest_path", "")):
             if path:
                 self._report(os.fsdecode(path))
-
-
-class _Overflow(logging.Handler):
-    """watchdog only logs it when events were lost."""
-
-    def __init__(self, lost: Callable[[], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._lost = lost
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lost()
 
 
 def _device_and_inode(path: str) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ from tilusbuild.state.clock import Moment
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.background import BuildEnded, BuildThread, CommandRun
-from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, MakeWatcher
+from tilusbuild.watch.change_detector import ChangeDetector, Detected, MakeWatcher
 from tilusbuild.watch.dependencies import Dependencies, Part, project_files
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import PlanState, Replanner
@@ -43,8 +43,6 @@ _SWITCH = 0.0005
 """Seconds after which a thread gives the interpreter to another one."""
 _M_ARENA_MAX = -8
 """Of glibc's malloc.h."""
-_HEAD_START = 0.02
-"""Seconds that rendering waits at most for the first compile to begin."""
 
 
 class _SupersededError(Exception):
@@ -99,7 +97,6 @@ class Session:
         *,
         command: str | None = None,
         make_watcher: MakeWatcher = Observer,
-        debounce: Debounce | None = None,
     ) -> None:
         """`config` is what the command line says of a build, `command` what runs after each."""
         self._selection = selection
@@ -115,16 +112,13 @@ class Session:
             lambda: self._project.cache.root,
             now=lambda: self._project.clock.recent(),
             make_watcher=make_watcher,
-            debounce=debounce,
         )
         self._pending = _PendingChanges()
-        self._published: set[str] = set()
         self._state: PlanState | None = None
         self._broken: _Broken | None = None
         self._build_thread: BuildThread | None = None
         self._executing: CommandRun | None = None
         self._saves = 0
-        self._head_start = False
         self._saved = time.monotonic()
         self._ok = True
         self._signal: int | None = None
@@ -227,7 +221,6 @@ class Session:
     def _plan(self) -> None:
         """Plan what is pending, and have it built."""
         self._cancel_command()
-        self._head_start = False
         if self._broken is not None:
             self._broken.news = False
         began, started = time.monotonic(), self._project.clock.moment()
@@ -302,16 +295,6 @@ class Session:
         building = self._build_thread
         if building is not None and building.can_build(self._project, [toolchain]):
             building.want(job, instead)
-            if not self._head_start:
-                self._head_start = True
-                self._let_it_begin()
-
-    def _let_it_begin(self) -> None:
-        """Keep out of the way of the first compile of a plan until its process is started."""
-        runner = self._project.runner
-        asked, end = runner.asked, time.monotonic() + _HEAD_START
-        while runner.asked == asked and time.monotonic() < end:
-            time.sleep(0.0005)
 
     def _raise_if_superseded(self) -> None:
         """Called between two renderings: give the plan up when something has changed meanwhile."""
@@ -332,7 +315,6 @@ class Session:
             self._selection,
             replace(self._config, jobs=project.settings.jobs.value, started_at=self._saved),
             self._screen.building(),
-            self._published,
             self._inbox.put,
         )
         return self._build_thread
