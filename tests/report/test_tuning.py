@@ -1,28 +1,9 @@
-"""What is said while a tuning or a long count goes on."""
+"""What is said while a tuning goes on."""
 
 import io
 
-import pytest
-
 from support.build_story import Clock
-from tilusbuild.report import tuning
 from tilusbuild.report.tuning import TuningReporter
-
-
-@pytest.mark.parametrize("redraws", [False, True])
-def test_the_end_of_a_count_is_told_once_and_only_where_it_was_spoken_of(redraws) -> None:
-    clock = iter([0.0, 2.0, 2.0, 10.0, 10.0, 12.0, 12.1, 12.2])
-    out = io.StringIO()
-    short = tuning.counting(out, redraws, "short", clock.__next__)
-    for _ in range(2):
-        short(1.0)
-    assert out.getvalue() == "", "it took two seconds, and there is nothing left to wait for"
-    long = tuning.counting(out, redraws, "long", clock.__next__)
-    for part in (0.0, 0.5, 1.0, 1.0):
-        long(part)
-    told = out.getvalue()
-    assert told.count("50.0%") == 1
-    assert told.count("\r\x1b[K" if redraws else "100.0%") == (2 if redraws else 1)
 
 
 def test_a_file_gets_a_line_now_and_then_and_every_decision() -> None:

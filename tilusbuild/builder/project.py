@@ -27,7 +27,6 @@ from tilusbuild.plan.instance import pipeline_of
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
-from tilusbuild.plan.spaces import Counting
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import Machine
 from tilusbuild.render.renderer import Renderer
@@ -59,8 +58,6 @@ class Project:
         self.sightings: Mapping[str, Sighting] = {}
         """The manifest, and what it was completed from, as they were before they were read."""
         self.timeline = Timeline(memory=Machine().free_memory)
-        self.counting: Counting | None = None
-        """Called with the progress of a long count of a space."""
         self._remembers = False
         """Whether the manifest is to be remembered."""
         self._options: Mapping[str, str | float | None] = {}
@@ -106,7 +103,6 @@ class Project:
         fresh = self._opened(_load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
         fresh.timeline = self.timeline
-        fresh.counting = self.counting
         if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__["cache"] = self.cache
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
@@ -209,9 +205,7 @@ class Project:
         }
         if found := refusals(self.manifest, pairs, toolchains):
             raise InputError(*found)
-        return Planner(
-            self.manifest, toolchains, self.renderer, self.digests, self.memo, self.counting
-        )
+        return Planner(self.manifest, toolchains, self.renderer, self.digests, self.memo)
 
     def launcher(self) -> tuple[str, ...]:
         """Return the command that every compiler is started through, its program as a path; () for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from tilusbuild.cli.arguments import Common, settings_of
@@ -29,17 +29,7 @@ def project(arguments: Common, *, remembered: bool = False) -> Project:
     from tilusbuild.builder.project import Project
 
     given = settings_of(arguments)
-    opened = Project.open(os.getcwd(), given, os.environ, remembered=remembered)
-    if not getattr(arguments, "quiet", False):
-        opened.counting = _counting
-    return opened
-
-
-def _counting(name: str) -> Callable[[float | None], None]:
-    from tilusbuild.report.terminal import can_redraw
-    from tilusbuild.report.tuning import counting
-
-    return counting(sys.stderr, can_redraw(sys.stderr, os.environ), name)
+    return Project.open(os.getcwd(), given, os.environ, remembered=remembered)
 
 
 def cache(cache_dir: str | None) -> Tree:

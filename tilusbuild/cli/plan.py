@@ -173,9 +173,8 @@ def _spaces(arguments: PlanArgs, project: Project) -> int:
     from tilusbuild.table import table
 
     empty = False
-    for number, (label, report) in enumerate(
-        reports(project.manifest, options.selected(arguments, project), project.counting)
-    ):
+    found = reports(project.manifest, options.selected(arguments, project))
+    for number, (label, report) in enumerate(found):
         empty = empty or report.count == 0
         if arguments.json:
             emit(SpaceLine.of(label, report))

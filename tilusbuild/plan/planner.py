@@ -31,7 +31,6 @@ from tilusbuild.plan.rendering import Reads, RenderedProgram, render
 from tilusbuild.plan.roots import roots_of
 from tilusbuild.plan.spaces import (
     Chosen,
-    Counting,
     chosen,
     defaults,
     located,
@@ -43,7 +42,7 @@ from tilusbuild.plan.tuned import read_rows
 from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.runtime.naming import Name, instance_name, means, program_name
+from tilusbuild.runtime.naming import Name, means, program_name
 from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules, Space, SpaceError
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
@@ -83,8 +82,6 @@ class Planner(Struct):
     memory: DigestMemory
     memo: PlanMemo | None = None
     """The hashes of earlier plans; without it every program is rendered."""
-    counting: Counting | None = None
-    """Called with the progress of a long count."""
     scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
     objects: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
@@ -132,11 +129,8 @@ class Planner(Struct):
             counted = selection.level == 2
             if counted and size is not None and size[0] is None:
                 size = None
-            name = instance_name(script, params, target.name)
-            budget = None if counted else SAMPLE_BUDGET
-            watch = self.counting and self.counting(name)
             try:
-                space = Space(spec, size, budget=budget, watch=watch)
+                space = Space(spec, size, budget=None if counted else SAMPLE_BUDGET)
             except SpaceError as error:
                 raise located(self.manifest, script, target.name, error, params) from None
             toolchain = self.toolchain_of(script, target)

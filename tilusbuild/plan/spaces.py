@@ -51,12 +51,8 @@ from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
-    from tilusbuild.space.join import Watch
     from tilusbuild.space.report import SpaceReport
 
-
-Counting: TypeAlias = "Callable[[str], Watch]"
-"""Gives, for an instance's name, what is called with the progress of counting its space."""
 
 Chosen: TypeAlias = tuple[Schedules, Schedule | None]
 """The schedules of a level, and the declared default, if there is one."""
@@ -159,9 +155,7 @@ def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Pl
     return manifest.place(*manifest.written(script, target, "space"))
 
 
-def reports(
-    manifest: Manifest, selection: PlanSelection, counting: Counting | None = None
-) -> Iterator[tuple[str, SpaceReport]]:
+def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, SpaceReport]]:
     """Yield, for each selected instance, a report of what the rules remove from its space.
 
     Raises `InputError`.
@@ -175,7 +169,7 @@ def reports(
             spec = spec_of(manifest, script, target, params)
             name = instance_name(script, params, target.name)
             try:
-                yield name, report(build(spec), watch=counting and counting(name))
+                yield name, report(build(spec))
             except SpaceError as error:
                 raise located(manifest, script, target.name, error, params) from None
 

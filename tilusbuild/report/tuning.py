@@ -1,13 +1,7 @@
-"""Progress of a tuning, and of a long count of a space.
-
-Of a tuning there is one line that is redrawn on a terminal, and plain lines elsewhere.
+"""Progress of a tuning: one line that is redrawn on a terminal, and plain lines elsewhere.
 
 A decision gets its line wherever the output goes. What is left is reckoned, once a case is done, as
 if all took as long; answers that were read from the log take no time.
-
-Of a long count of a space people read how far it is, and nothing of a count that is short. A
-terminal has one line, written again; anything else gets a line each time that the count took twice
-as long as at the line before.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from tilusbuild.report.text import Stream, clock, counted, duration, one_line
+from tilusbuild.report.text import Stream, clock, counted, one_line
 
 _PAUSE = 0.1
 _PLAIN_PAUSE = 5.0
@@ -88,42 +82,3 @@ class TuningReporter:
         if self._drawn:
             self._out.write(_ERASE)
             self._drawn = False
-
-
-# Counts of spaces.
-
-
-PATIENCE = 1.0  # seconds without a word
-AGAIN = 0.5  # seconds between two states of a terminal's line
-
-
-def counting(
-    stream: TextIO, redraws: bool, name: str, now: Callable[[], float] = time.monotonic
-) -> Callable[[float | None], None]:
-    """Return what is called with the part of an instance's count that is done, None where that is
-    not known."""
-    started = now()
-    following = started + PATIENCE
-    told = ended = False
-
-    def tell(part: float | None) -> None:
-        nonlocal following, told, ended
-        at = now()
-        if ended or (not told if part == 1.0 else at < following):
-            return  # a count that has ended is printed once, and only if its progress was
-        ended = part == 1.0
-        taken = at - started
-        following = at + (AGAIN if redraws else taken)
-        if part is None:
-            text = f"{name}: looking for valid points, {duration(taken)} so far"
-        else:
-            left = duration(taken / max(part, 1e-9) * (1 - part))
-            text = f"{name}: counting its points, {part:.1%} in {duration(taken)}, {left} left"
-        text += "" if told else "; Ctrl-C stops it"
-        told = True
-        if redraws:
-            text = "" if ended else text
-        stream.write(f"\r\x1b[K{text}" if redraws else f"{text}\n")
-        stream.flush()
-
-    return tell

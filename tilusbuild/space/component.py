@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tilusbuild.space.columns import row_type
-from tilusbuild.space.join import Join, Limb, Watch
+from tilusbuild.space.join import Join, Limb
 from tilusbuild.space.model import Model, Rule
 
 
@@ -141,11 +141,10 @@ def component(
     members: Sequence[int],
     rules: Sequence[Rule],
     budget: int | None = None,
-    watch: Watch | None = None,
 ) -> Enumerated:
     """Return the points of one group. Raises `SpaceError` where a rule has no value, and
     `BudgetError` for a group that takes more than `budget` combinations to be enumerated."""
     if not rules:
         return FreeComponent(members[0], len(model.domains[members[0]].rows))
-    join = Join(model, members, rules, watch=watch)
+    join = Join(model, members, rules)
     return JoinedComponent(members, join.limbs, join.ranks(budget))

@@ -11,7 +11,7 @@ only if no other rule excludes it. So the outcome does not depend on the order o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,6 @@ MAX_LOOKED = 1 << 46  # combinations that one join looks at: some two weeks
 A_SECOND = 60_000_000  # combinations, about: for people who ask how long it would take
 FIRST_LIMB = 1 << 62
 NEXT_LIMB = 1 << 31
-
-
-Watch = Callable[[float | None], None]
-"""Called often with which part of a count or search is done, None where that is not known."""
 
 
 class BudgetError(Exception):
@@ -99,11 +95,9 @@ class Join:
         rules: Sequence[Rule],
         *,
         order: Sequence[int] | None = None,
-        watch: Watch | None = None,
     ) -> None:
         """`order` is that in which the members join; without it what is cheapest."""
         self._model = model
-        self._watch = watch
         self._members = members
         self._rules = rules
         self._numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
@@ -198,9 +192,8 @@ class Join:
     def _origin(self) -> _Points:
         return _Points([_integers([0]) for _ in self.limbs], {}, {})
 
-    def _descend(self, depth: int, points: _Points, done: float = 0.0, share: float = 1.0) -> None:
-        """Join the rest of the members to `points`, which are `share` of the whole work, of which
-        `done` was done before."""
+    def _descend(self, depth: int, points: _Points) -> None:
+        """Join the rest of the members to `points`."""
         if not len(points):
             return
         if depth == len(self._levels):
@@ -216,14 +209,10 @@ class Join:
                 raise BudgetError
             last = self._counting and depth == len(self._levels) - 1
             crossed = self._cross(level, block, width, count_only=last)
-            part = share * step / max(step, len(points))
             if crossed is not None:
-                self._descend(depth + 1, crossed, done, part)
+                self._descend(depth + 1, crossed)
             if self._wants_first and self._count:
                 return
-            done += part
-            if self._watch is not None:
-                self._watch(None if self._budget is not None else min(done, 1.0))
 
     def _cross(
         self, level: JoinLevel, points: _Points, width: int, *, count_only: bool

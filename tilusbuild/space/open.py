@@ -18,7 +18,7 @@ from tilusbuild.expr import Expr
 from tilusbuild.expr.tree import Const, Member, Name
 from tilusbuild.expr.vector import evaluate_marked, value_array
 from tilusbuild.space.component import Enumerated
-from tilusbuild.space.join import BudgetError, Join, Watch, row_name
+from tilusbuild.space.join import BudgetError, Join, row_name
 from tilusbuild.space.model import Model, Rule, SpaceError, fault_at
 
 BATCH = 1 << 16
@@ -29,13 +29,10 @@ MAX_SEARCHED = 1 << 32  # combinations that one search looks at
 class OpenComponent:
     """Points among the combinations `0..count-1` of the members, of which `rules` exclude some."""
 
-    def __init__(
-        self, model: Model, members: Sequence[int], rules: Sequence[Rule], watch: Watch | None
-    ) -> None:
+    def __init__(self, model: Model, members: Sequence[int], rules: Sequence[Rule]) -> None:
         self.members = tuple(members)
         self._model = model
         self._rules = sorted(rules, key=lambda rule: len(rule.needs))
-        self._watch = watch
         self._sizes = {p: len(model.domains[p].rows) for p in members}
         self._radix: dict[int, int] = {}
         self.count = 1
@@ -64,7 +61,7 @@ class OpenComponent:
             name = row_name(position)
             among = Expr(name, Member(Name(name), choices, negated=False))
             rules.append(Rule(name, -1, among, frozenset((position,))))
-        join = Join(self._model, self.members, rules, order=self.members, watch=self._watch)
+        join = Join(self._model, self.members, rules, order=self.members)
         try:
             return join.first(MAX_SEARCHED)
         except BudgetError:
@@ -79,8 +76,6 @@ class OpenComponent:
         where a rule has no value, and when none is found for long."""
         looked = 0
         for start in range(0, MAX_DRAWN, BATCH):
-            if self._watch is not None:
-                self._watch(None)
             tries = np.arange(start, start + BATCH, dtype=np.uint64)
             digits = {p: scattered(f"{seed}:{p}", tries, self._sizes[p]) for p in self.members}
             points = self._points(digits)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from tilusbuild.expr import Value
 from tilusbuild.space.component import groups
 from tilusbuild.space.few import removed
-from tilusbuild.space.join import BudgetError, Join, Watch
+from tilusbuild.space.join import BudgetError, Join
 from tilusbuild.space.model import Model, SpaceError
 
 MAX_POINTS = 400_000_000  # visited for one report: some seconds
@@ -73,9 +73,7 @@ class Counter:
         self._model = model
         self._budget = budget
 
-    def count(
-        self, restrictions: Collection[int], watch: Watch | None = None, *, strict: bool = False
-    ) -> int | None:
+    def count(self, restrictions: Collection[int], *, strict: bool = False) -> int | None:
         """Return the points that conditions and these restrictions (positions) leave; None beyond
         the budget. Raises `SpaceError`, where it is `strict`, for a rule without a value."""
         if any(position in restrictions for position in self._model.never):
@@ -86,7 +84,7 @@ class Counter:
             if not connecting:
                 counts.append(len(self._model.domains[members[0]].rows))
                 continue
-            join = Join(self._model, members, connecting, watch=watch)
+            join = Join(self._model, members, connecting)
             try:
                 counts.append(join.count(self._budget, strict=strict))
             except BudgetError:
@@ -100,10 +98,10 @@ class Counter:
         return 0 if failures else math.prod(counts)
 
 
-def report(model: Model, budget: int = MAX_POINTS, watch: Watch | None = None) -> SpaceReport:
+def report(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
     """Return the report of a whole space, which may be empty. Raises `SpaceError` where a rule has
     no value at a point that no other one excludes."""
-    total = Counter(model, None).count(range(len(model.rule_names)), watch, strict=True)
+    total = Counter(model, None).count(range(len(model.rule_names)), strict=True)
     counter = Counter(model, budget)
     free = counter.count(())
     effects = []

@@ -35,7 +35,6 @@ from tilusbuild.space.model import (
 if TYPE_CHECKING:
     from tilusbuild.space.columns import Decoder
     from tilusbuild.space.component import Enumerated
-    from tilusbuild.space.join import Watch
     from tilusbuild.space.open import OpenComponent
 
 
@@ -48,8 +47,7 @@ class Space:
     With `size`, the numbers of valid points and of all combinations that an equal spec had, nothing
     is enumerated before the first point is needed. With `budget`, a group of parameters of which
     more combinations would have to be looked at is open: its points are found and not counted, the
-    index of a schedule is its place among all combinations, and `count` is not known. `watch` is
-    called with how far a count is.
+    index of a schedule is its place among all combinations, and `count` is not known.
     """
 
     def __init__(
@@ -58,11 +56,9 @@ class Space:
         size: Size | None = None,
         *,
         budget: int | None = None,
-        watch: Watch | None = None,
     ) -> None:
         self.spec = spec
         self._budget = budget
-        self._watch = watch
         self.size = size or (None if self._is_open else self._places, self._model.cartesian)
         """The numbers of valid points (None: not counted) and of all combinations."""
 
@@ -95,9 +91,9 @@ class Space:
         failures: list[SpaceError] = []  # they count only if no other group excludes everything
         for members, rules in groups(model, model.rules):
             try:
-                components.append(component(model, members, rules, self._budget, self._watch))
+                components.append(component(model, members, rules, self._budget))
             except BudgetError:
-                components.append(OpenComponent(model, members, rules, self._watch))
+                components.append(OpenComponent(model, members, rules))
             except SpaceError as error:
                 failures.append(error)
         if any(part.count == 0 for part in components):
