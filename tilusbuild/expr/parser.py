@@ -11,6 +11,7 @@ import ast
 import math
 import re
 import warnings
+from collections.abc import Iterable
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import tree as t
@@ -24,34 +25,16 @@ MAX_EXPONENT = 62
 MAX_BITS = 16384  # of an intermediate integer, when every name holds 64 bits
 PREFIXES = ("arch", "facts", "resources")
 
-BINARY_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-}
-UNARY_OPERATORS: dict[type[ast.unaryop], str] = {
-    ast.USub: "-",
-    ast.UAdd: "+",
-    ast.Invert: "~",
-    ast.Not: "not",
-}
-COMPARE_OPERATORS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
+
+def _operators(form: str, known: Iterable[str]) -> dict[type[ast.AST], str]:
+    """Return operators by what Python's parser makes of them."""
+    read = {op: ast.parse(form.format(op), mode="eval").body for op in known}
+    return {type(getattr(node, "op", None) or node.ops[0]): op for op, node in read.items()}  # type: ignore[attr-defined]
+
+
+BINARY_OPERATORS = _operators("1 {} 1", semantics.BINARY)
+UNARY_OPERATORS = _operators("{} a", semantics.UNARY)
+COMPARE_OPERATORS = _operators("1 {} 1", semantics.COMPARE)
 _ONE_LINE = dict.fromkeys(map(ord, "\r\n\f\v"), " ")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _NUMBER_THEN_WORD = re.compile(r"[0-9][A-Za-z_]|\\")
@@ -186,20 +169,19 @@ class _Reader:
                 what = f"{ast.unparse(node):.60}"
                 raise ExprError(f"{what} is not part of the expression language", column)
 
-    def _leaf(self, node: ast.Constant | ast.Name | ast.Attribute, column: int) -> Node:
-        if isinstance(node, ast.Constant):
-            return self._literal(node, column)
-        if isinstance(node, ast.Name):
-            return self._name(node.id, column)
-        return self._dotted(node, column)
-
-    def _literal(self, node: ast.Constant, column: int) -> t.Const:
-        value = node.value
-        if isinstance(value, bool | int | float):
-            return t.Const(checked_number(value, column), column=column)
-        if isinstance(value, str):
-            return t.Const(value, column=column)
-        raise ExprError(f"{value!r:.40} is not a number, a string or a bool", column)
+    def _leaf(self, node: ast.expr, column: int) -> Node:
+        match node:
+            case ast.Constant(value=bool() | int() | float() as number):
+                return t.Const(checked_number(number, column), column=column)
+            case ast.Constant(value=str() as text):
+                return t.Const(text, column=column)
+            case ast.Constant(value=value):
+                raise ExprError(f"{value!r:.40} is not a number, a string or a bool", column)
+            case ast.Name(id=name):
+                return self._name(name, column)
+            case ast.Attribute(value=ast.Name(id=prefix), attr=name) if prefix in PREFIXES:
+                return t.Name(f"{prefix}.{name}", column=column)
+        raise ExprError("attributes are only those of arch and facts", column)
 
     def _name(self, name: str, column: int) -> t.Name:
         if name in FUNCTIONS:
@@ -207,11 +189,6 @@ class _Reader:
         if name in PREFIXES:
             raise ExprError(f'"{name}" has no value of its own: write {name}.<something>', column)
         return t.Name(name, column=column)
-
-    def _dotted(self, node: ast.Attribute, column: int) -> t.Name:
-        if isinstance(node.value, ast.Name) and node.value.id in PREFIXES:
-            return t.Name(f"{node.value.id}.{node.attr}", column=column)
-        raise ExprError("attributes are only those of arch and facts", column)
 
     def _unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
         op = UNARY_OPERATORS[type(node.op)]

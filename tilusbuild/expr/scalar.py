@@ -22,6 +22,7 @@ from tilusbuild.expr.tree import (
     canonical,
     children,
     is_boolean,
+    mapped,
 )
 from tilusbuild.runtime import semantics
 from tilusbuild.runtime.semantics import NoValueError, result_of, truth
@@ -102,30 +103,16 @@ def fold(node: Node, env: Mapping[str, Value]) -> Node:
     match node:
         case t.Name():
             return t.Const(env[node.name], column=node.column) if node.name in env else node
-        case t.Unary():
-            return _computed(t.Unary(node.op, fold(node.operand, env), column=node.column))
-        case t.Binary():
-            left, right = fold(node.left, env), fold(node.right, env)
-            return _computed(t.Binary(node.op, left, right, column=node.column))
-        case t.Compare():
-            rest = tuple((op, fold(right, env)) for op, right in node.rest)
-            return _computed(t.Compare(fold(node.first, env), rest, column=node.column))
-        case t.Member():
-            choices = tuple(fold(choice, env) for choice in node.choices)
-            item = fold(node.item, env)
-            return _computed(t.Member(item, choices, node.negated, column=node.column))
         case t.Logic():
             return _folded_logic(node, env)
-        case t.Select():
-            test, yes, no = fold(node.test, env), fold(node.yes, env), fold(node.no, env)
-            if isinstance(test, t.Const) and not isinstance(test.value, str):
-                return yes if truth(test.value) else no
-            return t.Select(test, yes, no, column=node.column)
-        case t.Call():
-            arguments = tuple(fold(argument, env) for argument in node.arguments)
-            return _computed(t.Call(node.function, arguments, column=node.column))
-        case _:
-            return node
+    parts = mapped(node, lambda child: fold(child, env))
+    if isinstance(node, t.Select) and isinstance(parts[0], t.Const):
+        test, yes, no = parts
+        if not isinstance(test.value, str):
+            chosen: Node = yes if truth(test.value) else no
+            return chosen
+    made = type(node)(*parts, column=node.column)
+    return made if isinstance(node, t.Select) else _computed(made)
 
 
 def _computed(node: Node) -> Node:

@@ -7,7 +7,7 @@ parses to the same tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -115,24 +115,21 @@ Node: TypeAlias = Const | Name | Unary | Binary | Compare | Member | Logic | Sel
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes right below `node`, in the order of the source."""
-    match node:
-        case Unary():
-            return (node.operand,)
-        case Binary():
-            return (node.left, node.right)
-        case Compare():
-            return (node.first, *(right for _, right in node.rest))
-        case Member():
-            return (node.item, *node.choices)
-        case Logic():
-            return node.items
-        case Select():
-            return (node.yes, node.test, node.no)
-        case Call():
-            return node.arguments
-        case _:
-            return ()
+    """Return the nodes right below `node`."""
+    found: list[Any] = []
+    mapped(node, found.append)
+    return tuple(found)
+
+
+def mapped(node: Node, function: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Return the fields of a node, less its column, with `function` of each node right below it."""
+
+    def of(field: Any) -> Any:
+        if isinstance(field, tuple):
+            return tuple(map(of, field))
+        return function(field) if isinstance(field, _Node) else field
+
+    return tuple(map(of, node.content()))
 
 
 def walk(node: Node) -> Iterator[Node]:
