@@ -1,8 +1,5 @@
 """What a template can say, and what it cannot reach."""
 
-import os
-import stat
-
 import pytest
 
 from tilusbuild.render.renderer import Renderer
@@ -77,51 +74,3 @@ def test_the_rendering_tells_which_templates_it_used_and_missed(project):
 def test_windows_line_ends_and_a_byte_order_mark_are_no_part_of_the_source(project):
     project.write({"k.j2": b"\xef\xbb\xbfa\r\nb\r\n"})
     assert Renderer(str(project.directory)).render("k.j2", {}).text == "a\nb\n"
-
-
-class TestBytecode:
-    """Kept bytecode saves time and decides nothing."""
-
-    def render(self, project, directory):
-        renderer = Renderer(str(project.directory), bytecode_dir=str(directory))
-        return renderer.render("k.j2", {"n": 3}).text
-
-    def test_is_used_and_follows_the_template(self, project, tmp_path):
-        directory = tmp_path / "bytecode"
-        project.write({"k.j2": "{{ n }}"})
-        assert self.render(project, directory) == "3"
-        (kept,) = directory.iterdir()
-        before = kept.stat().st_mtime_ns
-        assert self.render(project, directory) == "3"
-        assert kept.stat().st_mtime_ns == before
-        project.write({"k.j2": "{{ n + 1 }}"})
-        assert self.render(project, directory) == "4"
-
-    def test_every_corruption_costs_time_only(self, project, tmp_path):
-        directory = tmp_path / "bytecode"
-        project.write({"k.j2": "{{ n }}"})
-        self.render(project, directory)
-        (kept,) = directory.iterdir()
-        good = kept.read_bytes()
-        for at in range(0, len(good), 7):
-            kept.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
-            assert self.render(project, directory) == "3"
-            kept.write_bytes(good[:at])
-            assert self.render(project, directory) == "3"
-
-    def test_others_may_not_bring_bytecode_in(self, project, tmp_path):
-        directory = tmp_path / "bytecode"
-        project.write({"k.j2": "{{ n }}"})
-        self.render(project, directory)
-        (kept,) = directory.iterdir()
-        bytecode = kept.read_bytes()
-        os.chmod(kept, 0o666)
-        assert self.render(project, directory) == "3"
-        # It was not trusted, so it was made again, with its own mode.
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-        assert kept.read_bytes() == bytecode
-
-    def test_a_directory_that_cannot_be_written_is_no_error(self, project, tmp_path):
-        (tmp_path / "file").write_text("")
-        project.write({"k.j2": "{{ n }}"})
-        assert self.render(project, tmp_path / "file" / "below") == "3"

@@ -58,13 +58,10 @@ def test_settings_of_jinja2_are_those_of_jinja2(tmp_path: Path, parts: list[str]
 
 
 def test_two_styles_of_one_template(tmp_path: Path) -> None:
-    """Also with the bytecode that the first of them kept."""
     (tmp_path / "a.jinja").write_text("{% if yes %}\nyes\n{% endif %}\n")
-    renderer = Renderer(str(tmp_path), bytecode_dir=str(tmp_path / "code"))
-    for _ in range(2):
-        assert renderer.render("a.jinja", CONTEXT).text == "yes\n"
-        assert renderer.styled(JINJA2).render("a.jinja", CONTEXT).text == "\nyes\n"
-        renderer = Renderer(str(tmp_path), bytecode_dir=str(tmp_path / "code"))
+    renderer = Renderer(str(tmp_path))
+    assert renderer.render("a.jinja", CONTEXT).text == "yes\n"
+    assert renderer.styled(JINJA2).render("a.jinja", CONTEXT).text == "\nyes\n"
 
 
 def test_a_template_of_a_package_that_is_not_imported(tmp_path, monkeypatch) -> None:

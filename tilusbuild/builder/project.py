@@ -159,10 +159,8 @@ class Project:
 
     @cached_property
     def renderer(self) -> Renderer:
-        """What renders templates; without a cache, which a build makes, it keeps no bytecode."""
-        state = self.cache.state_path
-        directory = os.path.join(state, "templates") if os.path.isdir(state) else None
-        return Renderer(self.manifest.root, bytecode_dir=directory)
+        """What renders templates."""
+        return Renderer(self.manifest.root)
 
     @property
     def device_compiler(self) -> DeviceCompiler:

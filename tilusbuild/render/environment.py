@@ -21,7 +21,6 @@ from typing import Any
 
 from jinja2 import (
     BaseLoader,
-    BytecodeCache,
     StrictUndefined,
     Template,
     TemplateError,
@@ -233,13 +232,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     template_class = ProjectTemplate
 
-    def __init__(
-        self,
-        loader: ProjectLoader,
-        style: Style = OURS,
-        *,
-        bytecode_cache: BytecodeCache | None = None,
-    ) -> None:
+    def __init__(self, loader: ProjectLoader, style: Style = OURS) -> None:
         super().__init__(
             loader=loader,
             undefined=Strict if style.strict else Undefined,
@@ -251,7 +244,6 @@ class Environment(ImmutableSandboxedEnvironment):
             auto_reload=False,
             cache_size=-1,
             optimized=False,  # folding takes the square of how deep an expression is nested
-            bytecode_cache=bytecode_cache,
             extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"],
         )
         self.templates = loader

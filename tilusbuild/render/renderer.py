@@ -1,25 +1,16 @@
 """The renderer: from a template's name and a context to source; mistakes are `InputError`s.
 
 A rendering is a function of the templates' content and of the context. A renderer reads each
-template once in its life and writes nothing but bytecode, in a directory that belongs to this user
-alone: Jinja2's bytecode is code. A rendering ends: its steps (`environment.py`) and its length are
-bounded.
+template once in its life and writes nothing. A rendering ends: its steps (`environment.py`) and its
+length are bounded.
 """
 
 from __future__ import annotations
 
-import marshal
-import os
 import re
-import stat
-import sys
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-from jinja2 import BytecodeCache
-from jinja2.bccache import Bucket
 from jinja2.exceptions import TemplateRuntimeError
 from msgspec import Struct
 
@@ -33,9 +24,8 @@ from tilusbuild.render.environment import (
     Style,
 )
 from tilusbuild.render.problems import explain
-from tilusbuild.runtime.regular import open_regular, read_text
-from tilusbuild.state.envelope import Envelope
-from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
+from tilusbuild.runtime.regular import read_text
+from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Sighting
 
 if TYPE_CHECKING:
@@ -58,12 +48,10 @@ class Renderer:
     `style` is how templates are read, and `styled` returns a renderer with another one.
     """
 
-    def __init__(self, root: str, *, bytecode_dir: str | None = None, style: Style = OURS) -> None:
+    def __init__(self, root: str, *, style: Style = OURS) -> None:
         self._loader = ProjectLoader(root, exact=not style.rendered)
         self._style = style
-        cache = PrivateBytecode(bytecode_dir, style) if bytecode_dir else None
-        self._environment = Environment(self._loader, style, bytecode_cache=cache)
-        self._others = partial(Renderer, root, bytecode_dir=bytecode_dir)
+        self._environment = Environment(self._loader, style)
         self._styled: dict[Style, Renderer] = {}
         self._marking: MarkingEnvironment | None = None
 
@@ -72,7 +60,7 @@ class Renderer:
         if style == self._style:
             return self
         if style not in self._styled:
-            self._styled[style] = self._others(style=style)
+            self._styled[style] = Renderer(self._loader.root, style=style)
         return self._styled[style]
 
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
@@ -202,56 +190,3 @@ def resolved(renderer: Renderer, template: str, around: tuple[str, ...] = ()) ->
         return f"{{# {name} #}}{inner}{{# end of {name} #}}"
 
     return _INCLUDE.sub(included, text)
-
-
-def _implementation() -> str:
-    """Return all but its source that decides a template's bytecode: tilusbuild, Jinja2, Python."""
-    directory = os.path.dirname(os.path.abspath(__file__))
-    ours = [sha256_file(os.path.join(directory, name)) for name in ("environment.py", "cuda.py")]
-    return "\n".join([*ours, jinja2.__version__, sys.version])
-
-
-class PrivateBytecode(BytecodeCache):
-    """Keeps one file per template in `directory`, which is created by the first write."""
-
-    def __init__(self, directory: str, style: Style = OURS) -> None:
-        self._directory = directory
-        self._salt = f"{_implementation()}\n{style}"
-
-    def get_cache_key(self, name: str, filename: str | None = None) -> str:
-        return sha256_text(f"{self._salt}\n{name}")
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        try:
-            _check_private(os.lstat(self._directory))
-            handle = open_regular(self._path(bucket), follow=False)
-            with os.fdopen(handle, "rb") as file:
-                _check_private(os.fstat(handle))
-                data = file.read()
-        except OSError:
-            return
-        payload = _envelope(bucket).unwrap(data)
-        if payload is not None:
-            bucket.code = marshal.loads(payload)  # noqa: S302 - checked above
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        payload = marshal.dumps(bucket.code)
-        try:
-            os.makedirs(self._directory, mode=0o700, exist_ok=True)
-            _check_private(os.lstat(self._directory))  # a link is not ours to follow
-            write_atomic(self._path(bucket), _envelope(bucket).wrap(payload), mode=0o600)
-        except OSError:
-            pass
-
-    def _path(self, bucket: Bucket) -> str:
-        return os.path.join(self._directory, bucket.key)
-
-
-def _envelope(bucket: Bucket) -> Envelope:
-    """Return the envelope of the bucket's file: it fits this template with this content only."""
-    return Envelope(f"template 2 {bucket.key} {bucket.checksum}")
-
-
-def _check_private(status: os.stat_result) -> None:
-    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError

@@ -9,7 +9,6 @@ handed on the moment that it is known.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -163,8 +162,7 @@ class Replanner(Struct):
         # The manifest may declare another level now.
         self.selection = replace(self.selection, level=project.settings.level.value)
         planner = project.planner(self.selection)
-        templates = os.path.join(project.cache.state_path, "templates")
-        planner.renderer = Renderer(project.manifest.root, bytecode_dir=templates)
+        planner.renderer = Renderer(project.manifest.root)
         planner.scans = self._scans
         if state is not None and (state.toolchains != planner.toolchains or state.tools_changed):
             # Every hash has a toolchain in it: nothing of the old plan can be kept. Equal tools
