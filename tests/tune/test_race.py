@@ -9,10 +9,11 @@ import pytest
 from support.recorded_bench import Killed, Recorded, make_case, make_work
 from tilusbuild.tune.bench.race import (
     Decision,
-    Neighbourhood,
     campaign,
     condemned_before,
     look_around,
+    nearest,
+    places_of,
 )
 from tilusbuild.tune.bench.session import (
     ROUNDS,
@@ -64,16 +65,16 @@ def test_only_programs_near_the_best_are_sampled_further(log: Path) -> None:
     times = [1.0, 1.01, 1.1, 1.2, 1.4]
     bench = Recorded(lambda p: times[p.index], noise=0.0)
     (decision,) = tuned(bench, work, [make_case()], log)
-    assert [len(o.samples) for o in decision.outcomes] == [32 + 24, 32 + 24, 4, 4, 1]
+    assert [len(o.samples) for o in decision.outcomes] == [32, 32, 4, 4, 1]
 
 
 def test_how_often_the_best_are_sampled_can_be_said(log: Path) -> None:
     work = make_work(tile=range(3))
     bench = Recorded(lambda p: [1.0, 1.01, 1.1][p.index], noise=0.0)
     (decision,) = tuned(bench, work, [make_case()], log, rounds=8)
-    assert [len(o.samples) for o in decision.outcomes] == [8 + 24, 8 + 24, 4]
+    assert [len(o.samples) for o in decision.outcomes] == [8, 8, 4]
     (decision,) = tuned(bench, work, [make_case()], log.with_name("two"), rounds=2)
-    assert [len(o.samples) for o in decision.outcomes] == [2 + 24, 2 + 24, 2]
+    assert [len(o.samples) for o in decision.outcomes] == [2, 2, 2]
 
 
 def test_rounds_are_interleaved(log: Path) -> None:
@@ -243,9 +244,9 @@ def test_programs_that_are_out_do_not_stop_the_search() -> None:
     assert len(looked(work, seconds, 100)) == 80
 
 
-def test_neighbours_differ_in_one_parameter() -> None:
+def test_neighbours_differ_in_one_parameter_and_the_nearest_come_first() -> None:
     work = make_work(x=(1, 2, 4, 8), kind=("a", "b", "c"))
-    around = Neighbourhood(work)
-    (start,) = (p for p in work.programs if p.schedule == {"x": 4, "kind": "b"})
-    near = [tuple(p.schedule.values()) for p in around.of(start.index)]
-    assert near == [(2, "b"), (8, "b"), (4, "a"), (4, "c")]
+    named = {p.index: tuple(p.schedule.values()) for p in work.programs}
+    (start,) = (index for index, values in named.items() if values == (4, "b"))
+    near = [named[index] for index in nearest(places_of(work), start)]
+    assert near == [(2, "b"), (4, "a"), (4, "c"), (8, "b"), (1, "b")]

@@ -30,7 +30,7 @@ def main(words: Sequence[str], root: str) -> int:
     parser.add_argument("--time-limit", type=float, default=30.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--warmup", type=int, default=WARMUP, help="calls before each sample")
-    parser.add_argument("--repeat", type=int, default=ROUNDS, help="samples of each finalist")
+    parser.add_argument("--repeat", type=int, default=ROUNDS, help="samples of the best")
     parser.add_argument("--log", default="results.jsonl", metavar="FILE")
     arguments, whole = parser.parse_args(words), True
     try:

@@ -3,13 +3,12 @@ examined once, and the fast ones run on against each other.
 
 look        correctness, then one sample                      keep what is within 1.25x
     4 rounds    a sample of each in every round                   keep what is within 1.05x
-    32 rounds, or as many as are asked for                        keep what is within 1.02x
-    finals      3 times 8 rounds; the score is the median of the three medians
+    32 rounds, or as many as are asked for                        the score is the median
 
 All programs are looked at where the budget suffices. Else a random sample comes first, and after it
-a local search that starts at the best program examined, moves to the best neighbour while that is
-better, and starts again from the next best. Neighbours differ in one parameter (or in one group of
-linked ones): by one step where it is a number, by anything else where it is not.
+a local search: the next program is the nearest to the best one that differs from it in one
+parameter (or in one group of linked ones), in the order of its values; once there is none, that of
+the next best.
 
 Rounds go through the programs there and back, so that a device which slows down or speeds up
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
@@ -47,7 +46,6 @@ from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
 _LOOK, _LAST = (4, 1.25), 1.05
 """Rounds of the first stage, and how much slower than the best may be who takes part in it; then
 the same of the last stage, whose rounds are the session's."""
-FINALIST, PASSES, PASS_ROUNDS = 1.02, 3, 8
 TIE = 0.01
 
 
@@ -98,7 +96,6 @@ class Race:
         self._case = case
         self._quota = quota
         self._records: dict[int, ProgramRecord] = {}
-        self._finals: dict[int, float] = {}
         self._programs = {program.index: program for program in work.programs}
         self._cut = False
 
@@ -109,11 +106,10 @@ class Race:
         most = self._session.rounds
         for rounds, within in ((min(_LOOK[0], most), _LOOK[1]), (most, _LAST)):
             self._rounds(self._within(self._field(), within), rounds)
-        winner = self._final()
+        winner = self._best()
         while winner is not None and not self._session.check(
             self._case, self._programs[winner], self._records[winner]
         ):
-            self._finals.pop(winner, None)
             winner = self._best()
         examined = [self._outcome(index) for index in self._records]
         out = [self._refusal(program) for program in self._out]
@@ -155,32 +151,8 @@ class Race:
                     self._sample(index)
             done += 1
 
-    def _final(self) -> int | None:
-        field = self._within(self._field(), FINALIST)
-        if len(field) > 1 and self._may_go_on():
-            self._finals = self._final_scores(field)
-        return self._best()
-
-    def _final_scores(self, field: Sequence[int]) -> dict[int, float]:
-        medians: dict[int, list[float]] = {index: [] for index in field}
-        for number in range(PASSES):
-            before = {index: len(self._records[index].samples) for index in field}
-            for turn in range(PASS_ROUNDS):
-                if not self._may_go_on():
-                    break
-                for index in _there_and_back(field, number * PASS_ROUNDS + turn):
-                    if self._records[index].refused is None:
-                        self._sample(index)
-            for index, start in before.items():
-                taken = self._records[index].samples[start:]
-                if taken:
-                    medians[index].append(median(taken))
-        return {index: median(found) for index, found in medians.items() if found}
-
     def _best(self) -> int | None:
-        """Return the winner by the finals, or by all samples where there were none."""
-        scores = {i: s for i, s in self._finals.items() if self._records[i].refused is None}
-        return min(self._within(scores or self._field(), 1 + TIE), default=None)
+        return min(self._within(self._field(), 1 + TIE), default=None)
 
     def _sample(self, index: int) -> None:
         record = self._records[index]
@@ -193,9 +165,7 @@ class Race:
     def _outcome(self, index: int) -> Outcome:
         record = self._records[index]
         status, why = record.refused or ("ok", "")
-        seconds = None
-        if record.refused is None and record.samples:
-            seconds = self._finals.get(index, median(record.samples))
+        seconds = median(record.samples) if status == "ok" and record.samples else None
         samples = tuple(record.samples)
         return Outcome(self._programs[index], seconds, samples, status, why, record.condemned)
 
@@ -340,78 +310,49 @@ def look_around(work: Work, quota: Quota, look: Look, seed: int) -> None:
         program = waiting.pop(0)
         scores[program.index] = look(program)
     if waiting:
-        _climb(Neighbourhood(work), waiting, scores, quota, look)
+        _climb(work, [*default, *rest], scores, quota, look)
 
 
 def _climb(
-    around: Neighbourhood,
-    waiting: Sequence[Candidate],
+    work: Work,
+    order: Sequence[Candidate],
     scores: dict[int, float | None],
     quota: Quota,
     look: Look,
 ) -> None:
-    """Local search with restarts; random programs when there is no start left."""
-    climbed: set[int] = set()
-    strangers = iter(waiting)
-    while quota.used < LOOK_SHARE:
-        starts = [(s, i) for i, s in scores.items() if s is not None and i not in climbed]
-        if not starts:
-            program = next((p for p in strangers if p.index not in scores), None)
-            if program is None:
-                return
-            scores[program.index] = look(program)
-            continue
-        seconds, at = min(starts)
-        while at not in climbed:
-            climbed.add(at)
-            near = list(around.of(at))
-            for program in near:
-                if program.index not in scores and quota.used < LOOK_SHARE:
-                    scores[program.index] = look(program)
-            better = [
-                (score, p.index)
-                for p in near
-                if (score := scores.get(p.index)) is not None and score < seconds
-            ]
-            if better:
-                seconds, at = min(better)
+    """Look at the nearest stranger of the best program that has one; without one, at any."""
+    places = places_of(work)
+    programs = {program.index: program for program in order}
+    around: dict[int, Iterator[int]] = {}
+    while quota.used < LOOK_SHARE and len(scores) < len(programs):
+        best = sorted((s, i) for i, s in scores.items() if s is not None)
+        found = None
+        for _, index in best:
+            near = around.setdefault(index, nearest(places, index))
+            if (found := next((each for each in near if each not in scores), None)) is not None:
+                break
+        if found is None:
+            found = next(index for index in programs if index not in scores)
+        scores[found] = look(programs[found])
 
 
-class Neighbourhood:
-    """Who is next to whom among the programs that there are."""
-
-    def __init__(self, work: Work) -> None:
-        self._programs = {program.index: program for program in work.programs}
-        self._groups = work.groups
-        self._lines: dict[tuple[int, tuple[Scalar, ...]], list[Candidate]] = {}
-        for program in work.programs:
-            for number in range(len(self._groups)):
-                self._lines.setdefault(self._line(number, program), []).append(program)
-        for (number, _), line in self._lines.items():
-            if self._is_ordered(number):
-                line.sort(key=lambda p: (p.schedule[self._groups[number][0]], p.index))
-
-    def of(self, index: int) -> Iterator[Candidate]:
-        """Yield the neighbours of a program, parameter by parameter."""
-        program = self._programs[index]
-        for number in range(len(self._groups)):
-            line = self._lines[self._line(number, program)]
-            at = line.index(program)
-            if self._is_ordered(number):
-                yield from (*line[max(0, at - 1) : at], *line[at + 1 : at + 2])
-            else:
-                yield from (*line[:at], *line[at + 1 :])
-
-    def _line(self, number: int, program: Candidate) -> tuple[int, tuple[Scalar, ...]]:
-        """Return what programs have in common that differ in one group only."""
-        own = self._groups[number]
-        return number, tuple(v for name, v in program.schedule.items() if name not in own)
-
-    def _is_ordered(self, number: int) -> bool:
-        group = self._groups[number]
-        if len(group) != 1:
-            return False
-        return all(
-            isinstance(v := program.schedule[group[0]], int | float) and not isinstance(v, bool)
-            for program in self._programs.values()
+def places_of(work: Work) -> dict[int, tuple[int, ...]]:
+    """Return where each program is in each group: values count from 0 as they come."""
+    seen: list[dict[object, int]] = [{} for _ in work.groups]
+    return {
+        program.index: tuple(
+            known.setdefault(tuple(program.schedule[name] for name in group), len(known))
+            for known, group in zip(seen, work.groups, strict=True)
         )
+        for program in work.programs
+    }
+
+
+def nearest(places: Mapping[int, tuple[int, ...]], index: int) -> Iterator[int]:
+    """Yield the programs that differ from one in one group, the nearest first."""
+    found = []
+    for other, place in places.items():
+        steps = [abs(a - b) for a, b in zip(place, places[index], strict=True) if a != b]
+        if len(steps) == 1:
+            found.append((steps[0], other))
+    yield from (other for _, other in sorted(found))
