@@ -29,20 +29,6 @@ def test_what_is_pushed_is_pulled(server: HttpCache, new_user: NewProject) -> No
     assert published(first.cache) == published(second.cache)
 
 
-def test_a_plan_says_what_is_there(server: HttpCache, new_user: NewProject) -> None:
-    first, second = new_user(server.address), new_user(server.address)
-    first.build()
-    first.run("cache", "push", "scale/1")
-    assert len(server.names("ac")) == 1
-    assert "2 programs, 2 to compile, 1 in the remote cache" in second.run("plan").out
-    assert second.run("plan", "--json").summary["remote"] == 1
-    assert "remote" not in first.run("plan").out
-    server.status = 503
-    ran = second.run("plan")
-    assert "2 to compile\n" in ran.out
-    assert ran.err.count("warning") == 1
-
-
 def test_a_push_that_fails_says_so(server: HttpCache, new_user: NewProject) -> None:
     user = new_user(server.address)
     user.build()

@@ -1,14 +1,11 @@
 """The remote cache without a build: `cache push` and `cache pull` bring a plan's programs there and
-here, `plan` asks what is there. Nothing is compiled, and scripts'
-directories are the next build's affair."""
+here. Nothing is compiled, and scripts' directories are the next build's affair."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -102,33 +99,3 @@ def _hear(told: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
         case events.Warned(message):
             warn(message)
     return ""
-
-
-def held(
-    settings: RemoteSettings, programs: Sequence[str], warn: Callable[[str], None]
-) -> int | None:
-    """Return how many of these programs a remote cache has; None when it does not say, or none is
-    asked for."""
-    if not programs:
-        return None
-    from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError, open_backend
-    from tilusbuild.remote.record import key
-
-    guard = Guard(lambda why: warn(f"remote cache: {why}"))
-
-    def count(some: Sequence[str]) -> int:
-        keys = [key(program) for program in some]
-        batches = (keys[at : at + backend.batch] for at in range(0, len(keys), backend.batch))
-        answers = [guard.call(partial(backend.results, batch)) for batch in batches]
-        return sum(each is not None for answer in answers for each in answer)
-
-    try:
-        backend = open_backend(settings)
-        with closing(backend), ThreadPoolExecutor(backend.width) as threads:
-            parts = [programs[at :: backend.width] for at in range(backend.width)]
-            return sum(threads.map(count, filter(None, parts)))
-    except BrokenError:
-        return None
-    except RemoteTroubleError as error:
-        warn(f"remote cache: {error}")
-        return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.space.report import Declared, RuleEffect, SpaceReport
 from tilusbuild.status import Status
@@ -50,8 +50,6 @@ class PlanSummary(JsonLine, frozen=True):
     event: ClassVar[str] = "summary"
     programs: int
     instances: int
-    remote: int | None = None
-    """How many of those to compile the remote cache has; None: none was asked, or answered."""
 
 
 class SpaceLine(JsonLine, frozen=True):
@@ -89,32 +87,13 @@ def run(arguments: PlanArgs) -> int:
             return _spaces(arguments, project)
         plan = project.plan(options.selected(arguments, project))
         rows = [_row(project, plan, number) for number in range(len(plan.instances))]
-        remote = _in_remote(project, plan)
     if arguments.json:
         for row in rows:
             emit(row)
-        emit(PlanSummary(plan.size, len(rows), remote))
+        emit(PlanSummary(plan.size, len(rows)))
         return 0
-    _print_table(rows, plan.size, remote)
+    _print_table(rows, plan.size)
     return 0
-
-
-def _in_remote(project: Project, plan: Plan) -> int | None:
-    from tilusbuild.cache.entries import lookup
-    from tilusbuild.remote.settings import decide
-
-    settings = decide(project.manifest.remote, project.environment)
-    if settings is None:
-        return None
-    from tilusbuild.builder.transfer import held
-
-    every = dict.fromkeys(program for each in plan.instances for program in each.programs)
-    missing = [program for program in every if lookup(project.cache, program) is None]
-    warnings: list[str] = []
-    found = held(settings, missing, warnings.append)
-    for warning in warnings:
-        say(f"warning: {warning}\n")
-    return found
 
 
 def _row(project: Project, plan: Plan, number: int) -> InstanceLine:
@@ -142,7 +121,7 @@ def _row(project: Project, plan: Plan, number: int) -> InstanceLine:
     )
 
 
-def _print_table(rows: list[InstanceLine], programs: int, remote: int | None) -> None:
+def _print_table(rows: list[InstanceLine], programs: int) -> None:
     from tilusbuild.report.text import counted
     from tilusbuild.table import table
 
@@ -164,8 +143,7 @@ def _print_table(rows: list[InstanceLine], programs: int, remote: int | None) ->
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
     print(table((*heads, "refused", "to compile"), shown), end="")
     todo = sum(row.to_compile for row in rows)
-    there = "" if remote is None else f", {remote} in the remote cache"
-    print(f"\n{counted(programs, 'program')}, {todo} to compile{there}")
+    print(f"\n{counted(programs, 'program')}, {todo} to compile")
 
 
 def _spaces(arguments: PlanArgs, project: Project) -> int:
