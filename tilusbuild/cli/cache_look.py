@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +14,7 @@ from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _PARTS: Mapping[str, str] = {
     "source": "source.cu",
     "log": "the compiler's output",
     "ptx": "the PTX, if it was dumped",
-    "sass": "the SASS: with the lines of the source if it was dumped, else of the library",
+    "sass": "the SASS, if it was dumped",
     "path": "its directory",
 }
 
@@ -221,7 +220,7 @@ def show(arguments: CacheShowArgs) -> int:
     program = cache_index.program_named(cache, " ".join(arguments.program), arguments.target)
     directory = cache.program_path(program)
     if arguments.part is not None:
-        _show(cache, program, directory, arguments)
+        _show(program, directory, arguments)
         return 0
     entry = lookup(cache, program)
     if arguments.json:
@@ -236,10 +235,10 @@ def show(arguments: CacheShowArgs) -> int:
     return 0
 
 
-def _show(cache: Tree, program: str, directory: str, arguments: CacheShowArgs) -> None:
+def _show(program: str, directory: str, arguments: CacheShowArgs) -> None:
     """Print one part of a program."""
     part = arguments.part or ""
-    text = f"{directory}\n" if part == "path" else _text(cache, program, directory, part)
+    text = f"{directory}\n" if part == "path" else _text(program, directory, part)
     if arguments.json:
         emit(ShownPartLine(program, part, text))
     elif part == "path":
@@ -262,23 +261,19 @@ def _print_entry(entry: Entry) -> None:
     print(table(("file", "bytes"), files), end="")
 
 
-def _text(cache: Tree, program: str, directory: str, part: str) -> str:
+def _text(program: str, directory: str, part: str) -> str:
     if part == "source":
         return _read(os.path.join(directory, "module", "source.cu"))
     if part == "log":
         return _read(os.path.join(directory, "module", "nvcc_output.txt"))
-    from tilusbuild.cache.entries import dumped, lookup, product_of
+    from tilusbuild.cache.entries import dumped
 
     if text := dumped(directory, part):
         return text
+    hint = "`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again"
     if part == "sass":
-        entry = lookup(cache, program)
-        made = product_of(entry.meta if entry else {}).name
-        return _disassembled(os.path.join(directory, made))
-    raise input_error(
-        f"{program[:12]}: its PTX was not dumped",
-        hint="`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again",
-    )
+        hint += "; it needs an nvdisasm: pip install 'tilusbuild[sass]'"
+    raise input_error(f"{program[:12]}: its {part.upper()} was not dumped", hint=hint)
 
 
 def _read(path: str) -> str:
@@ -299,32 +294,3 @@ def _resources(meta: Mapping[str, Any]) -> str:
         for arch, usage in usages.items()
     ]
     return table(("kernel", "arch", *fields), rows) if rows else ""
-
-
-def _disassembled(library: str) -> str:
-    """Return the code of a library, without the source's lines."""
-    from tilusbuild.binary import BinaryError
-    from tilusbuild.binary.fatbin import extract_cubins
-    from tilusbuild.state.files import write_atomic
-    from tilusbuild.state.temporary import TemporaryDirectory
-    from tilusbuild.toolchain.cuda import disassembler
-
-    tool = disassembler(None)
-    if tool is None:
-        raise input_error("nvdisasm not found", hint="pip install 'tilusbuild[sass]'")
-    try:
-        cubins = extract_cubins(read_bytes(library))
-    except (OSError, BinaryError) as error:
-        raise input_error(f"{library}: {error}") from None
-    if not cubins:
-        raise input_error(f"{library} has no code for a GPU")
-    parts = []
-    for cubin in cubins:
-        with TemporaryDirectory("sass") as directory:
-            path = os.path.join(directory.path, "code.cubin")
-            write_atomic(path, cubin.data)
-            done = subprocess.run([tool, "-c", path], capture_output=True, check=False)
-        if done.returncode:
-            raise input_error(f"{tool}: {done.stderr.decode(errors='replace').strip()}")
-        parts.append(f"// {cubin.image.arch}\n{done.stdout.decode(errors='replace')}")
-    return "".join(parts)
