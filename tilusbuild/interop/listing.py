@@ -14,20 +14,18 @@ group; installing makes paths of them again.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, NoReturn
 
-import rfc8785
 from msgspec import Meta, Struct
+from msgspec.json import decode, encode
 
 from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.interop.caches import SYSTEMS, triton
 from tilusbuild.package import names
 from tilusbuild.package.check import host_problem
 from tilusbuild.package.errors import (
-    PackageError,
     cannot_pack,
     code_mismatch,
     inconsistent,
@@ -36,7 +34,7 @@ from tilusbuild.package.errors import (
     over_limit,
 )
 from tilusbuild.package.listing import ANY_MACHINE, FileList, HostNeeds
-from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, code_of, decode
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, code_of
 from tilusbuild.package.preflight import DescribedHost, host_problems
 from tilusbuild.report.text import counted
 from tilusbuild.runtime.device import DeviceVerdict, can_run
@@ -212,7 +210,12 @@ def _beginnings(path: str) -> Iterator[str]:
 
 
 MAX_GROUP_BYTES = 16 << 20
-CHILD_PATHS = "child_paths"
+
+
+class _Group(Struct, frozen=True, forbid_unknown_fields=True):
+    """A group of Triton: the paths of its files, by their names; in a package, the names."""
+
+    child_paths: Mapping[str, str]
 
 
 def _check_code(path: str, entry: ListedEntry, needs: HostNeeds, data: bytes) -> None:
@@ -239,18 +242,13 @@ def is_group(system: str, path: str) -> bool:
 
 
 def check_group(where: str, data: bytes, files: Container[str]) -> None:
-    """Return the names in a group whose path in the package is `where`.
-
-    Raises `PackageError` for a name that is not that of a file among `files` beside it.
-    """
+    """Raise `PackageError` for a group, whose path in the package is `where`, that names anything
+    but files beside it, which are among `files`."""
     try:
-        value = decode(data)
-    except PackageError as error:
+        group = decode(data, type=_Group)
+    except ValueError as error:
         raise inconsistent(f"{where} is not a group: {error}") from None
-    names = value.get(CHILD_PATHS) if isinstance(value, dict) and len(value) == 1 else None
-    if not isinstance(names, dict):
-        raise inconsistent(f"{where} is not a group")
-    for name, path in names.items():
+    for name, path in group.child_paths.items():
         if name != path or f"{os.path.dirname(where)}/{name}" not in files:
             raise inconsistent(f"{where} names {path!r:.200}, which is not a file beside it")
 
@@ -258,17 +256,16 @@ def check_group(where: str, data: bytes, files: Container[str]) -> None:
 def group_without_place(path: str) -> bytes:
     """Return a group of a cache as a package has it, with names only. Raises `PackageError`."""
     try:
-        names = json.loads(read_text(path))[CHILD_PATHS]
-        return rfc8785.dumps({CHILD_PATHS: {str(name): str(name) for name in names}})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        names = decode(read_text(path), type=_Group).child_paths
+    except (OSError, ValueError) as error:
         raise cannot_pack(f"{path} is not a group of Triton: {error}") from None
+    return encode(_Group(dict(sorted((name, name) for name in names))))
 
 
 def group_with_place(data: bytes, directory: str) -> bytes:
     """Return a checked group as Triton reads it when the directory of its entry is `directory`."""
-    names = json.loads(data)[CHILD_PATHS]
-    placed = {name: os.path.join(directory, name) for name in names}
-    return json.dumps({CHILD_PATHS: placed}).encode()
+    names = decode(data, type=_Group).child_paths
+    return encode(_Group({name: os.path.join(directory, name) for name in names}))
 
 
 def _refuse(problem: str) -> NoReturn:

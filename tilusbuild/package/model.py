@@ -1,21 +1,19 @@
-"""What all of a package's readers and writers share: containers, file purposes, GPU code, JSON.
+"""What all of a package's readers and writers share: containers, file purposes, GPU code.
 
 A `Reader` yields names and bytes in its container's order; `extract` trusts none of them before it
-has compared them with the list. JSON of a container is untrusted, too: `decode` refuses keys that
-are there twice, numbers that are not whole or are negative, and what nests without end.
+has compared them with the list.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Meta, Struct
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.cache import layout
-from tilusbuild.package.errors import malformed, over_limit
+from tilusbuild.package.errors import over_limit
 from tilusbuild.runtime import direct
 
 READ_SIZE = 1 << 18
@@ -164,52 +162,3 @@ def code_of(data: bytes) -> tuple[tuple[Image, ...], str | None]:
 def numbers_of(version: str) -> tuple[int, ...]:
     """Return the numbers of a version such as "2.17"."""
     return tuple(int(word) for word in version.split("."))
-
-
-# JSON.
-
-
-_MAX_DIGITS = 16
-_MIN_BYTES_EACH = 16
-"""Bytes of text that an object or array of a list has at least, on average."""
-
-
-def decode(data: bytes) -> Any:
-    """Return the JSON value. Raises `PackageError`, whatever the bytes are."""
-    # An empty array is two bytes of text and sixty of memory.
-    if data.count(b"{") + data.count(b"[") > 1000 + len(data) // _MIN_BYTES_EACH:
-        raise malformed("it is nested too deeply, or is made of nothing but brackets")
-    try:
-        return json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_int=_whole_number,
-            parse_float=_no_number,
-            parse_constant=_no_number,
-        )
-    except RecursionError:
-        raise malformed("it is nested too deeply") from None
-    except UnicodeDecodeError as error:
-        raise malformed(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
-    except ValueError as error:
-        raise malformed(f"it is not JSON: {error}") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Of a key that appears twice, readers differ in which value they believe.
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise malformed("an object has a key twice")
-    return found
-
-
-def _whole_number(text: str) -> int:
-    # Python takes time that is quadratic in the number of digits, and JSON's own numbers end at
-    # 2^53.
-    if len(text) > _MAX_DIGITS or text.startswith("-"):
-        _no_number(text)
-    return int(text)
-
-
-def _no_number(text: str) -> NoReturn:
-    raise malformed(f"{text:.40} is not a number that a list can hold")

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import rfc8785
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct
+from msgspec.json import decode
 
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
@@ -37,7 +38,7 @@ from tilusbuild.package.formats.directory import (
     write_file,
 )
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, named_layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, decode
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
 from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
 
 LAYOUT, INDEX = "oci-layout", "index.json"
@@ -268,6 +269,6 @@ def _check_digest(blob: Blob, found: str) -> None:
 
 def _decoded(name: str, data: bytes, kind: type[_Json]) -> _Json:
     try:
-        return convert(decode(data), kind)
-    except ValidationError as error:
+        return decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
         raise malformed(f"{name} is not an OCI index or manifest: {error}") from None
