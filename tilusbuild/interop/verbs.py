@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, Verb, option, positional, positionals
+from tilusbuild.cli.arguments import Common, Verb, option, positional
 from tilusbuild.cli.options import CountsLine, emit, say, show
 from tilusbuild.report.jsonl import GarbageLine, JsonLine, ProblemLine
 from tilusbuild.report.text import amount, counted
@@ -203,18 +203,14 @@ def title(cache: ForeignCache) -> str:
 
 
 class CacheExportArgs(Common, frozen=True, kw_only=True):
-    """What, where to, and in whose layout."""
+    """Where to, and in whose layout."""
 
     into: str = positional("DIR", help="a new directory, or an earlier export")
-    scripts: tuple[str, ...] = positionals(
-        "SCRIPT", help="scripts, instances or programs to export (default: all)"
-    )
     layout: str = option(
         "--layout",
         required=True,
-        choices=("tilus", "hidet", "cubin"),
-        help="the system to write a cache for, or `cubin`: the GPU code alone, and "
-        "what a launch needs",
+        choices=("tilus", "hidet"),
+        help="the system to write a cache for",
     )
 
 
@@ -230,14 +226,11 @@ class ExportedLine(JsonLine, frozen=True):
 
 
 def _export(arguments: CacheExportArgs) -> int:
-    from tilusbuild.cache.index import script_listings
     from tilusbuild.interop.export import export
     from tilusbuild.interop.export.scripts import exported_scripts
-    from tilusbuild.runtime.naming import joined
 
     cache = options.cache(arguments.cache_dir)
-    targets = {script.target for script in script_listings(cache)} if arguments.scripts else ()
-    found = exported_scripts(cache, joined(arguments.scripts, targets))
+    found = exported_scripts(cache)
     with cache.kept():
         files, linked, copied = export(arguments.layout, found, arguments.into)
     if arguments.json:
@@ -255,5 +248,5 @@ EXPORT = Verb(
     CacheExportArgs,
     _export,
     (ExportedLine,),
-    "write the cache in the layout of another system, or as cubins",
+    "write the cache in the layout of another system",
 )

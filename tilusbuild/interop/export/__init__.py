@@ -1,5 +1,4 @@
-"""Export scripts of the cache: in the directory layout of Tilus or Hidet, as hard links, or as
-cubins.
+"""Export the scripts of a cache in the directory layout of Tilus or Hidet, as hard links.
 
 Files are hard links to the cache's, copies only where the file system refuses a link; nothing in
 the cache is changed. The directory of an export appears whole, under its name, or not at all, and
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tilusbuild.cache.layout import files_below
 from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.interop.export.cubins import cubin_layout
 from tilusbuild.interop.export.layouts import hidet_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem
 from tilusbuild.runtime.regular import read_text
@@ -24,7 +22,6 @@ from tilusbuild.state.temporary import TemporaryDirectory
 LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
     "tilus": tilus_layout,
     "hidet": hidet_layout,
-    "cubin": cubin_layout,
 }
 MARK = ".tilusbuild-view"
 """The file by which an earlier export is recognised: its layout, and its files, one a line."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -16,11 +16,10 @@ from msgspec import Struct
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.cache.garbage import headers_used
-from tilusbuild.cache.index import instances_named, read_index
+from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.naming import parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import Table, serving
 from tilusbuild.status import Status
@@ -88,42 +87,22 @@ def directory_of(script: Script, digits: int) -> str:
     return _UNSAFE.sub("_", "-".join(map(str, (*script.params.values(), script.hash[:digits]))))
 
 
-def exported_scripts(cache: Tree, wanted: Sequence[str] = ()) -> list[ExportedScript]:
-    """Return the scripts that the last build of each project made: all that are called, or the
-    instances and the programs that are named.
-
-    Raises `InputError` for unknown names and `TilusbuildError`.
-    """
+def exported_scripts(cache: Tree) -> list[ExportedScript]:
+    """Return the scripts that the last build of each project made and that are called. Raises
+    `TilusbuildError`."""
     roots = {pair for project in read_index(cache).values() for pair in project.scripts}
-    if not wanted:
-        every = (_script(cache, *pair) for pair in sorted(roots))
-        return [each for each in every if each.script.form == CALLED]
-    chosen: dict[tuple[str, str], set[int] | None] = {}
-    for word in wanted:
-        number = parse_name(word).program
-        for found in instances_named(cache, word):
-            pair = (found.directory, found.hash)
-            if number is None:
-                chosen[pair] = None
-            elif (numbers := chosen.setdefault(pair, set())) is not None:
-                numbers.add(number)
-    return [_script(cache, *pair, only=chosen[pair]) for pair in sorted(chosen)]
+    every = (_script(cache, *pair) for pair in sorted(roots))
+    return [each for each in every if each.script.form == CALLED]
 
 
-def _script(
-    cache: Tree, name: str, digest: str, only: Container[int] | None = None
-) -> ExportedScript:
+def _script(cache: Tree, name: str, digest: str) -> ExportedScript:
     path = cache.script_path(name, digest)
     try:
         script = read_script(path)
         tables = serving(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
-    programs = tuple(
-        _program(cache, index, each)
-        for index, each in script.programs.items()
-        if only is None or index in only
-    )
+    programs = tuple(_program(cache, index, each) for index, each in script.programs.items())
     return ExportedScript(script, name, tables, programs, tuple(_latency(path)))
 
 
