@@ -90,7 +90,7 @@ def test_a_rule_that_no_schedule_can_satisfy_is_an_error(copied: Marks) -> None:
         assert 'the rule "n <= 4" of mark can never be followed' in done.err
         assert "no schedule has variant = 2" in done.err
         assert RULE in done.err
-    copied.run("build", "roofed")
+    copied.run("build", "modelled")
 
 
 def test_a_schedule_that_is_only_not_planned_is_no_error(copied: Marks) -> None:

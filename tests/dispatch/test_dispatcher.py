@@ -17,13 +17,12 @@ from support.marks import Marks, record
 from support.processes import run_to_end
 from tilusbuild.dispatch import dispatcher
 from tilusbuild.dispatch.csource import NoDispatcherError, sources
-from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.kernel import Kernel, programs_there
+from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import launcher
 from tilusbuild.runtime.sealed import seal, unseal
-from tilusbuild.runtime.tables import TableEntry, read_dispatch
+from tilusbuild.runtime.tables import TableEntry
 
 MAIN = """\
 #include "dispatch.h"
@@ -135,30 +134,6 @@ def selections(
     select.argtypes = source.argtypes = [ctypes.c_int64] * len(sizes[0])
     source.restype = ctypes.c_char_p
     return [(select(*each), source(*each).decode()) for each in sizes]
-
-
-def agree(
-    copied: Marks, directory: Path, made: str, script: Any, sizes: Sequence[tuple[int, ...]]
-) -> None:
-    entries = [e for t in read_dispatch(script).tables for e in t.entries]
-    chooser = Chooser(script, entries, programs_there(script))
-    expected = [chooser.choose(dict(zip(script.keys, s, strict=True)))[:2] for s in sizes]
-    assert selections(directory, Path(made), script.name, sizes) == expected
-
-
-EDGES = [-7, 0, 1, 2, 3, 5, 15, 16, 17, 99, 100, 101, 255, 256, 257, 1000, 2**31, 2**40 + 1]
-
-
-def test_it_decides_as_the_runtime_does_by_the_built_in_model(copied, refreshed, tmp_path) -> None:
-    script = copied.script("roofed")
-    assert script.model is not None
-    assert script.model.source == "built-in: DRAM, arithmetic"
-    sizes = [(n,) for n in (*EDGES, 10_000, 2_000_000)]
-    agree(copied, tmp_path, refreshed("roofed"), script, sizes)
-    kernel = tilusbuild.load("roofed", where=copied.cache)
-    chosen = {n: kernel.select(n=n) for n in (1, 100, 10_000_000)}
-    assert [each.schedule["variant"] for each in chosen.values()] == [0, 1, 2]
-    assert {each.source for each in chosen.values()} == {"model"}
 
 
 def test_a_table_of_another_device_is_not_used(copied, refreshed, tmp_path) -> None:

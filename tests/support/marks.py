@@ -67,20 +67,6 @@ tile = { pow2 = [8, 64] }
 keys = ["m", "n", "k"]
 bucket = { m = "pow2", n = [16, 256], k = { every = 100 } }
 model = "abs(tile - m) + cdiv(n, tile) * 0.5"
-
-[script.roofed]
-template = "mark.cu.j2"
-kernel = "mark"
-default = { variant = 0 }
-args = { x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i64" }
-
-[script.roofed.space]
-variant = { range = [0, 2] }
-
-[script.roofed.dispatch]
-keys = ["n"]
-bytes = "align(n, pow2(6 * variant)) * 8"
-flops = "n * 1000 * (3 - variant)"
 """.replace("MARK_SCRIPT", MARK_SCRIPT)
 
 MARK = """\

@@ -146,16 +146,14 @@ def _instance(
     """Yield the programs of one instance."""
     first = group[0][0]
     values = [job.planned.spec.values(job.schedule) for job, _ in group]
-    metas = [entry.meta if entry else None for _, entry in group]
-    resources = resources_of(first.planned, values, metas)
     reasons: set[str] = set()
     for number, (job, entry) in enumerate(group):
         cost = _cost(job, entry, history, values[number])
-        used = {name: column[number] for name, column in resources.items()}
+        used = resources_of(first.planned, values[number], entry.meta if entry else None)
         parts = [used.get(name) for name in ("static_smem", "dynamic_smem")]
         if entry is not None and all(part is not None for part in parts):
             smem = sum(int(part) for part in parts if part is not None)
-            fits = {"occupancy": used["occupancy"], "blocks": used["blocks_per_sm"]}
+            fits = {"occupancy": used.get("occupancy"), "blocks": used.get("blocks_per_sm")}
             cost = replace(cost, smem=smem, **fits)
         if entry is not None and (reason := str(entry.meta.get("reason") or "")):
             log = "" if reason in reasons else compiler_log(cache, job.hash)[:_MAX_LOG]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.dispatch.committed import committed_tables
-from tilusbuild.dispatch.model import Columns, CostModel, built_in, declared, resources_of
+from tilusbuild.dispatch.model import declared
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.tree import (
@@ -27,7 +27,6 @@ from tilusbuild.expr.tree import (
     Select,
     Unary,
 )
-from tilusbuild.manifest.names import COSTS
 from tilusbuild.manifest.script_sections import expression
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import target_constants
@@ -141,8 +140,6 @@ def _dispatch(
 ) -> dict[str, Any]:
     keys = keys_of(dispatch, instance)
     buckets = dispatch.bucket if dispatch else {}
-    columns = Columns(schedules, resources_of(instance, schedules, metas))
-    model = _model(manifest, dispatch, instance, keys, columns)
     rounded = {key: bucket_json(buckets.get(key)) for key in keys}
     tables = committed_tables(instance, rounded)
     committed = {"from": dispatch.measured, "tables": tables} if dispatch and tables else None
@@ -151,9 +148,7 @@ def _dispatch(
         "keys": list(keys),
         "buckets": rounded,
         "rules": _rules(dispatch, instance, schedules),
-        "model": None
-        if model is None
-        else {"source": model.source, "cost": tree_of(model.cost.tree), "columns": model.columns},
+        "model": _model(manifest, dispatch, instance, schedules, metas),
     }
 
 
@@ -161,20 +156,20 @@ def _model(
     manifest: Manifest,
     dispatch: DispatchSection | None,
     instance: PlannedInstance,
-    keys: Sequence[str],
-    columns: Columns,
-) -> CostModel | None:
-    """Return the manifest's; else the built-in one, where asked for or without a default."""
-    wrote = [name for name in COSTS if dispatch is not None and getattr(dispatch, name) is not None]
+    schedules: Sequence[Mapping[str, Value]],
+    metas: Sequence[Meta | None],
+) -> dict[str, Any] | None:
+    if dispatch is None or dispatch.model is None:
+        return None
     try:
-        if dispatch is not None and dispatch.model is not None:
-            return declared(dispatch.model, instance, keys, columns)
-        if wrote or (instance.default is None and instance.spec.pipeline.launcher.starts_kernel):
-            return built_in(instance, keys, columns, dispatch)
+        found = declared(dispatch.model, instance, dispatch.keys, schedules, metas)
     except ExprError as error:
-        place = manifest.place("script", instance.script, "dispatch", wrote[0])
+        place = manifest.place("script", instance.script, "dispatch", "model")
         raise InputError(Diagnostic(error.message, place)) from None
-    return None
+    if found is None:
+        return None
+    cost, columns = found
+    return {"source": str(dispatch.model), "cost": tree_of(cost.tree), "columns": columns}
 
 
 def _rules(

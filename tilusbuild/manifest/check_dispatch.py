@@ -75,12 +75,6 @@ def _model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameSco
         source = getattr(dispatch, word)
         if source is None:
             continue
-        if word != "model" and dispatch.model is not None:
-            checks.error(
-                f'"{word}" is for the built-in model, and "model" is declared',
-                checks.document.key(*path, word),
-                "leave one of them out",
-            )
         try:
             names = expression(source).names
         except ExprError:

@@ -134,7 +134,7 @@ def _dispatch_places(dispatch: DispatchSection | None) -> Iterator[_Place]:
     for name in COSTS:
         source = getattr(dispatch, name)
         if source is not None:
-            yield ("dispatch", name), source, _CALL
+            yield ("dispatch", name), source, _CALL if name == "model" else _RULE
     for number, row in enumerate(dispatch.table):
         yield ("dispatch", "table", number, "when"), row.when, _RULE
 
@@ -214,7 +214,7 @@ def _name_problem(
     checks: Checks, path: Path, name: str, scope: NameScope, target: str, sees: frozenset[str]
 ) -> Problem | None:
     if "." in name:
-        in_model = path[-2] == "dispatch" and path[-1] in COSTS
+        in_model = path[-2:] == ("dispatch", "model")
         return _dotted_problem(name, scope, target, in_model=in_model)
     if name in scope.strides and "dispatch" in path:
         return stride_problem(name)
@@ -223,7 +223,7 @@ def _name_problem(
     if name in scope.space or name in scope.derived:
         return (
             f'"{name}" is not known here',
-            "a rule chooses the schedule, so it cannot depend on it",
+            "rules, bytes and flops hold for every schedule, so they cannot depend on it",
         )
     if name in scope.sizes:
         return (

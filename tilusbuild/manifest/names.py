@@ -10,7 +10,7 @@ from tilusbuild.expr.tree import FUNCTIONS
 PACKAGE = "package:"
 """What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
 COSTS = ("model", "bytes", "flops")
-"""The expressions of a script's `dispatch` that say what a schedule costs."""
+"""The expressions of a script's `dispatch` that say what a call costs."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -138,12 +138,12 @@ class DispatchSection(Table, frozen=True):
     the schedule, and `resources.NAME` of the compiled program."""
     bytes: Annotated[
         Text | None,
-        Key(examples=["2 * (m * k * cdiv(n, block_n) + n * k * cdiv(m, block_m) + m * n)"]),
+        Key(examples=["2 * (m * k + n * k + m * n)"]),
     ] = None
-    """For the built-in model in place of one's own: the bytes that a call moves to and from memory,
-    over the same names. It needs `facts.dram_gbs`."""
+    """For the report: the bytes that a call moves to and from memory, over the keys. Without it:
+    each tensor once."""
     flops: Annotated[Text | None, Key(examples=["2 * m * n * k"])] = None
-    """Likewise the operations of a call. It needs `facts.tflops`."""
+    """Likewise the operations of a call."""
     table: Annotated[
         tuple[DispatchTableRow, ...], Key(examples=[[{"when": "m <= 16", "use": {"block_m": 16}}]])
     ] = ()
