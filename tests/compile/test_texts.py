@@ -74,14 +74,6 @@ class TestLauncher:
         assert launcher_source(one) == launcher_source(other)
         assert program_source(one, "program.cubin") != program_source(other, "program.cubin")
 
-    def test_what_is_for_attributes_is_in_no_other(self):
-        plain, with_it = make_recipe(), make_recipe(pdl=True)
-        for text in (launcher_source(plain), program_source(plain, "image")):
-            assert "ATTRIBUTES" not in text
-            assert "cuLaunchKernelEx" not in text
-        assert '"cuLaunchKernel")' not in launcher_source(with_it)
-        assert program_source(with_it, "image") != program_source(plain, "image")
-
     @pytest.mark.parametrize("pipeline", ["kernel", "host", "cpu"])
     def test_no_table_of_it_is_written_to_by_the_loader(self, pipeline, tmp_path):
         """Each pointer in one would be 24 bytes of the file, and its page a process's own."""

@@ -12,7 +12,6 @@ times as long. The price is C that we generate and must hold to CUDA's driver AP
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 
@@ -81,13 +80,13 @@ def _source(
     arguments = signature.valued
     strings = Strings()
     dims = Dims(signature, strings)
-    features = _features(arguments)
     constants = signature.constants if kind.starts_kernel else ()
-    if constants:
-        features |= {_CONSTANTS}
+    features = ["TL_CUDA"] if kind.cuda else []
+    features += [name for name, has in _FEATURES.items() if any(map(has, arguments))]
+    features += [_CONSTANTS] if constants else []
+    features += [_ATTRIBUTES] if has_attributes else []
     if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
-        features |= {_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])}
-    launch_features = features | ({_ATTRIBUTES} if has_attributes else set())
+        features += [_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])]
     own_launch = kind.passes_stream and symbol == "launch"
     tables = [
         argument_tables(
@@ -106,18 +105,18 @@ def _source(
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
         f"#define TL_ARGUMENTS {len(arguments)}",
         f"#define TL_PASSED {sum(argument.is_passed for argument in arguments)}\n",
-        "#define TL_CUDA 1\n" if kind.cuda else "",
-        _with_features("values.c", features),
+        *(f"#define {feature}" for feature in features),
+        _part("values.c"),
         c_prelude(),
         strings.table(),
         *tables,
-        _with_features("messages.c", features),
-        _with_features("checks.c", features),
+        _part("messages.c"),
+        _part("checks.c"),
         _EXPRESSION_FAILED if dims.expressions or any(what for _, what in geometry_texts) else "",
         _dimensions(dims) if dims.expressions else "",
         _SYMBOL if has_cpp_name else "",
-        _with_features("driver.c", launch_features) if kind.starts_kernel else "",
-        _with_features(f"{kind.part}.c", launch_features),
+        _part("driver.c") if kind.starts_kernel else "",
+        _part(f"{kind.part}.c"),
         _part("constants.c") if constants else "",
         _geometry_function(geometry_texts)
         if kind.starts_kernel
@@ -159,27 +158,6 @@ _PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
 """The same, where a kernel's parameters are not the arguments' values, and where some are maps."""
 _CONSTANTS = "TL_CONSTANTS"
 """The same, where some arguments are copied to variables of the device code."""
-
-
-def _features(arguments: Iterable[Argument]) -> frozenset[str]:
-    every = [*arguments]
-    return frozenset(name for name, has in _FEATURES.items() if any(map(has, every)))
-
-
-@cache
-def _with_features(name: str, features: frozenset[str]) -> str:
-    """Return a part of a launcher. Launchers have nothing of what is for others, so that their
-    text, and with it the hashes of their programs, stays as it was."""
-    pattern = re.compile(
-        r"^#ifdef (TL_\w+)\n(.*?)(?:^#else\n(.*?))?^#endif\n", re.MULTILINE | re.DOTALL
-    )
-
-    def chosen(found: re.Match[str]) -> str:
-        if found[1] not in (*_FEATURES, _ATTRIBUTES, _PARAMETERS, _MAPS, _CONSTANTS):
-            return found[0]
-        return found[2] if found[1] in features else found[3] or ""
-
-    return pattern.sub(chosen, _part(name))
 
 
 def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:
