@@ -137,7 +137,7 @@ def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
     """The module's files, and in a tree the launcher where compile.sh finds it."""
     module.mkdir(parents=True)
     made = None
-    if recipe.pipeline.script.ships_launcher:
+    if not recipe.pipeline.host_code:
         with LocalRunner() as running:
             found = launcher_object(recipe, toolchain, str(module.parent), running, StepStore())
         assert isinstance(found, bytes), found

@@ -146,7 +146,7 @@ class Layout:
         if not recipe.pipeline.launcher.is_there:
             return "", self._headers(work.closure)
         made: bytes | None = None
-        if recipe.pipeline.script.ships_launcher:
+        if not recipe.pipeline.host_code:
             from tilusbuild.compile.program import launcher_object
 
             timed = self._ways.timed(work.toolchain, runner, ran, f"{LAUNCHER}: ")

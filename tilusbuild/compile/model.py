@@ -282,19 +282,6 @@ class LauncherKind(Struct, frozen=True):
         return bool(self.part)
 
 
-class ScriptParts(Struct, frozen=True):
-    """What a pipeline puts into `compile.sh`."""
-
-    tools: str = "NVCC, CXX, CC, AS and LD"
-    """The variables that the script takes, for its comment."""
-    start: str = ""
-    """Commands that run first; `@SHARED@` stands for the digest of the launcher's directory."""
-    headers: str = ""
-    """Commands that run when the private directory has its files."""
-    ships_launcher: bool = False
-    """Whether the cache holds the launcher's object, so that the script needs no C compiler."""
-
-
 class DumpInProgress(Protocol):
     """What a pipeline runs commands and adds files through, for `--dump-ir`."""
 
@@ -319,10 +306,10 @@ class Pipeline(ABC):
     has_source: ClassVar[bool] = True
     """Whether a program has a source; else it is made of other programs."""
     host_code: ClassVar[bool] = True
-    """Whether the compiler compiles host code too, and so searches the system's headers."""
+    """Whether the compiler compiles host code too, and so searches the system's headers. If not,
+    the cache holds the launcher's object, so that `compile.sh` needs no C compiler."""
     fixed_files: ClassVar[Mapping[str, str]] = {EXPORTS_MAP: EXPORTS_MAP_TEXT}
     """Files beside the source, by name. The same for all programs, so they are in no identity."""
-    script: ClassVar[ScriptParts] = ScriptParts()
     implied_headers: ClassVar[tuple[str, ...]] = ()
     """The headers that the compiler includes by itself, by name."""
     groups: ClassVar[bool] = False
@@ -363,10 +350,6 @@ class Pipeline(ABC):
     def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
         """Return what is compiled of a source for `symbol`; for all kernels of a `unit`."""
         return text
-
-    def options(self, recipe: Recipe) -> list[str]:
-        """Return further lines for the head of `options.txt`."""
-        return []
 
     def generated(self, recipe: Recipe) -> Mapping[str, str]:
         """Return the files beside the source that follow from the recipe. Raises `ValueError`."""
@@ -446,10 +429,6 @@ class Pipeline(ABC):
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the command that reads the source, for editors. Raises `ValueError` for none."""
         return next(step.argv for step in self.commands(recipe) if SOURCE in step.argv)
-
-    def toolkit_version(self, toolchain: Toolchain) -> str | None:
-        """Return the version of the CUDA toolkit that makes the device code, if there is any."""
-        return None
 
     def check_archs(
         self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None

@@ -34,12 +34,14 @@ from tilusbuild.compile.model import (
     is_placeholder,
 )
 from tilusbuild.compile.steps import (
+    CUDA_HEADERS,
     DEVICE_LINKER,
     ENVIRONMENT,
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
     NVCC_HERE,
+    NVRTC_COMMAND,
     object_name,
     steps,
 )
@@ -71,7 +73,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         OPTIONS_FORMAT,
         f"pipeline = {pipeline.name}",
         f"target = {' '.join(archs)}",
-        *pipeline.options(recipe),
+        *_limits(recipe),
         "",
         "[commands]",
         *command_lines(recipe),
@@ -84,6 +86,11 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
         *external_headers,
     ]
     return "\n".join(lines) + "\n"
+
+
+def _limits(recipe: Recipe) -> list[str]:
+    limits = asdict(recipe.prune) if recipe.prune is not None else {}
+    return [f"prune.{name.replace('_', '-')} = {n}" for name, n in limits.items() if n is not None]
 
 
 class Given(Options, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -124,7 +131,7 @@ def _given(recipe: Recipe) -> str:
 
 def _said(recipe: Recipe) -> tuple[object, ...]:
     """Return what a hash has of `Given`."""
-    return (*recipe.pipeline.options(recipe), *steps(recipe))
+    return steps(recipe)
 
 
 def command_lines(recipe: Recipe) -> list[str]:
@@ -215,19 +222,19 @@ def compile_script(
     which the script repeats in a comment. Words from the manifest are quoted for the shell.
     """
     pipeline = recipe.pipeline
-    ready = LAUNCHER_OBJECT if pipeline.script.ships_launcher else LAUNCHER
-    ready_made = (LAUNCHER_STEP,) if pipeline.script.ships_launcher else ()
-    commands = [step for step in steps(recipe) if step not in ready_made]
+    ready = LAUNCHER if pipeline.host_code else LAUNCHER_OBJECT
+    commands = [step for step in steps(recipe) if pipeline.host_code or step != LAUNCHER_STEP]
     used = {word for step in commands for word in step.argv if is_placeholder(word)}
     used |= {"{nvcc}"} if TOOLKIT in used else set()
+    defaults = [text for tool, text in _DEFAULTS.items() if tool in used]
+    variables = ", ".join(re.findall(r"\$\{(\w+):-", "".join(defaults)))
     text = "".join(
         [
-            _HEAD.replace("@TOOLS@", pipeline.script.tools),
+            _HEAD.replace("@TOOLS@", variables),
             "".join(f"#   {line}\n" for line in toolchain),
             _given(recipe),
             _START.replace("@UNSET@", " ".join(sorted(SCRUBBED))),
-            pipeline.script.start.replace("@SHARED@", launcher),
-            "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
+            "".join(defaults).replace("@SHARED@", launcher),
             _NVCC_DIRECTORY if "{nvcc}" in used else "",
             _SHARED_RUNTIME if "{cudart}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n' if inputs else "",
@@ -235,7 +242,7 @@ def compile_script(
             *(_object(number, program) for number, program in enumerate(recipe.objects)),
             'touch -d @1 -- "$work"/*\n',
             _include(recipe),
-            pipeline.script.headers,
+            _NVRTC_HEADERS if "{nvrtc}" in used else "",
             _NVCC_HERE if DEVICE_LINKER in used else "",
             'cd -- "$work"\n\n',
             "run() { env "
@@ -280,7 +287,7 @@ _HEAD = """\
 #!/bin/bash
 # Compiles source.cu to lib.so: the same bytes as the build that wrote this script.
 #
-#   ./compile.sh [OUTPUT]      @TOOLS@ say which tools to use
+#   ./compile.sh [OUTPUT]      @TOOLS@ name the tools to use
 #
 # The tools that made the recorded lib.so:
 """
@@ -302,13 +309,24 @@ cd -- "$module"
 """
 
 _DEFAULTS = {
-    "{nvcc}": "NVCC=${NVCC:-nvcc}",
-    "{cxx}": "CXX=${CXX:-g++}",
-    "{cc}": "CC=${CC:-gcc}",
-    "{as}": "AS=${AS:-as}",
-    "{ld}": "LD=${LD:-ld}",
-    "{ar}": "AR=${AR:-ar}",
+    "{nvcc}": "NVCC=${NVCC:-nvcc}\n",
+    "{nvrtc}": f"""\
+# NVRTC is a path to libnvrtc.so.13; without it CUDA_HOME, the toolkits and NVIDIA's wheels are
+# looked through. PYTHON is any Python 3.8 or later.
+NVRTC=${{NVRTC:-}}
+nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
+""",
+    "{cxx}": "CXX=${CXX:-g++}\n",
+    "{cc}": "CC=${CC:-gcc}\n",
+    "{as}": "AS=${AS:-as}\n",
+    "{ld}": "LD=${LD:-ld}\n",
+    "{ar}": "AR=${AR:-ar}\n",
 }
+
+_NVRTC_HEADERS = f"""\
+headers=$("${{nvrtc[@]}}" headers)
+if [ -n "$headers" ]; then ln -s -- "$headers" "$work/{CUDA_HEADERS}"; fi
+"""
 
 _NVCC_DIRECTORY = """\
 nvcc_folder=$("$NVCC" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#[$] _HERE_=//p')

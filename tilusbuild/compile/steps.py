@@ -54,6 +54,9 @@ ENVIRONMENT = {
 LAUNCHER = "launcher.c"
 LAUNCHER_OBJECT = "launcher.o"
 
+CUDA_HEADERS = "cuda"
+"""The name of the link to the toolkit's headers in the private directory, for NVRTC."""
+
 NVRTC_COMMAND = "nvrtc_command.py"
 """The name of the copy of NVRTC's driver in the cache tree."""
 

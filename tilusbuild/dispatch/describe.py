@@ -28,7 +28,7 @@ from tilusbuild.expr.tree import (
     Unary,
 )
 from tilusbuild.manifest.script_sections import expression
-from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.model import target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
@@ -64,7 +64,7 @@ def script_json(
             "kind": instance.target.kind,
             "archs": [arch.name for arch in instance.target.archs],
             "ptx": instance.target.ptx,
-            "toolkit": instance.spec.pipeline.toolkit_version(instance.spec.toolchain),
+            "toolkit": _toolkit(instance.spec),
             "machine": platform.machine(),
         },
         "params": dict(instance.params),
@@ -85,6 +85,13 @@ def script_json(
     if instance.spec.is_part:
         value["form"] = manifest.scripts[instance.script].form
     return seal(value)
+
+
+def _toolkit(spec: InstanceSpec) -> str | None:
+    """Return the version of the CUDA toolkit that makes the device code, if there is any."""
+    cuda = spec.toolchain.cuda if spec.pipeline.launcher.cuda else None
+    made_by = cuda if spec.pipeline.host_code else spec.toolchain.nvrtc
+    return made_by.version if made_by is not None else None
 
 
 def _level(instance: PlannedInstance) -> int:

@@ -12,8 +12,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-from msgspec.structs import asdict
-
 from tilusbuild.compile.geometry import program_source
 from tilusbuild.compile.kernel_names import SYMBOL_FILE
 from tilusbuild.compile.launcher import KERNEL_LAUNCHER
@@ -51,12 +49,6 @@ class KernelPipeline(Pipeline):
 
     def generated(self, recipe: Recipe) -> dict[str, str]:
         return {"program.s": program_source(recipe, image_name(recipe))}
-
-    def options(self, recipe: Recipe) -> list[str]:
-        if recipe.prune is None:
-            return []
-        limits = ((name.replace("_", "-"), value) for name, value in asdict(recipe.prune).items())
-        return [f"prune.{name} = {value}" for name, value in limits if value is not None]
 
     def problem(self, recipe: Recipe) -> str | None:
         from tilusbuild.compile.checks import launch_problem

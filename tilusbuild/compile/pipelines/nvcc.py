@@ -87,9 +87,6 @@ class NvccPipeline(Pipeline):
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True)
 
-    def toolkit_version(self, toolchain: Toolchain) -> str | None:
-        return toolchain.cuda.version if toolchain.cuda is not None else None
-
     def include_links(self, recipe: Recipe) -> dict[str, str]:
         """Return links to the header directories whose own names nvcc would split or misquote."""
         names = [name for name, _ in recipe.includes.roots]

@@ -24,13 +24,12 @@ from tilusbuild.compile.model import (
     SOURCE,
     TIMES_OF_HEADERS,
     Recipe,
-    ScriptParts,
     Step,
     Tools,
 )
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, image_name
 from tilusbuild.compile.pipelines.nvcc import has_line_info
-from tilusbuild.compile.steps import NVRTC_COMMAND, defines, user_flags
+from tilusbuild.compile.steps import CUDA_HEADERS, defines, user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.render.preprocessor import TOKENS
 from tilusbuild.runtime.regular import read_text
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from tilusbuild.compile.model import DumpInProgress
     from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
-
-CUDA_HEADERS = "cuda"
-"""The name of the link to the toolkit's headers in the private directory."""
 
 _WITH_VALUE = """
     -dopt --dopt -Ofc --Ofast-compile -Xptxas --ptxas-options -maxrregcount --maxrregcount
@@ -156,24 +152,9 @@ def _namesake(recipe: Recipe, headers: str) -> str | None:
     return None
 
 
-_SCRIPT_START = f"""\
-# NVRTC is a path to libnvrtc.so.13; without it CUDA_HOME, the toolkits and NVIDIA's wheels are
-# looked through. PYTHON is any Python 3.8 or later.
-nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
-"""
-
-_SCRIPT_HEADERS = f"""\
-headers=$("${{nvrtc[@]}}" headers)
-if [ -n "$headers" ]; then ln -s -- "$headers" "$work/{CUDA_HEADERS}"; fi
-"""
-
-
 class KernelNvrtc(KernelPipeline):
     compiler = "NVRTC"
     host_code = False
-    script = ScriptParts(
-        "NVRTC, PYTHON, AS and LD", _SCRIPT_START, _SCRIPT_HEADERS, ships_launcher=True
-    )
     standards = ("c++14", "c++17", "c++20")
 
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
@@ -207,9 +188,6 @@ class KernelNvrtc(KernelPipeline):
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True, nvrtc=True)
-
-    def toolkit_version(self, toolchain: Toolchain) -> str | None:
-        return toolchain.nvrtc.version if toolchain.nvrtc is not None else None
 
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         return {} if tools.cuda_headers is None else {CUDA_HEADERS: tools.cuda_headers}
