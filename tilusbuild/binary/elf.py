@@ -6,8 +6,7 @@ is bounded by a multiple of its size. Layout: the System V ABI, "Object Files" (
 
 `read_needs` is for preflight, and uses the section tables, which a linker leaves even in a stripped
 library: the libraries that it needs, the highest symbol versions of glibc and libstdc++, the
-instruction set that it is marked with, the exported names. Layout: the System V ABI with its x86-64
-supplement ("Program Property"), and the Linux Standard Base, "Symbol Versioning".
+exported names. Layout: the System V ABI, and the Linux Standard Base, "Symbol Versioning".
 """
 
 from __future__ import annotations
@@ -173,28 +172,18 @@ class Elf:
 
 
 _DYNAMIC = struct.Struct("<qQ")
-_VERNEED = struct.Struct("<HHIII")
-_VERNAUX = struct.Struct("<IHHII")
 _DT_NEEDED = 1
-MAX_VERSIONS = 4096
-_GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
-_GLIBCXX = re.compile(r"GLIBCXX_(\d+)\.(\d+)(?:\.(\d+))?")
-_NOTE = struct.Struct("<III4s")  # sizes of name and content, kind, "GNU\0"
-_PROPERTY = struct.Struct("<II")
-_PROPERTIES = 5
-_ISA_NEEDED = 0xC0008002
-_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-"""The bits of GNU_PROPERTY_X86_ISA_1_NEEDED, from the lowest."""
+_GLIBC = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.\d+)?\0")
+_GLIBCXX = re.compile(rb"GLIBCXX_(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\0")
+"""Versions of symbols that a library asks for: their names are in the table of its dynamic names,
+where it has no others of this form."""
 
 
 class Needs(Struct, frozen=True):
     """What a library needs of a host.
 
     `glibc` is the lowest version that loads it, as (2, 34), or None; `libstdcxx` likewise, as
-    (3, 4, 30); `isa` the x86-64 level that it is marked with, or None: compilers mark it only with
-    `-mneeded`.
-
-    `exports` are the names that it defines for others.
+    (3, 4, 30); `exports` are the names that it defines for others.
     """
 
     machine: str
@@ -202,7 +191,6 @@ class Needs(Struct, frozen=True):
     glibc: tuple[int, int] | None
     exports: frozenset[str]
     libstdcxx: tuple[int, int, int] | None = None
-    isa: str | None = None
     unwinds: bool = True
     """Whether a debugger and an exception find its unwind entries, if it has any: by an index that
     the linker makes."""
@@ -217,16 +205,16 @@ def read_needs(data: bytes) -> Needs:
     elf = Elf(data)
     if elf.machine not in MACHINES:
         raise BinaryError("not a library for x86-64 or aarch64")
-    versions = _versions(elf)
-    glibc = [(int(m[1]), int(m[2])) for v in versions if (m := _GLIBC.fullmatch(v))]
-    cxx = [(int(m[1]), int(m[2]), int(m[3] or 0)) for v in versions if (m := _GLIBCXX.fullmatch(v))]
+    section = elf.named(".gnu.version_r")
+    names = elf.strings(section.link) if section is not None else b""
+    glibc = [(int(a), int(b)) for a, b in _GLIBC.findall(names)]
+    cxx = [(int(a), int(b), int(c or 0)) for a, b, c in _GLIBCXX.findall(names)]
     return Needs(
         machine=MACHINES[elf.machine],
         libraries=_libraries(elf),
         glibc=max(glibc, default=None),
         exports=_exports(elf),
         libstdcxx=max(cxx, default=None),
-        isa=_isa(elf),
         unwinds=elf.named(".eh_frame_hdr") is not None or elf.named(".eh_frame") is None,
     )
 
@@ -246,57 +234,8 @@ def _libraries(elf: Elf) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _versions(elf: Elf) -> set[str]:
-    section = elf.named(".gnu.version_r")
-    if section is None:
-        return set()
-    strings, content = elf.strings(section.link), elf.content(section)
-    names: set[str] = set()
-    at = 0
-    for _ in range(MAX_VERSIONS):
-        _, count, _, auxiliary, onward = _unpack(_VERNEED, content, at)
-        inner = at + auxiliary
-        for _ in range(count):
-            _, _, _, name, step = _unpack(_VERNAUX, content, inner)
-            names.add(elf.text(strings, name))
-            if not step:
-                break
-            inner += step
-        if not onward:
-            break
-        at += onward
-    return names
-
-
-def _unpack(layout: struct.Struct, content: bytes, at: int) -> tuple[int, ...]:
-    if at + layout.size > len(content):
-        raise BinaryError("the table of symbol versions is cut off")
-    return layout.unpack_from(content, at)
-
-
 def _exports(elf: Elf) -> frozenset[str]:
     table = elf.named(".dynsym")
     if table is None:
         return frozenset()
     return frozenset(s.name for s in elf.symbols(table) if s.is_visible and s.name)
-
-
-def _isa(elf: Elf) -> str | None:
-    section = elf.named(".note.gnu.property")
-    content = (
-        elf.content(section) if section is not None and MACHINES[elf.machine] == "x86_64" else b""
-    )
-    if len(content) < _NOTE.size:
-        return None
-    _, size, kind, owner = _NOTE.unpack_from(content)
-    if kind != _PROPERTIES or owner != b"GNU\0":
-        return None
-    at, end = _NOTE.size, min(len(content), _NOTE.size + size)
-    while at + _PROPERTY.size <= end:
-        name, length = _PROPERTY.unpack_from(content, at)
-        at += _PROPERTY.size
-        if name == _ISA_NEEDED and length == 4 and at + length <= end:
-            bits = int.from_bytes(content[at : at + 4], "little") & (1 << len(_LEVELS)) - 1
-            return _LEVELS[bits.bit_length() - 1] if bits else None
-        at += length + -length % 8
-    return None

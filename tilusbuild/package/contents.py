@@ -78,7 +78,7 @@ def host_needs(found: Iterable[tuple[str, LibraryNeeds, str]]) -> HostNeeds:
     isas = {march for _, _, options in found for march in _MARCH.findall(options)}
     return HostNeeds(
         machine=next(iter(machines)),
-        isa=_highest(isas | {library.isa for library in libraries if library.isa is not None}),
+        isa=_highest(isas),
         glibc=_dotted(max((each.glibc for each in libraries if each.glibc), default=None)),
         libraries=tuple(sorted({name for each in libraries for name in each.libraries})),
         tvm_ffi=None
