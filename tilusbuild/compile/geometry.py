@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
-from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.expr import Expr, ExprError
 from tilusbuild.signature import Signature, Tile
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
@@ -51,25 +51,19 @@ def geometry(recipe: Recipe) -> Geometry:
         raise ValueError("the kernel pipeline needs a launch")
     places = _places(recipe.launch, recipe.signature)
     key = _shape(recipe, places)
-    shape = _shapes.get(key)
-    if shape is not None and (constants := _values(recipe, places, *shape)) is not None:
-        return Geometry(constants, *shape)
-    numbers = numbers_in_c(recipe.signature)
-    table = {name: index for index, name in enumerate(_table_names(recipe, places))}
-    fixed, texts, sources = [], [], []
-    for slot, (place, expression) in enumerate(places.items()):
-        try:
-            value, text = _place(recipe, place, expression, numbers, table, len(places))
-        except ValueError as error:
-            raise LaunchError(str(error), *_keys(place)) from None
-        fixed.append(value)
-        texts.append(text or f"tilus_constants[{slot}]")
-        sources.append(f"{place} = {expression.source}" if text and expression else "")
-    fixed += [_int64(name, int(recipe.constants[name])) for name in table]
-    if len(_shapes) >= MAX_SHAPES:
-        _shapes.clear()
-    _shapes[key] = tuple(texts), tuple(sources)
-    return Geometry(tuple(fixed), tuple(texts), tuple(sources))
+    if key not in _shapes:
+        if len(_shapes) >= MAX_SHAPES:
+            _shapes.clear()
+        _shapes[key] = _texts(recipe, places)
+    texts, sources = _shapes[key]
+    # A slot of an expression over arguments holds 0.
+    fixed = [
+        0 if source else _value(recipe, place, expression)
+        for (place, expression), source in zip(places.items(), sources, strict=True)
+    ]
+    named = _table_names(recipe, places)
+    fixed += [_int64(name, int(recipe.constants[name]), "launch") for name in named]
+    return Geometry(tuple(fixed), texts, sources)
 
 
 _Places = dict[str, Expr | None]
@@ -135,59 +129,46 @@ def _shape(recipe: Recipe, places: _Places) -> object:
     return written, recipe.signature, tuple(kinds)
 
 
-def _values(
-    recipe: Recipe, places: _Places, texts: tuple[str, ...], sources: tuple[str, ...]
-) -> tuple[int, ...] | None:
-    """Return the constants of a known shape; None for an error, which the slow way then reports."""
-    constants: list[Value] = []
-    try:
-        for (place, expression), source in zip(places.items(), sources, strict=True):
-            # A slot of an expression over arguments holds 0.
-            if source:
-                constants.append(0)
-            elif expression is None:
-                constants.append(_NOTHING.get(place, 1))
-            else:
-                constants.append(_whole(place, expression.evaluate(recipe.constants)))
-    except ExprError:
-        return None
-    constants += [recipe.constants[name] for name in _table_names(recipe, places)]
-    whole = [value for value in constants if type(value) is int and _fits(value)]
-    return tuple(whole) if len(whole) == len(constants) else None
+def _texts(recipe: Recipe, places: _Places) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the texts and the sources of a launch, as `Geometry` has them."""
+    numbers = numbers_in_c(recipe.signature)
+    table = _table_names(recipe, places)
+    names = {name: f"tilus_constants[{len(places) + i}]" for i, name in enumerate(table)} | numbers
+    others = {name: value for name, value in recipe.constants.items() if name not in table}
+    texts = [f"tilus_constants[{slot}]" for slot in range(len(places))]
+    sources = [""] * len(places)
+    for slot, (place, expression) in enumerate(places.items()):
+        if expression is None:
+            continue
+        try:
+            expression.check_names({*numbers, *recipe.constants})
+            if expression.names & numbers.keys():
+                rest = expression.substitute(others)
+                if rest.c_type() == "float":
+                    raise _wrong(place, expression, " is not an integer: use //")
+                texts[slot], sources[slot] = rest.c(names), f"{place} = {expression.source}"
+        except ExprError as error:
+            raise _wrong(place, expression, f": {error.message}") from None
+    return tuple(texts), tuple(sources)
 
 
-def _place(
-    recipe: Recipe,
-    place: str,
-    expression: Expr | None,
-    numbers: dict[str, str],
-    table: dict[str, int],
-    first: int,
-) -> tuple[int, str | None]:
-    """Return a number of the launch: (value, None), or (0, C text) if it depends on arguments.
-    `first` is the slot of the first named constant."""
+def _value(recipe: Recipe, place: str, expression: Expr | None) -> int:
+    """Return a number of the launch that depends on no argument."""
     if expression is None:
-        return _NOTHING.get(place, 1), None
+        return _NOTHING.get(place, 1)
     try:
-        expression.check_names({*numbers, *recipe.constants})
-        if not expression.names & numbers.keys():
-            value = _whole(place, expression.evaluate(recipe.constants))
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"{place} = {expression.source} is {value!r}, not an integer")
-            return _int64(place, value), None
-        rest = expression.substitute(
-            {name: value for name, value in recipe.constants.items() if name not in table}
-        )
-        names = {name: f"tilus_constants[{first + i}]" for name, i in table.items()} | numbers
-        if rest.c_type() == "float":
-            raise ValueError(f"{place} = {expression.source} is not an integer: use //")
-        return 0, rest.c(names)
+        value = expression.evaluate(recipe.constants)
     except ExprError as error:
-        raise ValueError(f"{place} = {expression.source}: {error.message}") from None
+        raise _wrong(place, expression, f": {error.message}") from None
+    if type(value) is bool and place in _SWITCHES:
+        return int(value)
+    if type(value) is not int:
+        raise _wrong(place, expression, f" is {value!r}, not an integer")
+    return _int64(place, value, *_keys(place))
 
 
-def _whole(place: str, value: Value) -> Value:
-    return int(value) if place in _SWITCHES and isinstance(value, bool) else value
+def _wrong(place: str, expression: Expr, what: str) -> LaunchError:
+    return LaunchError(f"{place} = {expression.source}{what}", *_keys(place))
 
 
 def _table_names(recipe: Recipe, places: _Places) -> list[str]:
@@ -216,13 +197,9 @@ def numbers_in_c(signature: Signature) -> dict[str, str]:
     }
 
 
-def _fits(value: int) -> bool:
-    return INT64_LIMITS[0] <= value <= INT64_LIMITS[1]
-
-
-def _int64(name: str, value: int) -> int:
-    if not _fits(value):
-        raise ValueError(f"{name} is {value}, which 64 bits cannot hold")
+def _int64(name: str, value: int, *keys: str | int) -> int:
+    if not INT64_LIMITS[0] <= value <= INT64_LIMITS[1]:
+        raise LaunchError(f"{name} is {value}, which 64 bits cannot hold", *keys)
     return value
 
 
