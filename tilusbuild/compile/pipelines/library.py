@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import gencode
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
-from tilusbuild.compile.model import HERE, OBJECT, SOURCE, Findings, Link, Pipeline, Recipe, Step
+from tilusbuild.compile.model import HERE, OBJECT, SOURCE, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.pipelines.cpu import MAPPED, Cpu
 from tilusbuild.compile.pipelines.nvcc import (
     DRIVER,
     DRIVER_STEPS,
     NvccPipeline,
-    has_line_info,
     link_words,
     linked_runtime,
 )
@@ -72,14 +71,6 @@ class ObjectNvcc(NvccPipeline):
         if recipe.part.language == "c":
             compiler.remove(f"-std={recipe.options.std}")
         return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
-
-    def copies_headers(self, recipe: Recipe) -> bool:
-        return has_line_info(recipe)  # as with a host pipeline
-
-    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
-        from tilusbuild.binary import parse_ptxas
-
-        found.ptxas = parse_ptxas(log)
 
 
 def _as_written(tool: str, recipe: Recipe, words: Sequence[str]) -> Step:

@@ -87,6 +87,18 @@ class NvccPipeline(Pipeline):
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True)
 
+    def copies_headers(self, recipe: Recipe) -> bool:
+        # ptxas records the headers' times. The kernel pipeline gets round that by way of the PTX;
+        # nvcc's host compilation cannot.
+        compiles_host = self.has_source and not self.launcher.starts_kernel
+        return compiles_host and has_line_info(recipe)
+
+    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+        if step.output == self.product:
+            from tilusbuild.binary import parse_ptxas
+
+            found.ptxas = parse_ptxas(log)
+
     def include_links(self, recipe: Recipe) -> dict[str, str]:
         """Return links to the header directories whose own names nvcc would split or misquote."""
         names = [name for name, _ in recipe.includes.roots]
@@ -287,17 +299,6 @@ class HostPipeline(NvccPipeline):
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = toolchain.fingerprint_cudart if linked_runtime(recipe.options.cudart) else ()
         return (*super().fingerprint(recipe, toolchain), *runtime)
-
-    def copies_headers(self, recipe: Recipe) -> bool:
-        # ptxas records the headers' times. The kernel pipeline gets round that by way of the PTX;
-        # nvcc's host compilation cannot.
-        return has_line_info(recipe)
-
-    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
-        if step.output == "lib.so":
-            from tilusbuild.binary import parse_ptxas
-
-            found.ptxas = parse_ptxas(log)
 
 
 def _link_flags(recipe: Recipe) -> list[str]:
