@@ -12,8 +12,7 @@ from tilusbuild.arch import parse_arch
 from tilusbuild.compile import Launch, Recipe, launcher_directory, module_files
 from tilusbuild.compile.model import Options, Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
-from tilusbuild.compile.pipelines.kernel import image_name
-from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
+from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC, image_name
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
 from tilusbuild.compile.program import launcher_object
 from tilusbuild.compile.steps import steps, tools_of

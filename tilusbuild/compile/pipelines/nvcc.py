@@ -1,5 +1,8 @@
-"""The pipelines that use nvcc: `KernelNvcc` for device code alone, `HostPipeline` for templates
-that launch their kernels themselves (`entry = …`).
+"""What all kernel pipelines have, and the pipelines that use nvcc: `KernelNvcc` for device code
+alone, `HostPipeline` for templates that launch their kernels themselves (`entry = …`).
+
+A kernel pipeline compiles no host code of the template, which would be most of nvcc's time on a
+small kernel.
 
 Left alone, nvcc's output differs from run to run and from directory to directory; docs/pipelines.md
 lists the causes, and the options and steps here remove them.
@@ -10,17 +13,20 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import codes, gencode
 from tilusbuild.compile import kernel_names
-from tilusbuild.compile.launcher import HOST_LAUNCHER
+from tilusbuild.compile.geometry import program_source
+from tilusbuild.compile.launcher import HOST_LAUNCHER, KERNEL_LAUNCHER
 from tilusbuild.compile.model import HERE, SOURCE, Findings, Link, Pipeline, Recipe, Step
-from tilusbuild.compile.pipelines.kernel import KernelPipeline
 from tilusbuild.compile.steps import (
     DEFINE_FLAGS,
     EXPORT_FLAGS,
+    LIBRARY_FLAGS,
+    ONE_SEGMENT_FLAGS,
     defines,
     host_march,
     includes,
@@ -29,6 +35,7 @@ from tilusbuild.compile.steps import (
     stand_ins,
     user_flags,
 )
+from tilusbuild.runtime.regular import read_bytes
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import DumpInProgress
@@ -73,6 +80,57 @@ def _defined_for_nvcc(flags: Iterable[str]) -> Iterator[str]:
         joined = flag.startswith(("-D", *(f"{name}=" for name in DEFINE_FLAGS)))
         yield for_nvcc(flag) if value or joined else flag
         value = flag in DEFINE_FLAGS
+
+
+_KERNEL_LINK = ("-shared", *LIBRARY_FLAGS, *ONE_SEGMENT_FLAGS, "--hash-style=gnu", "--eh-frame-hdr")
+"""No C library is linked: its functions are found in the process, whatever its version is."""
+
+
+def image_name(recipe: Recipe) -> str:
+    """Return the name of the file of device code that is linked."""
+    return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
+
+
+class KernelPipeline(Pipeline):
+    """Device code alone, which a subclass compiles, checked, then linked with a launcher: a kernel
+    that cannot be launched, or exceeds a limit, ends before the link."""
+
+    name = "kernel"
+    launcher = KERNEL_LAUNCHER
+    fixed_files: ClassVar[Mapping[str, str]] = {}
+
+    @abstractmethod
+    def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
+        """Return the commands that make the device code, `image`."""
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        link = ("{ld}", *_KERNEL_LINK, "program.o", "launcher.o", "-o", "lib.so")
+        return [
+            *self.device_steps(recipe, image_name(recipe)),
+            Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o", False),
+            Step("link", link, "lib.so", False),
+        ]
+
+    def generated(self, recipe: Recipe) -> dict[str, str]:
+        return {"program.s": program_source(recipe, image_name(recipe))}
+
+    def problem(self, recipe: Recipe) -> str | None:
+        from tilusbuild.compile.checks import launch_problem
+
+        return launch_problem(recipe)
+
+    def device_image(self, recipe: Recipe) -> str:
+        return image_name(recipe)
+
+    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+        """Check the device code against the signature, the launch and the limits."""
+        from tilusbuild.compile.checks import judge_code, judge_symbol
+
+        work = os.path.dirname(path)
+        if step.output == kernel_names.SYMBOL_FILE:
+            judge_symbol(recipe, work)
+        elif step.output == image_name(recipe):
+            judge_code(recipe, step, read_bytes(path), work, log, found)
 
 
 class NvccPipeline(Pipeline):

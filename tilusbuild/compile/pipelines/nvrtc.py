@@ -27,8 +27,7 @@ from tilusbuild.compile.model import (
     Step,
     Tools,
 )
-from tilusbuild.compile.pipelines.kernel import KernelPipeline, image_name
-from tilusbuild.compile.pipelines.nvcc import has_line_info
+from tilusbuild.compile.pipelines.nvcc import KernelPipeline, has_line_info, image_name
 from tilusbuild.compile.steps import CUDA_HEADERS, defines, user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.render.preprocessor import TOKENS
