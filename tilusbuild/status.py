@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
+    from tilusbuild.binary import CodeImage, PtxasUsage
     from tilusbuild.process.base import Elsewhere
 
 
@@ -131,7 +131,6 @@ class Compiled(Struct, frozen=True):
     """Bytes: the largest of the compile's processes."""
     elsewhere: Elsewhere | None = None
     """Another machine that did a part."""
-    usages: tuple[KernelUsage, ...] = ()
     ptxas: tuple[PtxasUsage, ...] = ()
     images: tuple[CodeImage, ...] = ()
 

@@ -251,7 +251,7 @@ class TestWithNvcc:
         assert outcome.status == ("pruned" if reason else "built")
         assert (tmp_path / "stage/module/lib.so").exists() == (reason is None)
         assert reason is None or reason in outcome.reason
-        assert outcome.usages[0].registers > 4
+        assert outcome.ptxas[0].registers > 4
 
     def test_spills_prune(self, cuda_toolchain, compile_in, tmp_path):
         source = """extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {

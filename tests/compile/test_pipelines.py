@@ -164,7 +164,7 @@ class TestKernel:
         outcome = compile_in(make_recipe(smem="65536"), cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "built", outcome.log
         assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
-        assert outcome.usages[0].name == "saxpy"
+        assert outcome.ptxas[0].kernel == "saxpy"
         needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
         assert needs.libraries == ()
         assert needs.glibc is None

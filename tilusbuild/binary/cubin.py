@@ -1,4 +1,4 @@
-"""Registers, stack, shared memory and barriers of each kernel: from a cubin, and from ptxas' log.
+"""Registers, stack and shared memory of each kernel: from a cubin, and from ptxas' log.
 
 A cubin is an ELF file of machine 190. Kernels are the function symbols that carry the entry flag;
 `.nv.info` holds what concerns a symbol, `.nv.info.<kernel>` what the kernel says of itself. The
@@ -20,12 +20,11 @@ from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
 
 _ENTRY = 0x10  # in a symbol's `other`: a kernel, not a device function
 _RESERVED_SMEM = 1024
-_FUNC_BARRIERS_SHIFT, _FUNC_BARRIERS_MASK = 20, 0x7F
 
 # The formats of an attribute: 4 has a size and then so many bytes, the others a 16-bit value.
 _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
 _REGCOUNT, _FRAME_SIZE, _MIN_STACK_SIZE = 0x2F, 0x11, 0x12
-_MAX_THREADS, _REQUIRED_THREADS, _NUM_BARRIERS = 0x05, 0x10, 0x4C
+_MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _BLOCKS_OF_CLUSTER = 0x3D
 _PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
 """One entry per parameter (index, then offset and position in halves of a word, then the size above
@@ -39,9 +38,9 @@ class KernelUsage(Struct, frozen=True):
 
     `stack` is what a thread needs with the functions it calls, as far as ptxas knows it;
     `static_smem` is without the part that the driver reserves from sm_90 on; `max_threads` is what
-    the source promised with `__launch_bounds__` or `__block_size__`; `barriers` counts named ones;
-    `cluster` is what the source fixed with `__cluster_dims__`, in blocks; `parameters` are the
-    sizes, None if the cubin does not record them.
+    the source promised with `__launch_bounds__` or `__block_size__`; `cluster` is what it fixed
+    with `__cluster_dims__`, in blocks; `parameters` are the sizes, None if the cubin does not
+    record them.
     """
 
     name: str
@@ -49,8 +48,6 @@ class KernelUsage(Struct, frozen=True):
     stack: int
     static_smem: int
     max_threads: int | None
-    code_bytes: int
-    barriers: int
     cluster: tuple[int, int, int] | None = None
     parameters: tuple[int, ...] | None = None
 
@@ -120,19 +117,15 @@ def _usage(
     said = [*_attributes(elf.content(info))] if info is not None else []
     own = dict(said)
     bound = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
-    barriers = own.get(_NUM_BARRIERS)
     cluster = own.get(_BLOCKS_OF_CLUSTER, ())
     if text is None:
         raise BinaryError(f"kernel {name} has no code")
-    in_flags = text.flags >> _FUNC_BARRIERS_SHIFT & _FUNC_BARRIERS_MASK
     return KernelUsage(
         name=name,
         registers=attributes.get(_REGCOUNT, text.info >> 24),
         stack=max(attributes.get(_MIN_STACK_SIZE, 0), attributes.get(_FRAME_SIZE, 0)),
         static_smem=max(0, shared.size - reserved) if shared is not None else 0,
         max_threads=bound[0] * bound[1] * bound[2] if bound and len(bound) == 3 else None,
-        code_bytes=text.size,
-        barriers=barriers[0] if barriers else in_flags,
         cluster=(cluster[0], cluster[1], cluster[2]) if len(cluster) == 3 else None,
         parameters=_parameters(said, own) if info is not None else None,
     )

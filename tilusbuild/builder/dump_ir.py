@@ -181,16 +181,12 @@ class Dump:
                 file.write(text)
 
     def _usage(self, outcome: Compiled) -> Iterator[str]:
-        for arch, usage in self._compiling.found.usages:
-            yield (
-                f"{arch.name} {usage.name}: {usage.registers} registers, {usage.stack} bytes of"
-                f" stack, {usage.static_smem} bytes of static shared memory,"
-                f" {usage.code_bytes} bytes of code\n"
-            )
         for each in outcome.ptxas:
             yield (
-                f"{each.arch} {each.kernel}: {each.spill_stores} bytes of spill stores,"
-                f" {each.spill_loads} bytes of spill loads\n"
+                f"{each.arch} {each.kernel}: {each.registers} registers, {each.stack} bytes of"
+                f" stack, {each.static_smem} bytes of static shared memory,"
+                f" {each.spill_stores} bytes of spill stores, {each.spill_loads} bytes of spill"
+                " loads\n"
             )
 
 

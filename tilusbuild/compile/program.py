@@ -202,7 +202,6 @@ class Compile(Struct):
             Status.BUILT if cause is None else cause.status,
             cause=cause,
             log="".join(self.logs),
-            usages=tuple(usage for _, usage in self.found.usages),
             ptxas=self.found.ptxas,
             images=self.found.images,
             seconds=self.seconds,
