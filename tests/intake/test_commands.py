@@ -269,11 +269,10 @@ def test_ptx_of_one_architecture_alone_is_not_asked_for(folder: Path, words: str
     assert load(str(folder / "tilus.toml")).targets["gpu"].arch == ("sm_90a",)
 
 
-def test_an_architecture_that_is_assumed_is_noted(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(builds, "default_arch", lambda: None)
+def test_an_architecture_that_is_assumed_is_noted(folder: Path) -> None:
     assert list(drafted(folder, "nvcc -arch=native -c csrc/one.cu").notes) == [
         "left out, because it names no architecture: -arch=native",
-        "assumed, because nothing says what to compile for: arch sm_80",
+        "assumed, because nothing says what to compile for: sm_80",
     ]
 
 

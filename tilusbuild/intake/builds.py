@@ -14,7 +14,6 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 from tilusbuild.errors import input_error
@@ -51,18 +50,6 @@ def _asked(name: str, directory: str, *argv: str) -> str:
         said = text.strip() or f"{os.path.basename(argv[0])} failed"
         raise input_error(f"{name} cannot be imported: {said}")
     return text
-
-
-@cache
-def default_arch() -> str | None:
-    """Return the architecture that this machine's nvcc compiles for where nothing says one."""
-    places = f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin{os.pathsep}{os.environ['PATH']}"
-    nvcc = shutil.which("nvcc", path=places)
-    if nvcc is None:
-        return None
-    ended = _run("/", nvcc, "--dryrun", "-c", "-x", "cu", os.devnull)
-    found = re.search(r"sm_\d+", ended.output.decode(errors="replace"))
-    return found[0] if found else None
 
 
 def of_ninja(draft: Draft, root: str, name: str) -> Commands:

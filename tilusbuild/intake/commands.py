@@ -49,8 +49,6 @@ class Arguments(Struct):
     arch_names: list[str] = field(default_factory=list)
     """As `-arch` has them; `codes` take precedence."""
     codes: list[str] = field(default_factory=list)
-    crossed: list[str] = field(default_factory=list)
-    """Values of `-gencode` with code for another architecture than the front end's."""
     std: str | None = None
     march: str | None = None
     rdc: bool = False
@@ -128,11 +126,7 @@ def _take(found: Arguments, option: Option, directory: str, by_nvcc: bool) -> No
     elif name in ("-D", "-U"):
         _take_macro(found, name, value)
     elif name == "-gencode":
-        virtual, _, code = value.partition("code=")
-        found.codes.append(code or value)
-        own = _ARCH.findall(virtual)
-        if own and any(number != own[0][1] for _, number in _ARCH.findall(code)):
-            found.crossed.append(value)
+        found.codes.append(value.partition("code=")[2] or value)
     elif name == "-o":
         found.output = os.path.normpath(os.path.join(directory, value))
     elif name == "-Xlinker" or name.startswith("-Wl,"):

@@ -73,11 +73,11 @@ class _Reader(Struct, frozen=True):
         found = _declared(code, kernel.kernel)
         if found is None:
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
-        kernel.kernel, declaration, bound = found
+        kernel.kernel, declaration = found
         if others:
             self._note(kernel, "its other sources are not written; it may include them")
         self._space(kernel, space)
-        _take_arguments(self.draft, kernel, declaration, bound, code)
+        _take_arguments(self.draft, kernel, declaration, code)
         if isinstance(filled := said.get("cmem_args"), dict):
             _take_constants(self.draft, kernel, filled, code)
         self._macros(said, kernel, text)
@@ -258,33 +258,19 @@ _VECTORS = {
 """Of a vector the type is that of its elements."""
 
 
-def _declared(text: str, name: str) -> tuple[str, Kernel, Mapping[str, str]] | None:
-    """Return a `__global__` function as `kernel` in a manifest has it, its declaration, and the
-    types that the name gives to the template's parameters; None where there is none."""
+def _declared(text: str, name: str) -> tuple[str, Kernel] | None:
+    """Return a `__global__` function as `kernel` in a manifest has it, and its declaration; None
+    where there is none."""
     plain, _, given = name.partition("<")
     for kernel in kernels(text):
         if kernel.plain == plain.rpartition("::")[2]:
-            bound = _bound(kernel.template, given.rpartition(">")[0])
-            return (name if given else kernel.name), kernel, bound
+            return (name if given else kernel.name), kernel
     return None
 
 
-def _bound(template: str, arguments: str) -> dict[str, str]:
-    """Return the types among the parameters of a template, as arguments bind them. Arguments that
-    hold a comma themselves bind nothing."""
-    if re.search(r"[<(]", template + arguments):
-        return {}
-    names = [each.partition("=")[0].split() for each in template.split(",")]
-    given = [each.strip() for each in arguments.split(",")]
-    pairs = zip(names, given, strict=False)
-    return {words[-1]: of for words, of in pairs if words and words[0] in ("typename", "class")}
-
-
-def _take_arguments(
-    draft: Draft, kernel: KernelDraft, found: Kernel, bound: Mapping[str, str], text: str
-) -> None:
+def _take_arguments(draft: Draft, kernel: KernelDraft, found: Kernel, text: str) -> None:
     """Add the arguments of a kernel to its draft."""
-    named = {**_VECTORS, **aliases(text), **bound}
+    named = {**_VECTORS, **aliases(text)}
     types = [parameter(each.text, named) for each in found.parameters]
     sizes = [each.name for each in types if each.dtype in ("i32", "i64") and not each.is_pointer]
     size = sizes[0] if len(sizes) == 1 else "1"

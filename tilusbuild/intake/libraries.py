@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tilusbuild.arch import ArchError, parse_arch
-from tilusbuild.intake import builds
 from tilusbuild.intake.commands import LANGUAGE_NAMES, Arguments, Made, Product, made_by
 from tilusbuild.intake.draft import (
     DEFAULT_ARCH,
@@ -256,8 +255,6 @@ class _Reader(Struct):
         for name in said.arch_names:
             if not re.search("(sm|compute)_", name):
                 self.draft.note(f"left out, because it names no architecture: -arch={name}")
-        for value in said.crossed:
-            self.draft.note(f"each architecture has its own front end here: -gencode={value}")
         archs = []
         for arch in said.archs:
             try:
@@ -265,8 +262,7 @@ class _Reader(Struct):
             except ArchError as error:
                 self.draft.note(f"left out: {error}")
         if not archs and not said.archs:
-            archs = [builds.default_arch() or DEFAULT_ARCH]
-            self.draft.note(f"assumed, because nothing says what to compile for: arch {archs[0]}")
+            self.draft.note(f"assumed, because nothing says what to compile for: {DEFAULT_ARCH}")
         # PTX of sm_90a runs on nothing that its code does not run on.
         ptx = said.ptx and any(arch[-1].isdigit() for arch in archs)
         return tuple(archs) or (DEFAULT_ARCH,), ptx or not said.archs
