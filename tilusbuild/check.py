@@ -22,7 +22,6 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import ClassVar
-from xml.etree import ElementTree as Xml
 
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.process.local import LocalRunner
@@ -298,7 +297,7 @@ def _again(wanted: CheckRequest, name: str, case: Case, here: Device) -> str:
     return shlex.join([*words, *(["--size", sizes] if sizes else [])])
 
 
-# For people, and for CI systems.
+# For people and programs.
 
 
 def parse_sizes(text: str | None) -> dict[str, str] | None:
@@ -362,32 +361,6 @@ def _outcomes(calls: Sequence[CheckedLine]) -> str:
         call.status if call.status != OK or call.compared else "ran, not compared" for call in calls
     )
     return ", ".join(f"{count} {status}" for status, count in counts.items())
-
-
-def junit(rows: Sequence[Row]) -> bytes:
-    """Return the results as JUnit's XML: a suite for each script, a case for each call."""
-    top = Xml.Element("testsuites")
-    suites: dict[str, Xml.Element] = {}
-    for row in rows:
-        if row.script not in suites:
-            suites[row.script] = Xml.SubElement(top, "testsuite", name=row.script)
-        if isinstance(row, ServedLine):
-            if row.target is None:
-                case = Xml.SubElement(suites[row.script], "testcase", name="serves the device")
-                Xml.SubElement(case, "failure", message="; ".join(row.why))
-            continue
-        sizes = ", ".join(f"{name}={value}" for name, value in row.sizes.items())
-        name = f"program {row.program} {row.target}, {sizes}"
-        case = Xml.SubElement(suites[row.script], "testcase", name=name, classname=row.script)
-        if row.status != OK:
-            text = f"{row.why}\nagain: {row.again}"
-            failure = Xml.SubElement(case, "failure", message=row.status)
-            failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
-    for suite in suites.values():
-        suite.set("tests", str(len(suite)))
-        suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    made: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
-    return made + b"\n"
 
 
 def json_line(row: Row) -> str:

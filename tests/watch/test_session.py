@@ -48,7 +48,6 @@ class Eye(Screen):
             terminal=False,
             quiet=True,
             verbose=False,
-            clear=False,
         )
         self.said: list[Event] = []
         self.at_rest: list[Callable[[], None]] = []

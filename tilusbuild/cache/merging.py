@@ -95,7 +95,7 @@ def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
         yield name, "is a link"
         return
     try:
-        for inside, what in program_problems(path, program, deep=True):
+        for inside, what in program_problems(path, program):
             yield os.path.join(name, inside).rstrip("/"), what
     except FileNotFoundError:
         yield name, "was removed during the merge"

@@ -1,8 +1,7 @@
 """Verification of a cache: every name, size, digest and link that is wrong, as typed problems.
 
-Shallow verification compares names, sizes and links, at the cost of one `stat` for each file; deep
-verification reads everything. What is published or removed meanwhile is not reported. No result
-rests on `staging` and `state`, so they are not checked; what killed processes left there is
+It reads everything. What is published or removed meanwhile is not reported. No result rests on
+`staging` and `state`, so they are not checked; what killed processes left there is
 `garbage.litter`; nor is what others put beside our entries, which `strangers` names.
 """
 
@@ -46,11 +45,11 @@ class CacheProblem(Struct, frozen=True):
         return f"{self.name}: {self.what}\n  {self.advice}"
 
 
-def verify_cache(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
+def verify_cache(tree: Tree) -> list[CacheProblem]:
     """Return every problem, by name. Raises `InputError` when this cannot be a cache."""
     if not tree.exists():
         return []
-    found = [*_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]
+    found = [*_top(tree), *_programs(tree), *_includes(tree), *_scripts(tree)]
     return sorted(found, key=lambda problem: problem.name)
 
 
@@ -108,10 +107,10 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
         yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
 
 
-def _programs(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
+def _programs(tree: Tree) -> Iterator[CacheProblem]:
     for program in entries_in(tree, layout.PROGRAMS):
         entry, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
-        yield from _found(entry, path, partial(program_problems, path, program, deep))
+        yield from _found(entry, path, partial(program_problems, path, program))
 
 
 def _found(
@@ -139,7 +138,7 @@ def _found(
             yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
-def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
+def program_problems(path: str, program: str) -> Iterator[tuple[str, str]]:
     """Yield (name, what is wrong) of a program's files. Raises `CorruptFileError`, `OSError`."""
     meta = read_meta(path, program)
     files = {name: (size, digest) for name, size, digest in listed(meta)}
@@ -149,21 +148,21 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
     intact = True
     for name, (size, digest) in files.items():
         problem = size_problem(os.path.join(path, name), size)
-        if problem is None and deep and sha256_file(os.path.join(path, name)) != digest:
+        if problem is None and sha256_file(os.path.join(path, name)) != digest:
             problem = "was modified"
         if problem is not None:
             intact = False
             yield name, problem
-    if intact and deep:
+    if intact:
         texts = [_read(os.path.join(path, n)) for n in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)]
         if sha256_bytes(b"".join(text or b"" for text in texts)) != program:
             yield "", "the directory is not named by the hash of its program.txt and options.txt"
 
 
-def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
+def _includes(tree: Tree) -> Iterator[CacheProblem]:
     for digest in entries_in(tree, layout.INCLUDE):
         entry, path = f"{layout.INCLUDE}/{digest}", tree.include_path(digest)
-        yield from _found(entry, path, partial(include_problems, path, digest, deep=deep))
+        yield from _found(entry, path, partial(include_problems, path, digest))
 
 
 def _scripts(tree: Tree) -> Iterator[CacheProblem]:

@@ -86,7 +86,6 @@ class CacheVerifyArgs(Common, frozen=True, kw_only=True):
     """What to check."""
 
     other: str | None = optional("DIR", help=options.other_cache_help())
-    quick: bool = flag("--quick", help="check sizes and names only")
     repair: bool = flag("--repair", help="remove what is damaged; the next build makes it again")
 
 
@@ -96,7 +95,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
     if arguments.other and (foreign := options.foreign_caches(arguments.other)):
         return foreign.verify(arguments.other, arguments)
     cache = options.chosen_cache(arguments.other, arguments)
-    problems = verify_cache(cache, deep=not arguments.quick)
+    problems = verify_cache(cache)
     for problem in problems:
         show(arguments, ProblemLine(problem.what, of=problem.name, advice=problem.advice), problem)
     removed = repair_cache(cache, problems) if arguments.repair else []

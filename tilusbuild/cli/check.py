@@ -28,7 +28,6 @@ class CheckArgs(LimitArgs, frozen=True, kw_only=True):
     time_limit: float = option(
         "--time-limit", type=float, default=30.0, metavar="S", help="seconds for a call (30)"
     )
-    junit: str | None = option("--junit", metavar="FILE", help="write the results as JUnit XML")
 
 
 def run(arguments: CheckArgs) -> int:
@@ -59,8 +58,6 @@ def run(arguments: CheckArgs) -> int:
             arguments.time_limit,
         )
         good, bad = check.check(wanted, take)
-    if arguments.junit is not None:
-        options.write_to(arguments.junit, check.junit(rows))
     if arguments.json:
         emit(CountsLine({"right": good, "wrong": bad}))
     else:

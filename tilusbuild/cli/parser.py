@@ -28,7 +28,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
                "start", "doctor"),
     "schema": ("print the JSON schema of tilus.toml",
                "start", "schema"),
-    "completions": ("print what makes a shell complete verbs, options and scripts",
+    "completions": ("print what makes a shell complete verbs and options",
                     "start", "completions bash"),
     "build": ("build what is out of date, and publish the scripts",
               "build", "build 'gemm[dtype=f16]' -t sm_90a -j 8"),
@@ -132,7 +132,7 @@ class _Parser(argparse.ArgumentParser):
         hint = None
         if message.startswith("unrecognized arguments: "):
             word = (message.removeprefix("unrecognized arguments: ").split() or [""])[0]
-            known = _options(self)
+            known = [name for each in every_action(self) for name in each.option_strings]
             hint = _ELSEWHERE.get(word) or (
                 did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
             )
@@ -148,13 +148,13 @@ class _TopParser(_Parser):
         return super().format_help()
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the options of a parser and of the verbs below it."""
+def every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser and of the verbs below it."""
     for action in parser._actions:
-        yield from action.option_strings
+        yield action
         if isinstance(action, argparse._SubParsersAction):
             for child in action.choices.values():
-                yield from _options(child)
+                yield from every_action(child)
 
 
 def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
