@@ -7,7 +7,7 @@ import pytest
 
 from support.recipes import make_recipe
 from tilusbuild.compile.arguments import constants_problem, known_bytes, variable_symbol
-from tilusbuild.signature import parse_argument
+from tilusbuild.signature import Argument, parse_argument
 from tilusbuild.tune.inputs import numpy_type
 
 KERNEL = 'extern "C" __global__ void saxpy(float *x) {\n  __constant__;\n}\n'
@@ -49,10 +49,14 @@ def test_bytes_are_those_of_an_array_of_the_shape() -> None:
     for _ in range(200):
         dtype = draw.choice(["bool", "i8", "u16", "f16", "bf16", "i32", "f32", "u64", "f64"])
         shape = [draw.randrange(5) for _ in range(draw.randrange(4))]
-        argument = parse_argument("f", f"{dtype}*[{', '.join(map(str, shape))}]", constant="f")
+        argument = parse_argument(
+            Argument("f", f"{dtype}*[{', '.join(map(str, shape))}]", constant="f")
+        )
         assert known_bytes(argument) == np.zeros(shape, numpy_type(dtype)).nbytes
-    assert known_bytes(parse_argument("p", "struct P { u8 a; f64 b }", constant="p")) == 16
-    assert known_bytes(parse_argument("s", "i16", constant="s")) == 2
+    assert (
+        known_bytes(parse_argument(Argument("p", "struct P { u8 a; f64 b }", constant="p"))) == 16
+    )
+    assert known_bytes(parse_argument(Argument("s", "i16", constant="s"))) == 2
 
 
 def test_names_of_variables_are_those_of_the_compilers() -> None:

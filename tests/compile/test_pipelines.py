@@ -113,7 +113,7 @@ def test_shapes_ranges_and_integers(compile_in, tmp_path):
             "out": "f32*[m, n, 1]",
             "half": "i16*[m * n // 2]",
             "one": "f64*[]",
-            "m": ("i32", {"range": (1, 8)}),
+            "m": ("i32", {"low": 1, "high": 8}),
             "n": "i32",
             "on": "bool",
             "add": "u8",

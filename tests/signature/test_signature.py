@@ -8,18 +8,18 @@ from tilusbuild.signature import Argument, SignatureError, parse_argument, resol
 
 
 def read(**texts: str):
-    return signature(parse_argument(name, text) for name, text in texts.items())
+    return signature(parse_argument(Argument(name, text)) for name, text in texts.items())
 
 
 class TestArgument:
     def test_a_tensor(self):
-        assert parse_argument("a", "f16*[m, k]") == Argument("a", "f16", ("m", "k"))
+        assert parse_argument(Argument("a", "f16*[m, k]")) == Argument("a", "f16", ("m", "k"))
 
     def test_spaces_do_not_matter(self):
-        assert parse_argument("a", "f16 * [ m,k ]").type_text() == "f16*[m, k]"
+        assert parse_argument(Argument("a", "f16 * [ m,k ]")).type_text() == "f16*[m, k]"
 
     def test_literal_and_computed_dimensions(self):
-        argument = parse_argument("a", "f32*[4, cdiv(n, 2), max(m, n) * 2]")
+        argument = parse_argument(Argument("a", "f32*[4, cdiv(n, 2), max(m, n) * 2]"))
         assert argument.dims is not None
         assert argument.dims[0] == 4
         _, first, second = argument.dims
@@ -29,10 +29,10 @@ class TestArgument:
         assert second.names == {"m", "n"}
 
     def test_all_that_is_said_is_in_the_text(self):
-        argument = parse_argument("y", "f32*[n]", out=True, align=16)
+        argument = parse_argument(Argument("y", "f32*[n]", out=True, align=16))
         assert argument.text() == "y: out f32*[n] align 16"
-        assert parse_argument("n", "i32", range=(1, 8)).text() == "n: i32 range 1..8"
-        assert parse_argument("n", "i32", range=(1, None)).text() == "n: i32 range 1.."
+        assert parse_argument(Argument("n", "i32", low=1, high=8)).text() == "n: i32 range 1..8"
+        assert parse_argument(Argument("n", "i32", low=1)).text() == "n: i32 range 1.."
 
     @pytest.mark.parametrize(
         ("text", "column", "message"),
@@ -52,13 +52,13 @@ class TestArgument:
     )
     def test_what_is_wrong_has_a_column(self, text, column, message):
         with pytest.raises(SignatureError) as caught:
-            parse_argument("a", text)
+            parse_argument(Argument("a", text))
         assert message in caught.value.message
         assert column is None or caught.value.column == column
 
     def test_the_column_of_an_error_within_an_expression(self):
         with pytest.raises(SignatureError) as caught:
-            parse_argument("a", "f16*[m, k + open(1)]")
+            parse_argument(Argument("a", "f16*[m, k + open(1)]"))
         assert caught.value.column is not None
         assert caught.value.column >= 13
 
@@ -68,20 +68,20 @@ class TestArgument:
             ("i32", {"out": True}, "a scalar cannot be out"),
             ("i32", {"align": 16}, "a scalar has no alignment"),
             ("f32*[n]", {"align": 12}, "not a power of two"),
-            ("f32", {"range": (0, 1)}, "only an integer scalar can have a range"),
-            ("f32*[n]", {"range": (0, 1)}, "only an integer scalar can have a range"),
-            ("i32", {"range": (8, 1)}, "holds no value"),
-            ("i32", {"range": (0, 1 << 31)}, "does not fit i32"),
-            ("u8", {"range": (-1, 3)}, "does not fit u8"),
+            ("f32", {"low": 0, "high": 1}, "only an integer scalar can have a range"),
+            ("f32*[n]", {"low": 0, "high": 1}, "only an integer scalar can have a range"),
+            ("i32", {"low": 8, "high": 1}, "holds no value"),
+            ("i32", {"low": 0, "high": 1 << 31}, "does not fit i32"),
+            ("u8", {"low": -1, "high": 3}, "does not fit u8"),
         ],
     )
     def test_options_that_do_not_fit(self, text, options, message):
         with pytest.raises(SignatureError, match=message):
-            parse_argument("a", text, **options)
+            parse_argument(Argument("a", text, **options))
 
     def test_a_name_that_is_none(self):
         with pytest.raises(SignatureError, match="is not a name"):
-            parse_argument("a-b", "i32")
+            parse_argument(Argument("a-b", "i32"))
 
 
 class TestSignature:
@@ -121,7 +121,7 @@ class TestSignature:
         assert caught.value.hint == 'did you mean "rows"?'
 
     def test_names_are_unique_and_no_constants(self):
-        twice = [parse_argument("x", "i32")] * 2
+        twice = [parse_argument(Argument("x", "i32"))] * 2
         with pytest.raises(SignatureError, match="declared twice"):
             signature(twice)
         with pytest.raises(SignatureError, match="both an argument and a constant"):
@@ -131,14 +131,17 @@ class TestSignature:
 class TestResolve:
     def test_constants_become_dtypes_and_sizes(self):
         declared = signature(
-            [parse_argument("x", "dtype*[n, hidden, hidden * 2 + n]"), parse_argument("n", "i32")],
+            [
+                parse_argument(Argument("x", "dtype*[n, hidden, hidden * 2 + n]")),
+                parse_argument(Argument("n", "i32")),
+            ],
             constants=["dtype", "hidden"],
         )
         found = resolve(declared, {"dtype": "bf16", "hidden": 64, "other": 1.5})
         assert found.text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
 
     def test_what_is_wholly_constant_becomes_a_number(self):
-        declared = signature([parse_argument("x", "f32*[a * b]")], constants=["a", "b"])
+        declared = signature([parse_argument(Argument("x", "f32*[a * b]"))], constants=["a", "b"])
         assert resolve(declared, {"a": 6, "b": 7}).arguments[0].dims == (42,)
 
     @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ class TestResolve:
         ],
     )
     def test_constants_that_do_not_fit(self, text, constants, message):
-        declared = signature([parse_argument("x", text)], constants=["t"])
+        declared = signature([parse_argument(Argument("x", text))], constants=["t"])
         with pytest.raises(SignatureError) as caught:
             resolve(declared, constants)
         assert message in caught.value.message

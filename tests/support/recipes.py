@@ -67,14 +67,14 @@ SAXPY = {"a": "f32", "x": "f32*[n]", "y": "f32*[n]", "n": "i32"}
 
 
 def make_signature(arguments: dict[str, Any], out: tuple[str, ...] = ("y",)) -> Any:
-    """A signature from {"x": "f32*[n]"}; a value may be (text, {"range": …})."""
+    """A signature from {"x": "f32*[n]"}; a value may be (text, {"low": …})."""
     made = []
     for name, text in arguments.items():
         if isinstance(text, Tile):
             made.append(Argument(name, "CUtensorMap", None, tile=text))
             continue
         text, more = text if isinstance(text, tuple) else (text, {})
-        made.append(parse_argument(name, text, out=name in out, **more))
+        made.append(parse_argument(Argument(name, text, out=name in out, **more)))
     return resolve(signature(made), {})
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import tilusbuild
 from support.project import Project
-from tilusbuild.signature import parse_argument
+from tilusbuild.signature import Argument, parse_argument
 
 
 def test_it_is_passed_and_written(small: Project) -> None:
@@ -18,5 +18,5 @@ def test_it_is_passed_and_written(small: Project) -> None:
 
 
 def test_a_program_is_named_by_it() -> None:
-    declared = parse_argument("y", "f32*[n]", out=True, inout=True)
+    declared = parse_argument(Argument("y", "f32*[n]", out=True, inout=True))
     assert declared.text() == "y: inout f32*[n]"

@@ -15,7 +15,7 @@ import pytest
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import CallLine
-from tilusbuild.signature import parse_argument, signature
+from tilusbuild.signature import Argument, parse_argument, signature
 from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
@@ -140,10 +140,10 @@ def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None
     gpu()
     declared = signature(
         [
-            parse_argument("a", "f32"),
-            parse_argument("x", "f32*[n]"),
-            parse_argument("y", "f32*[n]", out=True),
-            parse_argument("n", "i32"),
+            parse_argument(Argument("a", "f32")),
+            parse_argument(Argument("x", "f32*[n]")),
+            parse_argument(Argument("y", "f32*[n]", out=True)),
+            parse_argument(Argument("n", "i32")),
         ]
     )
     check = OutputCheck(lambda a, x: np.float32(a) * x, None, None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
-from tilusbuild.signature import Signature, parse_argument, signature
+from tilusbuild.signature import Argument, Signature, parse_argument, signature
 from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench import elements
 from tilusbuild.tune.prepare import OutputCheck
@@ -22,7 +22,9 @@ def declared(**arguments: Any) -> Signature:
     """A signature from texts; a tuple's second part says that the tensor is written."""
     return signature(
         parse_argument(
-            name, text if isinstance(text, str) else text[0], out=not isinstance(text, str)
+            Argument(
+                name, text if isinstance(text, str) else text[0], out=not isinstance(text, str)
+            )
         )
         for name, text in arguments.items()
     )
@@ -56,7 +58,12 @@ def test_a_missing_size_is_named() -> None:
 
 
 def test_a_size_outside_its_range_is_refused() -> None:
-    ranged = signature([parse_argument("x", "f32*[n]"), parse_argument("n", "i32", range=(1, 8))])
+    ranged = signature(
+        [
+            parse_argument(Argument("x", "f32*[n]")),
+            parse_argument(Argument("n", "i32", low=1, high=8)),
+        ]
+    )
     with pytest.raises(InputError, match=r"n=9 is outside its range 1\.\.8"):
         inputs.generate(ranged, {"n": 9})
 

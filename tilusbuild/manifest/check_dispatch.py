@@ -17,7 +17,7 @@ from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script_sections import expression
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.runtime.structs import is_struct, struct_of
-from tilusbuild.signature import SignatureError, parse_argument
+from tilusbuild.signature import Argument, SignatureError, parse_argument
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
@@ -173,7 +173,7 @@ def _scalars(script: ScriptSection) -> tuple[list[str], list[str]]:
     shapes: set[str] = set()
     for name, arg in script.args.items():
         try:
-            argument = parse_argument(name, arg.type)
+            argument = parse_argument(Argument(name, arg.type))
         except SignatureError:
             continue
         if argument.dims is None:

@@ -174,7 +174,7 @@ def scope_of(checks: Checks, path: Path, target: str, script: ScriptSection) -> 
 def _may_be_integer(type_text: str) -> bool:
     """Return whether this is an integer scalar, or one whose dtype is a constant or mistaken."""
     try:
-        argument = parse_argument("_", type_text)
+        argument = parse_argument(Argument("_", type_text))
     except SignatureError:
         return True
     return not (argument.is_tensor or argument.dtype in _NO_INTEGERS or is_struct(argument.dtype))

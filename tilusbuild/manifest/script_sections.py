@@ -306,7 +306,22 @@ def argument_of(name: str, arg: Arg) -> Argument:
         if getattr(arg, key) != default:
             what = f'"{key.replace("_", "-")}" is for tensor maps'
             raise SignatureError(what, hint=_MAP_HINT)
-    return _plain_argument(name, arg)
+    low, high = arg.bounds or (None, None)
+    return parse_argument(
+        Argument(
+            name,
+            arg.type,
+            out=arg.out or arg.inout,
+            inout=arg.inout,
+            low=low,
+            high=high,
+            align=arg.align,
+            optional=arg.optional,
+            strides=arg.strides,
+            is_parameter=arg.parameter,
+            constant=name if arg.constant is True else arg.constant or "",
+        )
+    )
 
 
 _WIDTHS = ("swizzle", "interleave", "l2_promotion")
@@ -329,21 +344,6 @@ def _tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
         nan=arg.oob_fill == "nan",
     )
     return Argument(name, TENSOR_MAP, None, tile=tile, is_parameter=arg.parameter)
-
-
-def _plain_argument(name: str, arg: Arg) -> Argument:
-    return parse_argument(
-        name,
-        arg.type,
-        out=arg.out or arg.inout,
-        inout=arg.inout,
-        range=arg.bounds,
-        align=arg.align,
-        optional=arg.optional,
-        strides=arg.strides,
-        is_parameter=arg.parameter,
-        constant=name if arg.constant is True else arg.constant or "",
-    )
 
 
 class _InPackage(Table, frozen=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.expr import Expr, parse
 
@@ -46,14 +47,12 @@ class Tile(Struct, frozen=True):
 
     def substitute(self, known: Mapping[str, bool | int | float | str]) -> Tile:
         """Return it with these names replaced by their values."""
-        return Tile(
-            self.tensor,
-            tuple(size.substitute(known) for size in self.box),
-            tuple(step.substitute(known) for step in self.element_strides),
-            self.interleave.substitute(known),
-            self.swizzle.substitute(known),
-            self.l2_promotion.substitute(known),
-            self.nan,
+        widths = ("interleave", "swizzle", "l2_promotion")
+        return replace(
+            self,
+            box=tuple(size.substitute(known) for size in self.box),
+            element_strides=tuple(step.substitute(known) for step in self.element_strides),
+            **{name: getattr(self, name).substitute(known) for name in widths},
         )
 
     def text(self) -> str:
@@ -61,12 +60,11 @@ class Tile(Struct, frozen=True):
         words = [f"of {self.tensor} box {', '.join(e.canonical for e in self.box)}"]
         if self.element_strides:
             words.append(f"strides {', '.join(e.canonical for e in self.element_strides)}")
-        widths = (
-            ("interleave", self.interleave),
-            ("swizzle", self.swizzle),
-            ("l2-promotion", self.l2_promotion),
-        )
-        words += [f"{name} {width.canonical}" for name, width in widths if width.constant != 0]
+        words += [
+            f"{name.replace('_', '-')} {width.canonical}"
+            for name in ("interleave", "swizzle", "l2_promotion")
+            if (width := getattr(self, name)).constant != 0
+        ]
         return " ".join([*words, *(["nan"] if self.nan else [])])
 
 
@@ -75,7 +73,7 @@ class Argument(Struct, frozen=True):
 
     name: str
     dtype: str
-    dims: tuple[Dim, ...] | None
+    dims: tuple[Dim, ...] | None = None
     out: bool = False
     """Whether the kernel writes the tensor."""
     inout: bool = False

@@ -32,80 +32,49 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"\s*(?P<dtype>[A-Za-z_][A-Za-z0-9_]*)?\s*(?P<star>\*)?\s*(?P<shape>\[.*)?\s*\Z")
 
 
-def parse_argument(
-    name: str,
-    text: str,
-    *,
-    out: bool = False,
-    inout: bool = False,
-    range: tuple[int | None, int | None] | None = None,  # noqa: A002 - the manifest's word
-    align: int | None = None,
-    optional: bool = False,
-    strides: tuple[str | int, ...] | None = None,
-    is_parameter: bool = True,
-    constant: str = "",
-) -> Argument:
-    """Read one argument's type. Raises `SignatureError` with the column within `text`.
-
-    `range` holds the least and the greatest value, both inclusive, of an integer scalar. An
-    argument with a `constant` is not a parameter.
-    """
-    if not _NAME.fullmatch(name):
-        raise SignatureError(f'"{name}" is not a name: use letters, digits and _')
-    is_parameter = is_parameter and not constant
+def parse_argument(said: Argument) -> Argument:
+    """Return an argument whose `dtype` is the text of its type, with that read. Raises
+    `SignatureError` with the column within the text."""
+    text = said.dtype
+    said = replace(said, is_parameter=said.is_parameter and not said.constant)
+    if not _NAME.fullmatch(said.name):
+        raise SignatureError(f'"{said.name}" is not a name: use letters, digits and _')
     if is_struct(text):
-        plain = not (out or range or align or optional or strides)
-        made = _struct(name, text, plain=plain)
-        return replace(made, is_parameter=is_parameter, constant=constant)
+        return replace(said, dtype=_struct(said))
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, hint=_TYPE_HINT)
-    dtype = match["dtype"]
-    opaque = dtype == "void" and match["star"] is not None and match["shape"] is None
-    if dtype == "void" and not opaque:
-        raise SignatureError(
-            "void is not an element type",
-            1,
-            hint='write the type of the elements: "f16*[n]"; for plain bytes "u8*[n]"; '
-            'an opaque pointer is "void*"',
-        )
-    if opaque:
-        dtype, dims = POINTER, None
+    dtype, dims = match["dtype"], None
+    if dtype == "void":
+        if match["star"] is None or match["shape"] is not None:
+            raise SignatureError(
+                "void is not an element type",
+                1,
+                hint='write the type of the elements: "f16*[n]"; for plain bytes "u8*[n]"; '
+                'an opaque pointer is "void*"',
+            )
+        dtype = POINTER
     elif match["star"] is None:
         if match["shape"] is not None:
             column = match.start("shape") + 1
             raise SignatureError(
                 f'a tensor needs a * before its shape: "{dtype}*{match["shape"]}"', column
             )
-        dims = None
     elif match["shape"] is None:
         raise SignatureError(
             f'a tensor needs its shape: "{C_TYPES.get(dtype, dtype)}*[n]"', match.end("star") + 1
         )
     else:
         dims = _parse_dims(text, match.start("shape"))
-    argument = Argument(
-        name,
-        dtype,
-        dims,
-        out=out,
-        inout=inout,
-        align=align,
-        optional=optional,
-        strides=strides,
-        is_parameter=is_parameter,
-        constant=constant,
-    )
-    if range is not None:
-        argument = replace(argument, low=range[0], high=range[1])
+    argument = replace(said, dtype=dtype, dims=dims)
     check_argument(argument)
     return argument
 
 
-def _struct(name: str, text: str, *, plain: bool) -> Argument:
-    if not plain:
+def _struct(said: Argument) -> str:
+    if said.out or said.low is not None or said.align or said.optional or said.strides:
         raise SignatureError("a struct is passed by value, and takes only a type")
     try:
-        return Argument(name, struct_of(text).text(), None)
+        return struct_of(said.dtype).text()
     except ValueError as error:
         hint = (
             'as in "struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }": any pointer '
