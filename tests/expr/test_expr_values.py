@@ -233,6 +233,7 @@ def test_the_type_is_known_before_it_runs(source: str, kind: str) -> None:
         ("n + 1", "n is not known"),
         ("1 if a else x", "both must be the same"),
         ("x & 1", "needs integers"),
+        ("a % x", "of a float has no form"),
     ],
 )
 def test_what_c_cannot_say(source: str, words: str) -> None:

@@ -17,7 +17,7 @@ INTEGER, REAL, BOOLEAN = "int", "float", "bool"
 _TYPES = (INTEGER, REAL, BOOLEAN)
 
 _HELPERS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "**": "pow"}
-"""After `tb_` those of integers, after `tb_f` those of doubles."""
+"""After `tb_` those of integers, after `tb_f` those of doubles, which have the first three."""
 
 
 class CWriter:
@@ -112,10 +112,10 @@ class CWriter:
         right, right_kind = self.write(node.right)
         if op == "/":
             return f"tb_div({self._real(left, left_kind)}, {self._real(right, right_kind)})", REAL
-        if op == "**" and left_kind == REAL:
-            return f"tb_fpow({left}, {right})", REAL
         if REAL not in (left_kind, right_kind):
             return f"tb_{_HELPERS[op]}({left}, {right})", INTEGER
+        if op in ("//", "%", "**"):
+            raise ExprError(f'"{op}" of a float has no form in C', node.column)
         left, right = self._real(left, left_kind), self._real(right, right_kind)
         return f"tb_f{_HELPERS[op]}({left}, {right})", REAL
 
@@ -268,46 +268,7 @@ TB_EXPR_FN double tb_div(double a, double b) {
   if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
   return tb_finite(a / b);
 }
-TB_EXPR_FN double tb_fpow(double base, int64_t n) {
-  double r = 1;
-  while (n) {
-    if (n & 1) { volatile double p = r * base; r = p; }
-    n >>= 1;
-    if (n) { volatile double s = base * base; base = s; }
-  }
-  return tb_finite(r);
-}
 TB_EXPR_FN double tb_fmin(double a, double b) { return b < a ? b : a; }
 TB_EXPR_FN double tb_fmax(double a, double b) { return b > a ? b : a; }
 TB_EXPR_FN double tb_fabs(double a) { return __builtin_fabs(a); }
-/* The remainder with the sign of a, without libm: every step of the long division is exact. */
-TB_EXPR_FN double tb_remainder(double a, double b) {
-  double x = __builtin_fabs(a), y = __builtin_fabs(b), t = y;
-  while (t <= x / 2) t *= 2;
-  for (; t >= y; t /= 2) if (x >= t) x -= t;
-  return __builtin_copysign(x, a);
-}
-TB_EXPR_FN double tb_fmod(double a, double b) {
-  double m;
-  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
-  m = tb_remainder(a, b);
-  if (m == 0) return __builtin_copysign(0.0, b);
-  return (m < 0) != (b < 0) ? m + b : m;
-}
-TB_EXPR_FN double tb_floor(double a) {
-  double whole;
-  if (__builtin_fabs(a) >= 4503599627370496.0) return a;
-  whole = (double)(int64_t)a;
-  return whole > a ? whole - 1 : whole;
-}
-TB_EXPR_FN double tb_ffloordiv(double a, double b) {
-  double m, q, whole;
-  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
-  m = tb_remainder(a, b);
-  q = (a - m) / b;
-  if (m != 0 && (m < 0) != (b < 0)) q -= 1;
-  if (q == 0) return __builtin_copysign(0.0, a / b);
-  whole = tb_floor(q);
-  return tb_finite(q - whole > 0.5 ? whole + 1 : whole);
-}
 """.lstrip()
