@@ -8,10 +8,11 @@ and for messages. Imports nothing heavy, because what needs no model imports thi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar, get_args
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.manifest.sections import DeviceCompiler
@@ -124,15 +125,15 @@ def settings(
     sources = (options, program or {}, environment, declared or {})
     return Settings(
         cache_dir=_cache_dir(root, sources),
-        jobs=_decided("jobs", usable_cores(), sources, _whole(1)),
-        load_average=_decided("load-average", None, sources, _load),
-        nice=_decided("nice", 0, sources, _whole(0, 19)),
-        level=_decided("level", LEVELS[-1], sources, _whole(0, LEVELS[-1])),
-        device_compiler=_decided("device-compiler", DEVICE_COMPILERS[0], sources, _compiler),
-        dump_ir=_decided("dump-ir", False, sources, _switch),
-        disable_ptxas_opt=_decided("disable-ptxas-opt", False, sources, _switch),
-        bench_warmup=_decided("bench-warmup", None, sources, _whole(0)),
-        bench_repeat=_decided("bench-repeat", None, sources, _whole(1)),
+        jobs=_decided("jobs", usable_cores(), sources),
+        load_average=_decided("load-average", None, sources),
+        nice=_decided("nice", 0, sources),
+        level=_decided("level", LEVELS[-1], sources),
+        device_compiler=_decided("device-compiler", DEVICE_COMPILERS[0], sources),
+        dump_ir=_decided("dump-ir", False, sources),
+        disable_ptxas_opt=_decided("disable-ptxas-opt", False, sources),
+        bench_warmup=_decided("bench-warmup", None, sources),
+        bench_repeat=_decided("bench-repeat", None, sources),
     )
 
 
@@ -199,48 +200,29 @@ def _cache_dir(root: str, sources: Sources) -> Setting[str]:
     return Setting(os.path.normpath(path), found.source)
 
 
-def _decided(
-    name: str, default: Kind, sources: Sources, read: Callable[[Setting[str | float]], Kind]
-) -> Setting[Kind]:
+_WHAT: dict[str, tuple[Any, str]] = {
+    "jobs": (Annotated[int, Meta(ge=1)], "at least 1"),
+    "load-average": (Annotated[float, Meta(gt=0, le=sys.float_info.max)], "a number above 0"),
+    "nice": (Annotated[int, Meta(ge=0, le=19)], "a number from 0 to 19"),
+    "level": (Annotated[int, Meta(ge=0, le=2)], "a number from 0 to 2"),
+    "device-compiler": (DeviceCompiler, f"one of {', '.join(DEVICE_COMPILERS)}"),
+    **dict.fromkeys(("dump-ir", "disable-ptxas-opt"), (bool, "1 or 0")),
+    "bench-warmup": (Annotated[int, Meta(ge=0)], "at least 0"),
+    "bench-repeat": (Annotated[int, Meta(ge=1)], "at least 1"),
+}
+"""What each setting is, in words too."""
+
+
+def _decided(name: str, default: Kind, sources: Sources) -> Setting[Kind]:
     found = _first(name, sources)
-    return Setting(default, "default") if found is None else Setting(read(found), found.source)
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[Setting[str | float]], int]:
-    def read(found: Setting[str | float]) -> int:
-        try:
-            number = int(found.value)
-        except ValueError:
-            number = least - 1
-        if number < least or (most is not None and number > most):
-            wanted = f"a number from {least} to {most}" if most is not None else f"at least {least}"
-            raise input_error(f'{found.source} must be {wanted}, not "{found.value}"')
-        return number
-
-    return read
-
-
-def _load(found: Setting[str | float]) -> float:
+    if found is None:
+        return Setting(default, "default")
+    kind, wanted = _WHAT[name]
+    value = SWITCH.get(str(found.value).lower()) if kind is bool else found.value
     try:
-        load = float(found.value)
-    except ValueError:
-        load = -1.0
-    if not 0 < load < float("inf"):
-        raise input_error(f'{found.source} must be a number above 0, not "{found.value}"')
-    return load
-
-
-def _compiler(found: Setting[str | float]) -> str:
-    if found.value not in DEVICE_COMPILERS:
+        return Setting(convert(value, kind, strict=False), found.source)
+    except ValidationError:
         raise input_error(
-            f'{found.source} must be one of {", ".join(DEVICE_COMPILERS)}, not "{found.value}"',
-            hint=did_you_mean(str(found.value), DEVICE_COMPILERS),
-        )
-    return str(found.value)
-
-
-def _switch(found: Setting[str | float]) -> bool:
-    value = SWITCH.get(str(found.value).lower())
-    if value is None:
-        raise input_error(f'{found.source} must be 1 or 0, not "{found.value}"')
-    return value
+            f'{found.source} must be {wanted}, not "{found.value}"',
+            hint=did_you_mean(str(value), DEVICE_COMPILERS) if name == "device-compiler" else None,
+        ) from None
