@@ -1,16 +1,10 @@
 """Tables of a script's directory, written: dispatch tables as JSON for the runtime and as text for
 people, and the rows of the table of schedules.
 
-Both tables are in every script's directory; while nothing is measured they say what is chosen then.
+Both tables are in every script's directory, also while nothing is measured.
 Each file is replaced by one rename, the JSON last. What one device measured replaces only what the
 same device measured before. Of several tables that hold on a device the first one decides, so those
 that match more devices stand after those that match fewer.
-
-While nothing is measured the JSON says what is chosen then, below "unmeasured", where people and
-other programs look for it; the runtime asks rules, model and default itself and does not read it:
-
-    "unmeasured": {"rules": [{"when": "n <= 4", "program": 2}],
-                   "source": "default", "program": 1, "why": "the default schedule"}
 """
 
 from __future__ import annotations
@@ -26,8 +20,8 @@ from typing import Any
 from tilusbuild.cache.layout import LATENCY, SCRIPT_TXT, read_or_none
 from tilusbuild.cache.locks import lock_file
 from tilusbuild.expr import Value
-from tilusbuild.runtime.choose import Chooser
-from tilusbuild.runtime.errors import CorruptCacheError, LoadError
+from tilusbuild.runtime.errors import CorruptCacheError
+from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.table_file import FILE, Refusal, by_number, measured_keys
@@ -85,8 +79,8 @@ def forget_other_keys(script: Script) -> None:
 
 
 def keep_current(script: Script) -> TableFile:
-    """Have the text say what the JSON does, and the JSON what is chosen while nothing is measured,
-    also where that was damaged; return what it says. Raises as `put`."""
+    """Have the text say what the JSON does, also where that was damaged and said nothing; return
+    what it says. Raises as `put`."""
     found = _read_or_nothing(script)
     if not _is_current(script, found):
         with alone(script):
@@ -177,9 +171,6 @@ def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
     listed = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
     text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}'
-    if not tables and script.committed is None:
-        rest = json.dumps(unmeasured(script, refused), ensure_ascii=False)
-        text += f',\n "unmeasured": {rest}'
     if refused:
         out = (json.dumps(each.as_json(), ensure_ascii=False) for each in refused)
         text += ',\n "refused": [\n  ' + ",\n  ".join(out) + "\n ]"
@@ -195,7 +186,7 @@ def _row(entry: TableEntry) -> list[Any]:
 def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> str:
     """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours; then who is chosen
     nowhere."""
-    parts = [] if tables else [unmeasured_text(script, refused)]
+    parts = [] if tables else [f"nothing is measured yet: {command('tune', script.name)}\n"]
     for each in tables:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
         unit, shown = times([entry.seconds for entry in each.entries])
@@ -245,49 +236,3 @@ def rows_of(
             )
         )
     return rows
-
-
-# While nothing is measured.
-
-
-def unmeasured(script: Script, refused: Sequence[Refusal]) -> dict[str, Any]:
-    """Return it as the file has it. Without any program, and where the answer is a refusal, the
-    source is "none"."""
-    out = by_number(script.programs, refused)
-    built = frozenset(script.programs) - script.not_built.keys()
-    rules: list[dict[str, object]] = [
-        {"when": rule.source, "program": rule.program}
-        for rule in script.rules
-        if rule.program in built
-    ]
-    columns = [] if script.model is None else [*script.model.columns.values()]
-    costed = (all(column[i] is not None for column in columns) for i in built - out.keys())
-    if script.model is not None and any(costed):
-        rest = _rest("model", None, f"least cost by {script.model.source}")
-    else:
-        try:
-            found = Chooser(script, (), built, out).default()
-            rest = _rest(found.source, found.program, found.why)
-        except LoadError as error:
-            rest = _rest("none", None, str(error).splitlines()[0])
-    return {"rules": rules, **rest}
-
-
-def _rest(source: str, program: int | None, why: str) -> dict[str, Any]:
-    return {"source": source, "program": program, "why": why}
-
-
-def unmeasured_text(script: Script, refused: Sequence[Refusal]) -> str:
-    """Return it for people."""
-    found = unmeasured(script, refused)
-    rows: list[tuple[Cell, ...]] = [
-        (rule["when"], rule["program"], *script.schedule(rule["program"]).values(), "table")
-        for rule in found["rules"]
-    ]
-    program = found["program"]
-    values = (
-        script.schedule(program).values() if program is not None else [None] * len(script.schedules)
-    )
-    rows.append(("else" if rows else "all sizes", program, *values, found["source"]))
-    listed = table(("when", "choice", *script.schedules, "source"), rows)
-    return f"nothing is measured yet: {found['why']}\n\n{listed}"

@@ -3,14 +3,13 @@
     {"schema": 1, "keys": ["m", "n"],
      "tables": [{"fingerprint": {"script": …, "device": …, "arch": …},
                  "entries": [[[16, 4096], 3, "measured", 1.2e-05, [9, 4096]], …]}],
-     "unmeasured": {…}, "refused": […]}
+     "refused": […]}
 
 An entry is the buckets of the keys, the program's number, where the choice comes from ("measured",
 or "table" for a row by hand), and where they are known the seconds of a call and the sizes of that
 call. A table holds when each field of its fingerprint is that of the device in use, or "*".
 `refused`, which may be missing, are the programs that are chosen nowhere (`runtime/table_file.py`).
-`unmeasured` (`dispatch/tables.py`) is not read. People edit this file: it has no seal, and
-everything in it is checked.
+People edit this file: it has no seal, and everything in it is checked.
 
 A script's description may have tables, too, below "committed": those that its repository keeps. A
 call is served by both; where both have a row for a device and a bucket, by the file's, which was
