@@ -106,7 +106,9 @@ class Jobserver:
         except JobserverError:
             self._close_ends()
             raise
-        self._sleeper: _Sleeper | None = None
+        self._sleeper: threading.Thread | None = None
+        self._asleep = False
+        self._over, self._end = os.pipe()
 
     @property
     def _path(self) -> str:
@@ -142,17 +144,29 @@ class Jobserver:
         os.write(self._write, token)
 
     def notify_when_available(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, once and from another thread, when a token may be there."""
-        if self._sleeper is None:
-            self._sleeper = _Sleeper(self._read)
-        self._sleeper.wait(callback)
+        """Have `callback` called, once and from another thread, when a token may be there; no
+        effect while another one waits."""
+        if not self._asleep:
+            self._asleep = True
+            self._sleeper = start_thread(self._sleep, callback)
+
+    def _sleep(self, callback: Callable[[], None]) -> None:
+        poller = select.poll()
+        poller.register(self._read, select.POLLIN)
+        poller.register(self._over, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll()]
+        self._asleep = False
+        if self._over not in ready:
+            callback()
 
     def close(self) -> None:
         """Give back all tokens. May be called again."""
         if self._write < 0:
             return
+        os.close(self._end)  # wakes who sleeps
         if self._sleeper is not None:
-            self._sleeper.close()
+            self._sleeper.join()
+        os.close(self._over)
         while self._held:
             self.release()
         self._close_ends()
@@ -162,43 +176,3 @@ class Jobserver:
             if end >= 0:
                 os.close(end)
         self._read = self._write = -1
-
-
-class _Sleeper:
-    """A thread that sleeps until a descriptor can be read."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._wake_read, self._wake_write = os.pipe()
-        self._poller = select.poll()
-        self._poller.register(descriptor, select.POLLIN)
-        self._poller.register(self._wake_read, select.POLLIN)
-        self._asked = threading.Semaphore(0)
-        self._callback: Callable[[], None] | None = None
-        self._closing = False
-        self._thread = start_thread(self._run)
-
-    def wait(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when there is something to read; no effect while another one waits."""
-        if self._callback is None:
-            self._callback = callback
-            self._asked.release()
-
-    def _run(self) -> None:
-        while True:
-            self._asked.acquire()
-            if not self._closing:
-                self._poller.poll()
-            if self._closing:
-                return
-            callback, self._callback = self._callback, None
-            if callback is not None:
-                callback()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._closing = True
-        os.write(self._wake_write, b"x")
-        self._asked.release()
-        self._thread.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
