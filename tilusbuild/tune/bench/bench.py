@@ -4,9 +4,8 @@
 a program that did harm, or may have, the worker is replaced, so that none is judged by what another
 one left behind; a crash in a worker that others had used before is confirmed in a fresh one.
 
-`Conversation` is the asking side of one worker, a resident process (`process/resident.py`). A
-worker that does not answer in time is killed with all that it started; nothing of it survives
-`close`.
+A worker is a resident process (`process/resident.py`). One that does not answer in time is killed
+with all that it started; nothing of it survives `close`.
 
 The price of a worker: a process start for each program that may have done harm, and a message for
 each sample.
@@ -103,24 +102,27 @@ class DeviceBench:
         grace: float = _GRACE,
     ) -> None:
         self._runner = runner
-        self._kind = kind
-        self._index = index
         self._directories = directories
         self._limit = limit
         self._warmup = warmup
         self._grace = grace
-        self._worker: Conversation | None = None
+        root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
+        main = _MAIN.format(root=root, kind=kind, index=index)
+        self._command = Command((sys.executable, "-I", "-c", main), "/", dict(os.environ))
+        self._worker: Resident | None = None
         self._case: str | None = None
         self._used = False
 
     def describe(self) -> dict[str, Any]:
         """Return what the device says of itself. Raises `WorkerUnusableError`."""
-        return _set_up(self._fresh(), {"do": "describe"})
+        return self._set_up(self._fresh(), {"do": "describe"})
 
     def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+        """End the worker, if it has not."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.release()
+            worker.over.wait()
 
     def check(self, case: Case, program: Candidate, number: int) -> Answer:
         seconds = min(_SOAK, self._limit / 4) if number else 0.0
@@ -144,12 +146,7 @@ class DeviceBench:
         worker = self._with_case(case)
         self._used = True
         began = time.monotonic()
-        try:
-            found = worker.ask(request, limit)
-        except WorkerDiedError as died:
-            found = {"status": CRASH, "why": str(died)}
-        except WorkerTimeoutError:
-            found = {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
+        found = self._ask(worker, request, limit)
         cost = time.monotonic() - began
         if found["status"] != OK and "harmless" not in found:
             self.close()
@@ -163,19 +160,53 @@ class DeviceBench:
             faulted=found["status"] == LAUNCH_ERROR and "harmless" not in found,
         )
 
-    def _with_case(self, case: Case) -> Conversation:
+    def _with_case(self, case: Case) -> Resident:
         if self._worker is None or self._case != case.digest:
             worker = self._fresh()
-            _set_up(worker, {"do": "case", "folder": self._directories[case.digest]})
+            self._set_up(worker, {"do": "case", "folder": self._directories[case.digest]})
             self._case, self._used = case.digest, False
             return worker
         return self._worker
 
-    def _fresh(self) -> Conversation:
+    def _fresh(self) -> Resident:
         self.close()
-        self._worker = Conversation(self._runner, self._kind, self._index)
+        self._worker = Resident(self._runner.scope(), self._command.argv, self._command)
         self._case, self._used = None, False
         return self._worker
+
+    def _set_up(self, worker: Resident, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask for what no program has a part in. Raises `WorkerUnusableError` when it does not
+        come."""
+        found = self._ask(worker, request, _SETUP)
+        if found["status"] != OK:
+            raise WorkerUnusableError(f"the process that measures is not ready: {found['why']}")
+        return found
+
+    def _ask(self, worker: Resident, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        """Return the answer, or what became of the worker. Raises `CancelledError`, and
+        `WorkerUnusableError`."""
+        command = replace(self._command, timeout=limit)
+        try:
+            answer, stays = worker.ask(command, (json.dumps(request),))
+        except OSError as error:
+            raise WorkerUnusableError(
+                f"the process that measures does not answer: {error.strerror}"
+            ) from None
+        if answer.timed_out:
+            return {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
+        if not stays:
+            name = signal_name(answer.status)
+            last = answer.output.decode(errors="replace").strip().splitlines()[-1:]
+            how = f"killed by {name}" if name else f"exit status {answer.status}"
+            return {"status": CRASH, "why": ": ".join([how, *last])}
+        try:
+            found: dict[str, Any] = json.loads(answer.output)
+            broken = found["status"] == "broken"
+        except (ValueError, TypeError, KeyError):  # what a program wrote into files not its own
+            return {"status": CRASH, "why": "its answer cannot be read"}
+        if broken:
+            raise WorkerUnusableError(f"measuring is not possible: {found.get('why')}")
+        return found
 
 
 def device_of(facts: Mapping[str, Any], index: int) -> Device:
@@ -190,18 +221,6 @@ def ask_gpu(runner: LocalRunner, index: int) -> Device:
     Raises `WorkerUnusableError`."""
     with contextlib.closing(DeviceBench(runner, "cuda", index, {}, limit=60.0)) as bench:
         return device_of(bench.describe(), index)
-
-
-def _set_up(worker: Conversation, request: dict[str, Any]) -> dict[str, Any]:
-    """Ask for what no program has a part in. Raises `WorkerUnusableError` when it does not come."""
-    try:
-        return worker.ask(request, _SETUP)
-    except WorkerDiedError as died:
-        raise WorkerUnusableError(f"the process that measures ended: {died}") from None
-    except WorkerTimeoutError:
-        raise WorkerUnusableError(
-            f"the process that measures is not ready in {_SETUP:g} s"
-        ) from None
 
 
 @contextmanager
@@ -251,56 +270,5 @@ main({kind!r}, {index}, sys.argv[-1])
 """
 
 
-class WorkerDiedError(Exception):
-    """The process ended before it answered; the text says how."""
-
-
-class WorkerTimeoutError(Exception):
-    """No answer in time; the process was killed."""
-
-
 class WorkerUnusableError(TilusbuildError):
     """A worker cannot do its work, whatever the program: no device, no memory, a missing file."""
-
-
-class Conversation:
-    """One worker. Making one starts the process."""
-
-    def __init__(self, runner: LocalRunner, kind: str, index: int = 0) -> None:
-        root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
-        main = _MAIN.format(root=root, kind=kind, index=index)
-        argv = (sys.executable, "-I", "-c", main)
-        self._command = Command(argv, "/", dict(os.environ))
-        self._process = Resident(runner.scope(), argv, self._command)
-
-    def ask(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
-        """Return the answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `CancelledError`, and
-        `WorkerUnusableError`."""
-        command = replace(self._command, timeout=limit)
-        try:
-            answer, stays = self._process.ask(command, (json.dumps(request),))
-        except OSError as error:
-            raise WorkerUnusableError(
-                f"the process that measures does not answer: {error.strerror}"
-            ) from None
-        if answer.timed_out:
-            raise WorkerTimeoutError
-        if not stays:
-            name = signal_name(answer.status)
-            last = answer.output.decode(errors="replace").strip().splitlines()[-1:]
-            how = f"killed by {name}" if name else f"exit status {answer.status}"
-            raise WorkerDiedError(": ".join([how, *last]))
-        try:
-            found: dict[str, Any] = json.loads(answer.output)
-            broken = found["status"] == "broken"
-        except (ValueError, TypeError, KeyError):  # what a program wrote into files not its own
-            self.close()
-            raise WorkerDiedError("its answer cannot be read") from None
-        if broken:
-            raise WorkerUnusableError(f"measuring is not possible: {found.get('why')}")
-        return found
-
-    def close(self) -> None:
-        """End the process, if it has not."""
-        self._process.release()
-        self._process.over.wait()

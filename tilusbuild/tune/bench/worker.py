@@ -253,7 +253,7 @@ class Buffers:
             argument.atol,
         )
         if mismatch is not None:
-            raise WrongResultError(str(mismatch), error)
+            raise WrongResultError(mismatch, error)
         self._right[known] = error
         return error
 
