@@ -12,7 +12,7 @@ from support import one_library, scale
 from support.nvcc_journal import FakeCuda
 from support.processes import run_to_end, wait_until
 from support.project import NewProject, Project
-from tilusbuild.toolchain.cuda import compiler_roots
+from tilusbuild.toolchain.nvrtc_places import wheels
 
 OTHER = '[toolchain.named.other]\nnvcc = "{}"\n\n'
 MakeTwo = Callable[..., Project]
@@ -111,7 +111,7 @@ def test_a_toolkit_that_is_not_there_is_a_mistake_at_its_line(two: MakeTwo) -> N
     said = project.run("build", status=2).err
     assert 'error: no nvcc found for toolchain.named.other.nvcc = "==12.8.*"' in said
     assert "version 13.0.88 does not meet ==12.8.*" in said
-    assert "pip install --target DIR 'nvidia-cuda-nvcc==12.8.*'" in said
+    assert "or give the path of one beside others" in said
 
 
 def test_a_target_names_a_toolchain_for_scripts_that_name_none(
@@ -232,7 +232,7 @@ def other_toolkit() -> Path:
     """A real toolkit of another release than the one on PATH."""
     mine = release_of(Path(shutil.which("nvcc") or "").resolve())
     roots = [Path(_NAMED)] if _NAMED else sorted(Path("/usr/local").glob("cuda-*"))
-    for root in (*roots, *map(Path, compiler_roots())):
+    for root in (*roots, *map(Path, wheels())):
         if (root / "bin/nvcc").is_file() and release_of(root / "bin/nvcc") != mine:
             return root
     pytest.skip("needs a toolkit of another release: TILUSBUILD_TEST_OTHER_CUDA names one")

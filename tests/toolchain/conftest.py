@@ -37,7 +37,6 @@ class World:
     memory: DigestMemory = field(default_factory=DigestMemory)
     env: dict[str, str] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
-    ptxas_releases: dict[str, str] = field(default_factory=dict)
 
     def discover(self, nvcc: str | None = None, *, needs_cuda: bool = True) -> Toolchain:
         request = ToolchainRequest(nvcc, needs_cuda, str(self.root))
@@ -134,8 +133,6 @@ class World:
         program = Path(command.argv[0])
         root = next(Path(r) for r in self.releases if program.is_relative_to(r))
         version = self.releases[str(root)]
-        if program.name == "ptxas":
-            version = self.ptxas_releases.get(str(root), version)
         if "--version" in command.argv:
             release = ".".join(version.split(".")[:2])
             return finished(f"Cuda compilation tools, release {release}, V{version}\n")
@@ -159,7 +156,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with nothing on it."""
     monkeypatch.setattr(discovery, "_INSTALLED_UNDER", str(tmp_path / "installed"))
-    monkeypatch.setattr(discovery, "wheel_roots", list)
+    monkeypatch.setattr(discovery, "wheels", list)
     return World(tmp_path)
 
 

@@ -41,7 +41,7 @@ def test_the_order_is_that_of_nvccs_search(world: World, monkeypatch: pytest.Mon
     """The manifest's path, CUDA_HOME, CUDA_PATH, beside an nvcc on PATH, installed ones, wheels."""
     named = ("own", "home", "path", "onpath", "installed/cuda-13.0", "site/nvidia/cu13")
     expected = [str(world.nvrtc(world.root / name)) for name in named]
-    monkeypatch.setattr(discovery, "wheel_roots", lambda: [str(world.root / named[-1])])
+    monkeypatch.setattr(discovery, "wheels", lambda: [str(world.root / named[-1])])
     world.write("onpath/bin/nvcc", "", executable=True)
     world.env |= {
         "CUDA_HOME": str(world.root / "home"),

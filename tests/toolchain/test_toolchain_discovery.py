@@ -13,7 +13,7 @@ import pytest
 from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError, Place
-from tilusbuild.toolchain import Toolchain, ToolchainRequest, cuda, discovery
+from tilusbuild.toolchain import Toolchain, ToolchainRequest, discovery
 from tilusbuild.toolchain.diagnose import diagnose
 
 World = Any
@@ -237,17 +237,6 @@ def test_wheels_of_mixed_releases_are_refused_with_the_command(machine: World) -
     assert "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88" in said
 
 
-def test_parts_of_another_release_are_refused_without_any_metadata(machine: World) -> None:
-    machine.ptxas_releases[str(machine.root / "cuda")] = "12.9.86"
-    machine.write("cuda/bin/ptxas", "another ptxas", executable=True)
-    assert "nvcc is 13.0.88, but ptxas is 12.9.86" in refused(machine, "./cuda")
-    machine.ptxas_releases.clear()
-    machine.write("cuda/bin/ptxas", "the right ptxas", executable=True)
-    cicc = machine.root / "cuda/nvvm/bin/cicc"
-    cicc.write_text(cicc.read_text().replace("13.0", "13.5"))
-    assert "nvcc is 13.0.88, but cicc is 13.5.88" in refused(machine, "./cuda")
-
-
 def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:
     ccache = machine.write("ccache/bin/ccache", "ccache", executable=True)
     for name in ("g++", "gcc"):
@@ -409,17 +398,3 @@ def test_equal_tools_have_one_fingerprint_by_any_name(machine: World) -> None:
     named = discovery.discover(request, machine.env, machine.runner, machine.memory)
     assert named.fingerprint_cuda == machine.discover().fingerprint_cuda
     assert named != machine.discover()
-
-
-@pytest.mark.parametrize("place", [0, 7, 40, 63, 64, 100, 1000])
-def test_the_version_in_a_programs_data_is_found_wherever_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
-) -> None:
-    """cicc prints none; its file is read in pieces, and a version may lie across two."""
-    monkeypatch.setattr(cuda, "_PIECE", 64)
-    program = tmp_path / "cicc"
-    told = b"Cuda compilation tools, release 13.0, V13.0.88"
-    program.write_bytes(b"\x7fELF" + b"\0" * place + told + b"\0" * 100)
-    assert cuda._last_version(str(program)) == "13.0.88"
-    program.write_bytes(b"Cuda compilation tools, release %d.%d, V%s" + b"\0" * place)
-    assert cuda._last_version(str(program)) == ""

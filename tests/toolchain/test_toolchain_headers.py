@@ -8,8 +8,9 @@ import pytest
 
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain import DigestMemory, HeaderDirectories, package_dir
-from tilusbuild.toolchain.cuda import compiler_roots, wheel_releases, wheel_roots
+from tilusbuild.toolchain.cuda import wheel_releases
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit, outermost
+from tilusbuild.toolchain.nvrtc_places import wheels
 from tilusbuild.toolchain.probe import Probe, ProbeError
 
 
@@ -114,13 +115,11 @@ def test_what_is_not_there_is_a_lookup_error(package: str, path: str, message: s
         package_dir(package, path)
 
 
-def test_the_newest_wheels_come_first(tmp_path: Path) -> None:
+def test_the_newest_wheels_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cu12", "cu13", "cudnn"):
-        (tmp_path / name / "bin").mkdir(parents=True)
-    (tmp_path / "cu12/bin/nvcc").touch()
-    assert wheel_roots([str(tmp_path)]) == [str(tmp_path / "cu13"), str(tmp_path / "cu12")]
-    assert compiler_roots([str(tmp_path)]) == [str(tmp_path / "cu12")]
-    assert wheel_roots([]) == []
+        (tmp_path / "nvidia" / name / "bin").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert wheels() == [str(tmp_path / "nvidia/cu13"), str(tmp_path / "nvidia/cu12")]
 
 
 def test_releases_are_read_from_the_wheels_metadata(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ the command lines, which change with every release.
 from __future__ import annotations
 
 import glob
-import importlib.util
+import mmap
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -22,13 +22,13 @@ from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import ToolFile
+from tilusbuild.toolchain.nvrtc_places import wheels
 from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
 
 _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
 _INCLUDE = re.compile(r'"(?:-I)?(/[^"]*)"')
 _VERSION = re.compile(r"release \d+\.\d+, V(\d+(?:\.\d+)+)")
 _EMBEDDED_VERSION = re.compile(rb"Cuda compilation tools, release \d+\.\d+, V(\d+(?:\.\d+)+)")
-_PIECE, _MAX_VERSION = 1 << 20, 256
 _REAL_ARCH = re.compile(r"'(sm_\d+[af]?)'")
 _PROGRAMS = ("cudafe++", "ptxas", "fatbinary", "nvlink")
 _HEADERS = ("cuda_runtime.h", "crt/host_config.h", "nv/target")
@@ -143,7 +143,9 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
         )
     ) or (os.path.join(root, "include"),)
     _check_headers(includes, version, remedy)
-    _check_one_release(probe, version, programs, releases)
+    # Parts of another release would fail during a compile, with a message about PTX versions.
+    if releases and (mixed := mixed_releases(releases, version)):
+        raise RejectedError(f"mixed releases: {mixed}", remedy)
     memory = probe.memory
     tools = [ToolFile("nvcc", real, version, memory.digest(real))]
     tools += [ToolFile(n, path, version, memory.digest(path)) for n, path in programs.items()]
@@ -205,43 +207,19 @@ def _check_headers(directories: tuple[str, ...], version: str, remedy: str | Non
         raise RejectedError(f"incomplete: no {', '.join(missing)}", remedy)
 
 
-def _check_one_release(
-    probe: Probe, version: str, programs: Mapping[str, str], releases: Mapping[str, str]
-) -> None:
-    """Raise `RejectedError` for parts of another release: they would fail during a compile,
-    with a message about PTX versions."""
-    if releases and (mixed := mixed_releases(releases, version)):
-        raise RejectedError(f"mixed releases: {mixed}", pip_command(version))
-    ptxas = _VERSION.search(probe.ask(programs["ptxas"], "--version"))
-    cicc = embedded_version(probe, programs["cicc"])
-    for name, theirs in (("ptxas", ptxas and ptxas[1]), ("cicc", cicc)):
-        if theirs and theirs.split(".")[:2] != version.split(".")[:2]:
-            raise RejectedError(f"mixed releases: nvcc is {version}, but {name} is {theirs}")
-
-
 def embedded_version(probe: Probe, program: str) -> str | None:
-    """Return the version in a program's data, for programs that do not print one (cicc)."""
+    """Return the last version in a program's data, for what does not print one. Raises `OSError`,
+    and `ValueError` for an empty file."""
     key = f"embedded version {probe.memory.digest(program)}"
     known = probe.memory.recall(key)
     if known is None:
-        known = _last_version(program)
+        with (
+            open_file(program) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            known = str([b"", *_EMBEDDED_VERSION.findall(data)][-1], "ascii")
         probe.memory.record(key, known)
     return known or None
-
-
-def _last_version(program: str) -> str:
-    """Return the last version in a program's data; "" for none. Raises `OSError`."""
-    # From the end, where linkers put constants: most of these files are code, up to 100 MB of it.
-    with open_file(program) as file:
-        end, after = file.seek(0, os.SEEK_END), b""
-        while end:
-            start = max(0, end - _PIECE)
-            file.seek(start)
-            piece = file.read(end - start) + after
-            if found := _EMBEDDED_VERSION.findall(piece):
-                return str(found[-1], "ascii")
-            end, after = start, piece[:_MAX_VERSION]
-    return ""
 
 
 def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
@@ -287,7 +265,7 @@ def _places(cuda: Cuda | None) -> Iterator[str]:
         yield os.path.join(os.path.dirname(cuda.nvcc), NVDISASM)
     if (found := shutil.which(NVDISASM)) is not None:
         yield found
-    for root in wheel_roots():
+    for root in wheels():
         yield os.path.join(root, "bin", NVDISASM)
 
 
@@ -298,33 +276,6 @@ WHEELS = (_NVCC, *_SAME_BUILD, *_OTHERS)
 """The wheels that a compiler consists of, by their names on the index."""
 
 _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
-
-
-def wheel_roots(directories: Iterable[str] | None = None) -> list[str]:
-    """Return the CUDA roots in NVIDIA's wheels (`site-packages/nvidia/cu13`), newest first.
-
-    `directories` are those of the namespace package `nvidia`; None: of this Python environment.
-    """
-    if directories is None:
-        try:
-            spec = importlib.util.find_spec("nvidia")
-        except (ImportError, ValueError):
-            spec = None
-        directories = list(spec.submodule_search_locations or ()) if spec else []
-    roots = [
-        root
-        for directory in directories
-        for root in glob.glob(f"{glob.escape(directory)}/cu[0-9]*")
-    ]
-    return sorted(
-        set(roots), key=lambda root: (-int(re.sub(r"\D", "", os.path.basename(root)) or 0), root)
-    )
-
-
-def compiler_roots(directories: Iterable[str] | None = None) -> list[str]:
-    """Return those of `wheel_roots` that have nvcc."""
-    roots = wheel_roots(directories)
-    return [root for root in roots if os.path.exists(os.path.join(root, "bin", "nvcc"))]
 
 
 def wheel_releases(root: str) -> Mapping[str, str]:

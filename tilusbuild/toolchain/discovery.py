@@ -22,12 +22,12 @@ from tilusbuild.manifest.sections import is_path, parse_requirement
 from tilusbuild.manifest.table import Fault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.cuda import WHEELS, Cuda, RejectedError, examine, wheel_roots
+from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
-from tilusbuild.toolchain.nvrtc_places import numbers
+from tilusbuild.toolchain.nvrtc_places import numbers, wheels
 from tilusbuild.toolchain.probe import Evidence, Probe
 from tilusbuild.toolchain.reach import Reach, reach_of, sandbox_wanted
 
@@ -319,7 +319,7 @@ def _toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
     yield from ((name, root, os.path.join(root, "bin", "nvcc")) for name, root in named if root)
     yield from (("PATH", _root_of(path), path) for path in probe.all_of("nvcc"))
     yield from ((f"{_INSTALLED_UNDER}/cuda*", root, f"{root}/bin/nvcc") for root in installed)
-    yield from ((_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in wheel_roots())
+    yield from ((_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in wheels())
 
 
 def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
@@ -366,25 +366,14 @@ def _no_cuda(request: ToolchainRequest, searched: Sequence[SearchResult]) -> Inp
     remedies = dict.fromkeys(entry.remedy for entry in searched if entry.remedy)
     lines += [f"to fix it: {remedy}" for remedy in remedies]
     if not remedies:
-        lines += _to_install(request)
+        lines.append("to install one: pip install 'tilusbuild[cuda]'")
+    if request.name:
+        lines.append("or give the path of one beside others (docs/toolchain.md)")
     wanted = request.nvcc
     what = "no nvcc found"
     if wanted is not None:
         what += f' for {request.nvcc_key} = "{wanted}"'
     return InputError(Diagnostic(what, request.place, "\n".join(lines)))
-
-
-def _to_install(request: ToolchainRequest) -> Iterator[str]:
-    """Yield how to get an nvcc: one beside others, for a toolchain with a name."""
-    if not request.name or request.nvcc is None:
-        yield "to install one: pip install 'tilusbuild[cuda]'"
-        return
-    yield "to install one beside others: NVIDIA's installer; or its wheels, which have nvcc since"
-    yield "CUDA 13, in a directory of their own, all of one release:"
-    wanted = "==RELEASE.*" if is_path(request.nvcc) else request.nvcc
-    words = " ".join(f"'{name}{wanted}'" for name in WHEELS)
-    yield f"  pip install --target DIR {words}"
-    yield '  and its path here: nvcc = "DIR/nvidia/cu13"'
 
 
 def _no_nvrtc(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:
