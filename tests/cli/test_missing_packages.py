@@ -8,7 +8,7 @@ import pytest
 from tilusbuild.cli.parser import VERBS
 from tilusbuild.rooms import missing_package
 
-OPTIONAL = ("grpc", "google", "cryptography", "cyclonedx", "sigstore", "rfc8785", "rich", "urllib3")
+OPTIONAL = ("grpc", "google", "cryptography", "sigstore", "rfc8785", "rich", "urllib3")
 REQUIRED = ("jinja2", "numpy", "zstandard", "watchdog")
 
 
@@ -60,7 +60,6 @@ def pairs(parts: list[str]) -> list[tuple[str, str]]:
         ("google.protobuf", "protobuf", "[remote]"),
         ("grpc", "grpcio", "[remote]"),
         ("cryptography", "cryptography", "[sign]"),
-        ("cyclonedx.model", "cyclonedx-python-lib", "[sign]"),
         ("tvm_ffi", "apache-tvm-ffi", ""),
         ("somebodys", "somebodys", ""),
     ],

@@ -58,7 +58,6 @@ def attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
     Raises `InputError` for what is not a key, `TilusbuildError` where a library is missing.
     """
     sign = _keyless() if signer == "keyless" else _with_key(signer)
-    _library("cyclonedx", "attest")
     return lambda contents: {
         name: sign(statement) for name, statement in statements(contents).items()
     }
@@ -184,25 +183,22 @@ def _by_identity(policy: SignaturePolicy) -> Callable[[str, bytes], bytes]:
     def verify(name: str, data: bytes) -> bytes:
         try:
             bundle = models.Bundle.from_json(data)
-        except Exception as error:
-            raise badly_signed(f"{name} is not a Sigstore bundle: {error!r:.200}") from None
-        try:
             kind, payload = checks.Verifier.production(offline=True).verify_dsse(bundle, wanted)
         except Exception as error:
-            raise badly_signed(f"{name} is not signed by {policy.identity}: {error}") from None
+            said = f"{name} is not signed by {policy.identity}: {error!r:.200}"
+            raise badly_signed(said) from None
         if kind != signed.PAYLOAD:
             raise badly_signed(f"{name} holds a payload of type {kind!r:.80}")
-        found: bytes = payload
-        return found
+        return bytes(payload)
 
     return verify
 
 
-def _library(name: str, what: str = "signatures") -> Any:
+def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise TilusbuildError(f"{what} need {error.name}\n  {_INSTALL}") from None
+        raise TilusbuildError(f"signatures need {error.name}\n  {_INSTALL}") from None
 
 
 # What is attested of a package: that this is it, how it came to be, what is in it.
@@ -259,36 +255,26 @@ def _provenance(listed: FileList) -> dict[str, Any]:
 
 def _materials(listed: FileList, digest: str) -> dict[str, Any]:
     """Return the libraries as components, and what they need of a host."""
-    from cyclonedx.model import HashAlgorithm, HashType
-    from cyclonedx.model.bom import Bom
-    from cyclonedx.model.component import Component, ComponentType
-    from cyclonedx.output import make_outputter
-    from cyclonedx.schema import OutputFormat, SchemaVersion
 
-    def hashed(text: str) -> HashType:
-        return HashType(alg=HashAlgorithm.SHA_256, content=text)
+    def component(kind: str, name: str, ref: str, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "name": name, "bom-ref": ref, **more}
 
-    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{digest}"))
-    bom.metadata.component = Component(
-        type=ComponentType.LIBRARY,
-        name=listed.title,
-        version=listed.version,
-        bom_ref=digest,
-        hashes=[hashed(digest)],
-    )
-    for path, file in listed.files.items():
-        if path.endswith(".so"):
-            bom.components.add(
-                Component(
-                    type=ComponentType.FILE, name=path, bom_ref=path, hashes=[hashed(file.sha256)]
-                )
-            )
-    for library in listed.needs.libraries:
-        bom.components.add(
-            Component(type=ComponentType.LIBRARY, name=library, bom_ref=f"host:{library}")
-        )
-    bom.register_dependency(bom.metadata.component, bom.components)
-    outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
-    made: dict[str, Any] = json.loads(outputter.output_as_string())
-    made["metadata"].pop("timestamp", None)  # of the packing: the same package is the same bytes
-    return made
+    def hashes(sha256: str) -> list[dict[str, str]]:
+        return [{"alg": "SHA-256", "content": sha256}]
+
+    parts = [
+        component("file", path, path, hashes=hashes(file.sha256))
+        for path, file in listed.files.items()
+        if path.endswith(".so")
+    ]
+    parts += [component("library", each, f"host:{each}") for each in listed.needs.libraries]
+    whole = {"version": listed.version, "hashes": hashes(digest)}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{digest}").urn,
+        "metadata": {"component": component("library", listed.title, digest, **whole)},
+        "components": parts,
+        "dependencies": [{"ref": digest, "dependsOn": [each["bom-ref"] for each in parts]}],
+    }
