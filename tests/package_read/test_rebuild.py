@@ -1,6 +1,5 @@
 """Programs compiled again: the same bytes, or which are not, and nothing of a stranger is run."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -10,12 +9,9 @@ import pytest
 
 from support.packages import Hand, by_hand
 from support.project import Project
-from tilusbuild.cache.tree import Tree
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.rebuild import rebuild, sample
-from tilusbuild.remote.origins import Origins
-from tilusbuild.runtime.sealed import seal, unseal
 
 HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
 
@@ -71,29 +67,6 @@ def test_nothing_that_came_with_a_package_is_run(project: Project, tmp_path: Pat
     assert found.rebuilt_sha256 is None
     assert "its commands differ from those of this tilusbuild" in str(found)
     assert not (tmp_path / "ran").exists()
-
-
-def test_who_wrote_what_is_not_reproduced(project: Project, tmp_path: Path) -> None:
-    made = project.copy(tmp_path / "copy", cache=True)
-    first, second, *_ = made.programs.values()
-    for path in (first, second):
-        library = path / "module/lib.so"
-        library.chmod(0o755)
-        library.write_bytes(library.read_bytes() + b"\0")
-        meta = unseal((path / "meta.json").read_bytes())
-        data = library.read_bytes()
-        meta["files"]["module/lib.so"] = {
-            "size": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
-        (path / "meta.json").write_bytes(seal(meta))
-    origins = Origins(Tree(os.fspath(made.cache)))
-    origins.fetched([first.name], "https://cache.example")
-    origins.save()
-    said = made.run("verify", "--rebuild", made.cache, status=1).out
-    by = {line.split("/")[1][:64]: line for line in said.splitlines() if "NotReproduced" in line}
-    assert by[first.name].endswith("by another machine: fetched from https://cache.example")
-    assert by[second.name].endswith("or the maker of a package that is installed")
 
 
 def test_a_package_without_sources(hand: Hand, tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,7 +35,6 @@ from tilusbuild.plan.identity import section_of
 from tilusbuild.plan.recorded import UnlikeOursError, recorded
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.remote.origins import Origins
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_file
@@ -54,8 +52,6 @@ class RebuildResult(Struct, frozen=True):
     error: str = ""
     wanted: str = ""
     """The tool that made the recorded one, where it is not found here."""
-    writer: str = ""
-    """Who compiled the recorded one."""
 
     @property
     def same(self) -> bool:
@@ -69,7 +65,6 @@ class RebuildResult(Struct, frozen=True):
         if self.same:
             return f"{where} is reproduced"
         made = f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
-        made += f" by {self.writer}" if self.writer else ""
         if not self.wanted:
             return made
         return f"{made}; that needs {self.wanted}, which was not found: set NVCC or CXX"
@@ -82,15 +77,14 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     """
     if is_cache(path):
         cache = Tree(path)
-        writer = partial(_writer, Origins(cache))
-        yield from _compiled(cache.root, _recorded(cache, share), writer)
+        yield from _compiled(cache.root, _recorded(cache, share))
         return
     with unpacked(path, lambda each: _needed(each, share), limits) as (listing, root):
         recorded = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in sample(listing.programs, share)
         }
-        yield from _compiled(root, recorded, lambda _: "the package's maker")
+        yield from _compiled(root, recorded)
 
 
 def sample(found: Iterable[str], share: float) -> set[str]:
@@ -123,20 +117,11 @@ def _needed(listing: FileList, share: float) -> set[str]:
     }
 
 
-def _writer(origins: Origins, program: str) -> str:
-    """Return who compiled a program of a cache, in words."""
-    origin = origins.of(program)
-    ours = "a build on this machine, or the maker of a package that is installed"
-    return ours if origin is None else f"another machine: {origin}"
-
-
-def _compiled(
-    root: str, wanted: Mapping[str, str], writer: Callable[[str], str]
-) -> Iterator[RebuildResult]:
+def _compiled(root: str, wanted: Mapping[str, str]) -> Iterator[RebuildResult]:
     """Compile programs of a tree, whose products have these digests; as many at once as there are
     cores. Yields in the order of hashes."""
     with TemporaryDirectory("rebuild") as directory, ThreadPoolExecutor(usable_cores()) as pool:
-        again = _Again(root, directory.path, writer)
+        again = _Again(root, directory.path)
         try:
             yield from pool.map(again.compile, *zip(*sorted(wanted.items()), strict=True))
         finally:
@@ -146,11 +131,10 @@ def _compiled(
 class _Again:
     """Compiles programs of a tree again."""
 
-    def __init__(self, root: str, directory: str, writer: Callable[[str], str]) -> None:
+    def __init__(self, root: str, directory: str) -> None:
         self.runner = LocalRunner()
         self._root = root
         self._directory = directory
-        self._writer = writer
         self._launchers = StepStore()
         self._memory = DigestMemory()
         self._guard = threading.Lock()
@@ -158,12 +142,11 @@ class _Again:
 
     def compile(self, program: str, digest: str) -> RebuildResult:
         """Compile a program whose product has this digest."""
-        writer = self._writer(program)
         try:
             made, wanted = self._compile(program)
         except (OSError, UnlikeOursError, InputError) as error:
-            return RebuildResult(program, digest, None, str(error), writer=writer)
-        return RebuildResult(program, digest, made, wanted=wanted, writer=writer)
+            return RebuildResult(program, digest, None, str(error))
+        return RebuildResult(program, digest, made, wanted=wanted)
 
     def _compile(self, program: str) -> tuple[str, str]:
         """Return the digest of what was made, and which tool that was to be made by is not here."""
