@@ -78,8 +78,8 @@ def test_runtime_by_default(packed: Path) -> None:
     }
 
 
-def test_sources_and_logs_when_asked_for(project: Any) -> None:
-    project.append('[package.dev]\ninclude = ["all"]\nexclude = ["logs"]\nformats = ["dir"]\n')
+def test_sources_when_asked_for(project: Any) -> None:
+    project.append('[package.dev]\ninclude = ["sources"]\nformats = ["dir"]\n')
     found = parse((project.package() / "Marks-dev-1.2/tilus-package.json").read_bytes())
     names = {path.split("/", 2)[2] for path in found.files if not path.startswith("scripts/")}
     assert {"module/source.cu", "module/compile.sh", "MANIFEST"} <= names

@@ -330,8 +330,6 @@ class PackageSection(Table, frozen=True):
     ] = ()
     """Further contents besides libraries, options and tables: `sources` (and headers, so that
     `compile.sh` works), `logs` (of compilers and of tuning), or `all`."""
-    exclude: Annotated[tuple[Literal["sources", "logs"], ...], Key(examples=[["logs"]])] = ()
-    """Contents to leave out, of those in `include`."""
     programs: Literal["all", "dispatched"] = "all"
     """`dispatched`: only the programs that a rule, a dispatch table or the default can choose; of a
     script that has a model and no table, all."""

@@ -79,7 +79,7 @@ class PackageOrder(Struct, frozen=True):
         more: set[Purpose] = set()
         for each in self.package.include:
             more |= {"sources", "logs"} if each == "all" else {each}
-        return frozenset({"runtime", *more} - set(self.package.exclude))
+        return frozenset({"runtime", *more})
 
 
 def collect(

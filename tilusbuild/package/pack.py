@@ -124,7 +124,7 @@ def _check_size(order: PackageOrder, made: Sequence[tuple[str, str, int]]) -> No
         if limit is not None and size > limit:
             raise cannot_pack(
                 f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
-                hint="less is packed with `scripts`, `targets`, `programs` and `exclude`;"
+                hint="less is packed with `scripts`, `targets` and `programs`;"
                 " `tilusbuild report` lists the largest programs",
             )
 
