@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from msgspec import Struct, field
 
@@ -51,23 +51,19 @@ _FATBIN = "kernel.fatbin"
 has found no library in its entry."""
 
 
-def collect(
-    cache: ForeignCache, name: str, version: str, *, skip_broken: bool = False
-) -> tuple[Contents, Sequence[tuple[str, str]]]:
-    """Collect a cache's contents; with `skip_broken` without what is broken, which is returned too,
-    each with the reason.
-
-    Raises `PackageError` for a broken cache, and for
-    names that no package can have."""
+def collect(cache: ForeignCache, name: str, version: str) -> Contents:
+    """Collect a cache's contents; links to nothing stay behind. Raises `PackageError` for a cache
+    with broken entries, and for names that no package can have."""
     _check_whole(cache)
-    broken = dict(_broken(cache))
-    if broken and not skip_broken:
+    # A package has no place that could be wrong.
+    broken = [p for entry in cache.entries for p in entry.problems if not p.moved]
+    if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise cannot_pack(
-            f"{cache.root} is broken: {next(iter(broken.values()))}{more}",
-            hint="`tilusbuild cache verify` lists them; --skip-broken leaves them behind",
+            f"{cache.root} is broken: {broken[0]}{more}",
+            hint="`tilusbuild cache verify` lists what is, `cache gc --broken` removes it",
         )
-    found = _CacheCollector(CacheDirectory(cache.root), cache.system, frozenset(broken))
+    found = _CacheCollector(CacheDirectory(cache.root), cache.system)
     for entry in cache.entries:
         found.add_entry(entry)
     stale = tuple(f"{file.path}/" for file in cache.stale)
@@ -77,8 +73,7 @@ def collect(
     if not found.entries:
         raise cannot_pack(f"{cache.root} holds no entry that could be packed")
     listed = found.listed(cache, name, version)
-    contents = Contents(listed, listed.encode(), found.origins, {})
-    return contents, tuple(broken.items())
+    return Contents(listed, listed.encode(), found.origins, {})
 
 
 def _check_whole(cache: ForeignCache) -> None:
@@ -96,43 +91,11 @@ def _check_whole(cache: ForeignCache) -> None:
         )
 
 
-def _broken(cache: ForeignCache) -> Iterator[tuple[str, str]]:
-    """Yield broken units, and scripts of Tilus that use a broken program, each with the reason."""
-    units: dict[str, str] = {}
-    for entry in cache.entries:
-        for problem in entry.problems:
-            if not problem.moved:  # a package has no place that could be wrong
-                units.setdefault(entry.removed_with, str(problem))
-    yield from units.items()
-    for problem in cache.problems:
-        yield _shared_unit(cache.system, problem.path), str(problem)
-    directory = CacheDirectory(cache.root)
-    for path in cache.shared:
-        target = _target(directory, path)
-        if target in units:
-            yield _shared_unit(cache.system, path), f"{path}: leads to {target}, which is broken"
-
-
-def _shared_unit(system: str, path: str) -> str:
-    return "/".join(path.split("/")[: _SHARED_UNIT[system]])
-
-
-def _target(directory: CacheDirectory, path: str) -> str | None:
-    """Return where a link leads, relative to the cache; None for what is not a link."""
-    full = directory.path(path)
-    try:
-        text = os.readlink(full)
-    except OSError:
-        return None
-    return os.path.relpath(os.path.join(os.path.dirname(full), text), directory.root)
-
-
 class _CacheCollector(Struct):
     """What was collected so far; paths are relative to the cache."""
 
     directory: CacheDirectory
     system: str
-    broken: frozenset[str]
     entries: dict[str, ListedEntry] = field(default_factory=dict)
     units: dict[str, int] = field(default_factory=dict)
     """The number of files of each."""
@@ -142,8 +105,6 @@ class _CacheCollector(Struct):
     host: list[tuple[str, Needs, str]] = field(default_factory=list)
 
     def add_entry(self, entry: ForeignEntry) -> None:
-        if entry.removed_with in self.broken:
-            return
         self.units[entry.removed_with] = 0
         library = self._library_of(entry)
         data = self.directory.bytes(entry.path, library) or b""
@@ -154,18 +115,17 @@ class _CacheCollector(Struct):
         )
 
     def add_file(self, path: str) -> None:
-        unit = next((u for u in _above(path) if u in self.units), None)
-        unit = unit or _shared_unit(self.system, path)
-        if unit in self.broken:
+        full, listed = self.directory.path(path), f"{ROOT}/{self.system}/{path}"
+        if not os.path.exists(full):
             return
+        unit = next((u for u in _above(path) if u in self.units), None)
+        unit = unit or "/".join(path.split("/")[: _SHARED_UNIT[self.system]])
         self.units[unit] = self.units.get(unit, 0) + 1
         if self.units[unit] > MAX_FILES:
             raise cannot_pack(f"{unit} has more than {MAX_FILES} files")
-        target = _target(self.directory, path)
-        if target is not None:
-            self._add_link(path, target)
+        if os.path.islink(full):
+            self._add_link(path, full)
             return
-        full, listed = self.directory.path(path), f"{ROOT}/{self.system}/{path}"
         if not stat.S_ISREG(os.lstat(full).st_mode):
             raise cannot_pack(f"{full} is not a plain file")
         self.origins[listed] = full
@@ -177,11 +137,11 @@ class _CacheCollector(Struct):
         if path.endswith(".so"):
             self._add_host_code(path)
 
-    def _add_link(self, path: str, target: str) -> None:
+    def _add_link(self, path: str, full: str) -> None:
+        leads_to = os.path.join(os.path.dirname(full), os.readlink(full))
+        target = os.path.relpath(leads_to, self.directory.root)
         if target not in self.entries:
-            raise cannot_pack(
-                f"{self.directory.path(path)} leads to {target}, which is not an entry"
-            )
+            raise cannot_pack(f"{full} leads to {target}, which is not an entry")
         self.links[path] = target
 
     def _add_host_code(self, path: str) -> None:

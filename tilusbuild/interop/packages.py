@@ -12,7 +12,6 @@ from tilusbuild.cli.arguments import (
     SIGN,
     Common,
     Verb,
-    flag,
     option,
     positional,
     repeated,
@@ -47,7 +46,6 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
     package_version: str | None = option(
         "--package-version", metavar="VERSION", help="its version (default: the system's)"
     )
-    skip_broken: bool = flag("--skip-broken", help="leave out what `cache verify` reports")
     sign: str | None = SIGN
 
 
@@ -114,16 +112,11 @@ def package(arguments: PackCacheArgs) -> int:
     cache = read(arguments.source)
     name, version = foreign.default_name(cache)
     name, version = arguments.name or name, arguments.package_version or version
-    contents, left_out = foreign.collect(cache, name, version, skip_broken=arguments.skip_broken)
+    contents = foreign.collect(cache, name, version)
     order = PackageOrder(name, PackageSection(), cache.system, version)
     attest = _attest(arguments.sign)
     made = pack.write(order, contents, chosen, arguments.output, attest=attest)
     listed = contents.listed
-    for path, why in left_out:
-        if arguments.json:
-            emit(ProblemLine(why, path, "left out"))
-        else:
-            say(f"left out: {path}: {why}\n")
     if not arguments.json:
         say(pickle_warning(listed))
     show_files(arguments, made, contents.digest)
@@ -206,6 +199,6 @@ def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHos
 PACKAGE = Verb(
     PackCacheArgs,
     package,
-    (ProblemLine, PackageFileLine, PackedCacheLine),
+    (PackageFileLine, PackedCacheLine),
     "package a foreign cache for other machines",
 )
