@@ -77,15 +77,6 @@ def test_another_file_comes_back_by_a_plan_or_as_verify_says(project: Project, t
     assert project.run("cache", "verify").status == 0
 
 
-def test_a_plan_knows_the_programs_of_such_a_record(project: Project) -> None:
-    """Else each edit would read all entries."""
-    (project.directory / "tilus.toml").touch()
-    for path in project.programs.values():  # read, it would be no JSON
-        meta = path / "meta.json"
-        meta.write_bytes(b"x" * meta.stat().st_size)
-    assert "nothing to do" in build_many(project)
-
-
 # What a build after a template's edit imports and starts: no more than rendering takes.
 MANIFEST = (
     head()

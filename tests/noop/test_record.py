@@ -10,13 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.processes import run_to_end
-from tilusbuild.builder.resources import WATCHED, BuildStore
-from tilusbuild.cache.entries import Stage
-from tilusbuild.cache.tree import Tree
 from tilusbuild.noop import record, write
 from tilusbuild.state.clock import Moment
-from tilusbuild.state.files import sha256_text
-from tilusbuild.state.stamp import Stamp, sighting, stamp_of
+from tilusbuild.state.stamp import sighting
 
 Entries = dict[tuple[str, write.Endings], list[str]]
 NAME = b"the command"
@@ -219,72 +215,8 @@ def test_reading_it_imports_nothing_else() -> None:
     }
 
 
-def test_says_what_it_saw_of_inputs_and_entries(tree: Path, in_groups: bytes) -> None:
+def test_says_which_inputs_it_saw(tree: Path, in_groups: bytes) -> None:
     data = in_groups
     names = ("in", "in/a", "in/b", "in/none")
     assert write.inputs(data) == [str(tree / name) for name in names]
-    seen = write.entries(data, f"{tree}/out/", ("/lib.so",))
-    assert seen == {name: (stamp_of(f"{tree}/out/{name}/lib.so"),) for name in ("p", "q", "r")}
-    assert write.entries(data, f"{tree}/other/", ("/lib.so",)) == {}
     assert write.inputs(data[:-1]) == []
-    assert write.entries(data[:-1], f"{tree}/out/", ("/lib.so",)) == {}
-
-
-def test_what_is_kept_for_a_plan_is_not_looked_at(tree: Path) -> None:
-    entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ["p", "q"]}
-    kept: Entries = {(f"{tree}/out/", ("",)): ["p", "q"]}
-    data = write.make(NAME, SUMMARY, {}, entries, Moment(LATER), kept=kept)
-    assert data is not None
-    before = stamp_of(tree / "out/q")
-    time.sleep(0.02)
-    (tree / "out/q/more").touch()
-    assert stamp_of(tree / "out/q") != before
-    assert record.holds(data, NAME) == SUMMARY
-    assert write.entries(data, f"{tree}/out/", ("",))["q"] == (before,)
-    (tree / "out/q/lib.so").unlink()
-    assert record.holds(data, NAME) is None
-
-
-# An entry that a record saw is not read again, as long as its library is the same file.
-@pytest.fixture
-def cache(tmp_path: Path) -> Tree:
-    return Tree(str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def program(cache: Tree) -> str:
-    """A published program."""
-    cache.ensure()
-    stage = Stage(cache)
-    os.mkdir(os.path.join(stage.path, "module"))
-    Path(stage.path, "module/lib.so").write_bytes(b"library")
-    digest = sha256_text("program options")
-    stage.publish_program(digest, "program ", "options", {"status": "built"})
-    return digest
-
-
-def looked_at(cache: Tree, program: str) -> tuple[Stamp, ...]:
-    return tuple(stamp_of(cache.program_path(program) + part) for part in WATCHED)
-
-
-def test_an_entry_that_was_seen_is_not_read(cache: Tree, program: str) -> None:
-    entry = BuildStore(cache, {program: looked_at(cache, program)}).lookup(program)
-    assert entry is not None
-    assert (entry.status, entry.meta) == ("built", {})
-    entry = BuildStore(cache).lookup(program)
-    assert entry is not None
-    assert entry.meta["status"] == "built"
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("module/lib.so", lambda path: path.write_bytes(b"cut")),
-        *((name, Path.unlink) for name in ("meta.json", "module/lib.so", "program.txt")),
-        ("options.txt", Path.unlink),
-    ],
-)
-def test_an_entry_with_another_part_or_one_less_is_not_seen(cache, program, name, change) -> None:
-    seen = {program: looked_at(cache, program)}
-    change(Path(cache.program_path(program), name))
-    assert BuildStore(cache, seen).lookup(program) is None

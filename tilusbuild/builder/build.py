@@ -6,13 +6,12 @@ mistake in the input is raised before anything is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
+from tilusbuild.builder.noop_record import Invocation, PlanRead, write_record
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import Everything, OneShard, Publish, mend_needed
 from tilusbuild.builder.resources import open_builder
@@ -23,7 +22,6 @@ from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
-from tilusbuild.state.stamp import Stamp
 from tilusbuild.status import Status
 
 
@@ -34,8 +32,6 @@ class BuildRequest(Struct, frozen=True):
     selection: PlanSelection
     publishes: Publish = field(default_factory=Everything)
     dump_ir: bool = False
-    seen: Mapping[str, tuple[Stamp, ...]] = field(default_factory=dict)
-    """The programs that an earlier build found whole, with the stamps of `resources.WATCHED`."""
 
 
 def build(
@@ -62,7 +58,6 @@ def build(
     if invocation is None:
         return build_planned(project, request, config, reporter)
     read = PlanRead.of(project, plan, invocation)
-    request = replace(request, seen=last_entries(project, invocation))
     result = build_planned(project, request, config, reporter)
     if not config.dry_run and not plan.wanted:
         write_record(project, plan, result, project.settings.jobs.value, read)
@@ -75,7 +70,7 @@ def build_planned(
     """Build what was planned, and publish what it is for. Raises `InputError` and `CacheError`."""
     plan, publishes = request.plan, request.publishes
     config = replace(config, notices=publishes.notices(project, plan))
-    with open_builder(project, config, seen=request.seen) as builder:
+    with open_builder(project, config) as builder:
         with closing(reporter), closing(builder.compiler), kept(project, builder.config):
             wanted = publishes.jobs(plan, reporter)
             result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)

@@ -23,7 +23,6 @@ from tilusbuild._version import __version__
 from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import NeededDirectories
-from tilusbuild.builder.resources import WATCHED
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.tree import Tree
@@ -33,17 +32,18 @@ from tilusbuild.noop import record, write
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
-from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sweep, write_atomic
-from tilusbuild.state.stamp import Sighting, Stamp, sighting, stamp_of
+from tilusbuild.state.stamp import Sighting, sighting, stamp_of
 from tilusbuild.status import RECORDED, Status
 
 LOOKED_AT_WHOLE = 2_000
 """Programs of a build up to which one with nothing to do looks at their directories too, in which a
 deleted file shows: 2 ms. Of more, where that would be a quarter of its time, it looks at what was
 compiled, which shows that this, `module` or the whole program was deleted."""
-_DIRECTORIES = WATCHED[:-1]
+_DIRECTORIES = ("", "/module")
+"""Of a program: each of these shows that a file in it was removed, added or replaced. Each more of
+what is looked at is a tenth of the time of a large build with nothing to do."""
 _KEPT = 256
 """Records of other commands are removed, oldest first, when there are more."""
 
@@ -90,8 +90,8 @@ def write_record(
         return
     with suppress(OSError):
         programs = _programs(project.cache)
-        looked_at, kept = _programs_in(project.cache, result.statuses, _products(planned))
-        entries = {**looked_at, **_directories_of(project.cache, planned)}
+        entries = _programs_in(project.cache, result.statuses, _products(planned))
+        entries |= _directories_of(project.cache, planned)
         answer = _answer(result.summary, BuildStarted(jobs, __version__))
         inputs = {**_inputs_so_far(project, planned), **read.inputs}
         inputs |= {path: sighting(path) for path in outputs.paths(project, planned)}
@@ -99,9 +99,7 @@ def write_record(
         def is_whole(before: str, word: str) -> bool:
             return before != programs or lookup(project.cache, word) is not None
 
-        made = write.make(
-            read.invocation.key, answer, inputs, entries, read.started, is_whole, kept
-        )
+        made = write.make(read.invocation.key, answer, inputs, entries, read.started, is_whole)
         # Not the records alone: beside them is what is remembered of manifests.
         sweep(os.path.dirname(os.path.dirname(path)), deep=True)
         if made is None:
@@ -111,27 +109,6 @@ def write_record(
         _prune(os.path.dirname(path))
 
 
-def last_entries(project: Project, invocation: Invocation) -> dict[str, tuple[Stamp, ...]]:
-    """Return the programs that the last answer to this command rested on, each with the stamps of
-    `WATCHED` of then: most are still the same, whatever else has changed."""
-    path = record.path(invocation.key, project.environment)
-    if path is None:
-        return {}
-    try:
-        data = read_bytes(path)
-    except OSError:
-        return {}
-    programs = _programs(project.cache)
-    directories = write.entries(data, programs, _DIRECTORIES)
-    products = write.entries(data, programs, WATCHED[-1:])
-    apart = {
-        program: (*directories[program], *stamps)
-        for program, stamps in products.items()
-        if program in directories
-    }
-    return write.entries(data, programs, WATCHED) | apart
-
-
 def _programs(cache: Tree) -> str:
     return os.path.join(cache.program_path(""), "")
 
@@ -139,31 +116,28 @@ def _programs(cache: Tree) -> str:
 _Entries: TypeAlias = dict[tuple[str, write.Endings], list[str]]
 
 
-def _products(planned: Plan) -> dict[str, write.Endings]:
-    """Return what is looked at of programs that are made into something else than a library."""
+def _products(planned: Plan) -> dict[str, str]:
+    """Return what the planned programs are made into, where that is something else than a
+    library."""
     return {
-        program: (*WATCHED[:-1], f"/module/{instance.spec.pipeline.product}")
+        program: instance.spec.pipeline.product
         for instance in planned.instances
         if instance.spec.pipeline.product != PRODUCT
         for program in instance.programs
     }
 
 
-def _programs_in(
-    cache: Tree, statuses: Mapping[str, str], others: Mapping[str, write.Endings]
-) -> tuple[_Entries, _Entries]:
-    """Return what is looked at of each program, `others` by hash, and what is only kept for a build
-    that plans; one that was not built has no library."""
-    looked_at: _Entries = {}
-    kept: _Entries = {}
-    before = _programs(cache)
+def _programs_in(cache: Tree, statuses: Mapping[str, str], products: Mapping[str, str]) -> _Entries:
+    """Return what is looked at of each program, whose `products` are libraries but for these; one
+    that was not built has none."""
+    found: _Entries = {}
     for program, status in statuses.items():
-        endings = others.get(program, WATCHED) if status == Status.BUILT else _DIRECTORIES
-        if status == Status.BUILT and len(statuses) > LOOKED_AT_WHOLE:
-            kept.setdefault((before, _DIRECTORIES), []).append(program)
-            endings = endings[-1:]
-        looked_at.setdefault((before, endings), []).append(program)
-    return looked_at, kept
+        endings: write.Endings = _DIRECTORIES
+        if status == Status.BUILT:
+            whole = _DIRECTORIES if len(statuses) <= LOOKED_AT_WHOLE else ()
+            endings = (*whole, f"/module/{products.get(program, PRODUCT)}")
+        found.setdefault((_programs(cache), endings), []).append(program)
+    return found
 
 
 def _directories_of(cache: Tree, planned: Plan) -> _Entries:

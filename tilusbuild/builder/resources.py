@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from tilusbuild.builder.compiler import ProgramCompiler, Shared, Ways, alone
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import Entry, Stage, compiler_log, lookup
-from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import (
@@ -30,29 +29,16 @@ from tilusbuild.process.jobserver import Jobserver, JobserverError, announced_jo
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
-from tilusbuild.state.stamp import Stamp, stamp_of
-from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-WATCHED = ("", "/module", f"/{LIBRARY}")
-"""What is looked at of a program that was found whole before: a directory has another stamp when a
-file in it was removed, added or replaced, and the library when it was written to. Each more of
-these is a tenth of the time of a large build with nothing to do."""
-
-
 class BuildStore:
-    """The engine's store. Use as a context manager: leaving it lets collections go on.
+    """The engine's store. Use as a context manager: leaving it lets collections go on."""
 
-    `seen` are programs that an earlier build found built and whole, with the stamps of `WATCHED`:
-    one that still has them is not read again.
-    """
-
-    def __init__(self, cache: Tree, seen: Mapping[str, tuple[Stamp, ...]] | None = None) -> None:
+    def __init__(self, cache: Tree) -> None:
         self._cache = cache
-        self._seen: Mapping[str, tuple[Stamp, ...]] = seen or {}
         self._guard = threading.Lock()
         self._kept = ExitStack()
         self._in_use = False
@@ -64,12 +50,6 @@ class BuildStore:
         self._kept.close()
 
     def lookup(self, program: str, /) -> Entry | None:
-        path = self._cache.program_path(program)
-        stamps = self._seen.get(program)
-        if stamps and all(
-            stamp_of(path + part) == stamp for part, stamp in zip(WATCHED, stamps, strict=True)
-        ):
-            return Entry(program, path, Status.BUILT, {})
         return lookup(self._cache, program)
 
     def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
@@ -151,20 +131,15 @@ def _beside(
 
 
 @contextmanager
-def open_builder(
-    project: Project,
-    config: BuildConfig,
-    *,
-    seen: Mapping[str, tuple[Stamp, ...]] | None = None,
-) -> Iterator[Builder]:
-    """Open everything that one build needs; `seen` is for the store. Raises `InputError`.
+def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
+    """Open everything that one build needs. Raises `InputError`.
 
     The config is completed with the machine's limits, and with the cache's history where it has
     none.
     """
     with (
         open_resources(project.settings, project.environment, project.runner, config) as limited,
-        BuildStore(project.cache, seen) as store,
+        BuildStore(project.cache) as store,
         LazyRemote(
             decide(project.manifest.remote, project.environment), store, project.cache
         ) as remote,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     _Group: TypeAlias = tuple[memoryview, memoryview]  # names, stamps
 
-MAGIC = b"tilusbuild record 6\n"
+MAGIC = b"tilusbuild record 7\n"
 HEAD = struct.Struct("<IQ")
 COUNT = struct.Struct("<Q")
 STAMP = struct.Struct("<4q")
@@ -39,8 +39,6 @@ _numbers = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
 BETWEEN = b"\1"
 """Between the endings of a group: its stamps are those of the first word with each of them, then
 of the next, so that what lies together is looked at together."""
-KEPT = b"\2"
-"""Begins the names of a group that is not looked at here: its stamps are for a build that plans."""
 
 _SHARE = 4_000
 """Entries that are worth a fork, which takes 1 ms: so many take 13."""
@@ -99,8 +97,7 @@ def holds(data: bytes, name: bytes) -> bytes | None:
     pieces = pieces_of(data)
     if not pieces or pieces[0] != name:
         return None
-    groups = [group for group in groups_of(pieces) if group[0][:1] != KEPT]
-    return bytes(pieces[1]) if _unchanged(groups) else None
+    return bytes(pieces[1]) if _unchanged(groups_of(pieces)) else None
 
 
 def groups_of(pieces: Sequence[memoryview]) -> list[_Group]:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TypeAlias
 
 from tilusbuild.noop.record import (
     BETWEEN,
     COUNT,
     HEAD,
-    KEPT,
     MAGIC,
     STAMP,
     groups_of,
@@ -27,7 +25,7 @@ from tilusbuild.noop.record import (
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting
 
-_KEPT, _BETWEEN = KEPT.decode(), BETWEEN.decode()
+_BETWEEN = BETWEEN.decode()
 _GROUP_SIZE = 1000
 """Entries: so many names are made at once."""
 
@@ -43,24 +41,20 @@ def make(
     entries: Mapping[tuple[str, Endings], Sequence[str]],
     started: Moment,
     is_whole: Callable[[str, str], bool] = lambda before, word: True,
-    kept: Mapping[tuple[str, Endings], Sequence[str]] = MappingProxyType({}),
 ) -> bytes | None:
     """Return a record; None when an input was too young at `started`, when the build began to read,
     for its stamp to show whether it changed after that.
 
     `inputs` are as they were before they were read. `entries` maps a prefix and endings to the
-    words between: each path of prefix, word and ending is there. `kept` are like `entries`; a build
-    with nothing to do does not look at them. `is_whole` is asked for each prefix
-    and word that changed after the start, when its stamps were taken: else a part that was removed
-    meanwhile would be recorded as missing.
+    words between: each path of prefix, word and ending is there. `is_whole` is asked for each
+    prefix and word that changed after the start, when its stamps were taken: else a part that was
+    removed meanwhile would be recorded as missing.
     """
     if not all(seen.is_settled(started) for seen in inputs.values()):
         return None
     files = sorted(inputs)
     groups = _by_directory(files, [inputs[file].stamp for file in files])
-    every = [("", *each) for each in sorted(entries.items())]
-    every += [(_KEPT, *each) for each in sorted(kept.items())]
-    for mark, (before, endings), words in every:
+    for (before, endings), words in sorted(entries.items()):
         for start in range(0, len(words), _GROUP_SIZE):
             some = list(words[start : start + _GROUP_SIZE])
             seen = [sighting(before + word + ending) for word in some for ending in endings]
@@ -69,7 +63,7 @@ def make(
             young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
             if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
                 return None
-            groups.append(((mark + before, _BETWEEN.join(endings)), some, found))
+            groups.append(((before, _BETWEEN.join(endings)), some, found))
     parts = [_packed(name), _packed(summary)]
     for around, middles, found in groups:
         names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
@@ -104,15 +98,3 @@ def inputs(data: bytes) -> list[str]:
         if not after:
             found += [before + word for word in words]
     return sorted(found)
-
-
-def entries(data: bytes, before: str, endings: Endings) -> dict[str, tuple[Stamp, ...]]:
-    """Return the stamps of the entries whose paths begin and end so, by the word between, each with
-    all endings; none when the record is damaged."""
-    found: dict[str, tuple[Stamp, ...]] = {}
-    for names, stamps in groups_of(pieces_of(data)):
-        start, after, *words = str(names, "utf-8", "surrogateescape").split("\0")
-        if start.removeprefix(_KEPT) == before and after == _BETWEEN.join(endings):
-            each = list(map(Stamp._make, STAMP.iter_unpack(stamps)))
-            found.update(zip(words, zip(*[iter(each)] * len(endings), strict=True), strict=True))
-    return found
