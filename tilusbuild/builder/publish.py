@@ -6,7 +6,7 @@ lists every schedule with its program, and what a deployment must know. Nothing 
 there already as it should be.
 
 The directories below `include/` are named by a program's `compile.sh`. What an instance's programs
-name is remembered by its hash, in the log `needed` of the cache's state; one that is not whole is
+name is remembered by its hash, in the file `needed` of the cache's state; one that is not whole is
 laid out again, and no program is compiled for it.
 """
 
@@ -361,12 +361,9 @@ class PublishedScripts:
 
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
-        self._file.save(keep=self._is_there)
-
-    def _is_there(self, digest: str) -> bool:
-        scripts = self._tree.path("scripts")
-        directories = os.listdir(scripts)
-        return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in directories)
+        names = self._tree.names("scripts")
+        there = {digest for name in names for digest in self._tree.names("scripts", name)}
+        self._file.save(keep=there.__contains__)
 
     def _row(
         self, instance: PlannedInstance, statuses: Mapping[str, str], seen: list[Sighting]

@@ -17,7 +17,7 @@ from tilusbuild.engine.interfaces import Job
 from tilusbuild.state.envelope import StateFile
 
 _SAVE_EVERY = 64
-"""Records. A build that is killed loses no more than so many."""
+"""Records. A build that is killed loses no more than so many, or a quarter of all."""
 
 
 class Estimate(Struct, frozen=True):
@@ -99,7 +99,7 @@ class History:
         for total in (group, self._all):
             total.add(seconds, peak_rss)
         self._file.put(_key(job), [round(seconds, 3), peak_rss, _mark(job)])
-        if self._file.unsaved >= _SAVE_EVERY:
+        if self._file.unsaved >= max(_SAVE_EVERY, self._all.count // 4):
             self.save()
 
     def killed_at(self, job: Job, peak_rss: int) -> None:

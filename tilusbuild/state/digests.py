@@ -1,8 +1,8 @@
 """Digests of files and directories, and answers of programs, remembered so nothing is read twice.
 
 A remembered digest is used only when the stamps (`tilusbuild.state.stamp`) are what they were and
-were old enough to be trusted when it was made. The memory is the log `digests` among the state of a
-cache; a log that is old or damaged costs time only, and nothing is written when nothing was
+were old enough to be trusted when it was made. The memory is the file `digests` among the state of
+a cache; one that is old or damaged costs time only, and nothing is written when nothing was
 learned, so that a build with nothing to do stays silent.
 """
 

@@ -1,14 +1,14 @@
-"""The one form of files that only save work: a head line that says what the file is, then frames.
+"""The one form of files that only save work: a head line that says what the file is, a line with
+the sha256 of the body and its length in bytes, the body, and a line feed.
 
-A frame is a line with the sha256 of its body and the body's length in bytes, the body, and a line
-feed. An `Envelope` is a file with one frame, a `StateFile` a log that frames are appended to.
-Nothing about such a file is ever an error: one that is missing, damaged, cut short, or of another
-kind or version is as good as none, and one that cannot be written, or lies behind a link, is left
-alone. A `StepStore` keeps in such files what programs share of a compile, so that it is made once:
-the object of a launcher, the front end's output for a unit of kernels.
+An `Envelope` is such a file, a `StateFile` one whose body is a map. Nothing about such a file is
+ever an error: one that is missing, damaged, cut short, or of another kind or version is as good as
+none, and one that cannot be written, or lies behind a link, is left alone. A `StepStore` keeps in
+such files what programs share of a compile, so that it is made once: the object of a launcher, the
+front end's output for a unit of kernels.
 
 The price is that nothing can be found in such a file without reading it, and that writing one word
-writes it all; they are small, or a log.
+writes it all.
 """
 
 from __future__ import annotations
@@ -20,40 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from tilusbuild.runtime.regular import open_regular, read_bytes
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.directories import make_unlinked
-from tilusbuild.state.files import sha256_bytes, sha256_text, write_atomic
-
-_DIGEST_DIGITS = 64
-_MAX_LENGTH_DIGITS = 20
-
-
-def head(title: str) -> bytes:
-    """Return the first line of a file; `title` is its kind and version."""
-    return f"tilusbuild {title}\n".encode()
-
-
-def frame(body: bytes) -> bytes:
-    """Return the frame of a body."""
-    return f"{sha256_bytes(body)} {len(body)}\n".encode() + body + b"\n"
-
-
-def frames(data: bytes, start: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the body of each whole frame from `start` on, with the offset behind the frame.
-
-    What follows a damaged frame is not trusted: where the next one begins is not known.
-    """
-    while start < len(data):
-        line_end = data.find(b"\n", start, start + _DIGEST_DIGITS + _MAX_LENGTH_DIGITS)
-        digest, _, length = data[start : max(line_end, start)].partition(b" ")
-        if line_end < 0 or not length.isdigit():
-            return
-        end = line_end + 1 + int(length)
-        body = data[line_end + 1 : end]
-        if data[end : end + 1] != b"\n" or sha256_bytes(body).encode() != digest:
-            return
-        yield body, end + 1
-        start = end + 1
+from tilusbuild.state.files import atomic, sha256_bytes, sha256_text
 
 
 class Envelope:
@@ -62,18 +31,16 @@ class Envelope:
     def __init__(self, title: str) -> None:
         """`title` is the kind and the version, as in "plan 2": raise the number with each change of
         what the bodies mean, so that files of before count as missing."""
-        self._head = head(title)
+        self._head = f"tilusbuild {title}\n".encode()
 
     def wrap(self, body: bytes) -> bytes:
         """Return the content of a file that holds `body`."""
-        return self._head + frame(body)
+        return b"%s%s %d\n%s\n" % (self._head, sha256_bytes(body).encode(), len(body), body)
 
     def unwrap(self, data: bytes) -> bytes | None:
         """Return the body; None when `data` is not a whole file of this kind and version."""
-        if data.startswith(self._head):
-            for body, end in frames(data, len(self._head)):
-                return body if end == len(data) else None
-        return None
+        body = data[data.find(b"\n", len(self._head)) + 1 : -1]
+        return body if data == self.wrap(body) else None
 
     def read(self, path: str) -> bytes | None:
         """Return the body of the file; None when there is no such file."""
@@ -83,46 +50,24 @@ class Envelope:
             return None
 
     def write(self, path: str, body: bytes) -> None:
-        """Write the file, and its directory if need be; do nothing where that is not possible."""
+        """Write the file, and its directory if need be; do nothing where that is not possible. It
+        is not synced: after a power failure it may be damaged."""
         with suppress(OSError):
             make_unlinked(os.path.dirname(path))
-            write_atomic(path, self.wrap(body))
-
-
-# A log: a small persistent map from text to JSON values. Each frame is one line of JSON, an object
-# with some of the map's entries; later frames win. What is damaged or cut short counts up to the
-# damage and is rewritten by the next save. A save appends one frame with a single write, so that
-# several builders may share a file; when the log has grown to several times its content it is
-# rewritten.
-
-
-_VERSION = 1
-_SLACK = 4
-"""The log may hold so many times more records than the map before it is rewritten."""
-_SMALL = 1000
-"""A log with fewer records is not worth rewriting."""
-
-
-def log_head(kind: str) -> bytes:
-    """Return the first line of a log of this kind."""
-    return head(f"state {_VERSION} {kind}")
-
-
-def log_frame(records: dict[str, Any]) -> bytes:
-    """Return records as they stand in the file."""
-    return frame(json.dumps(records, separators=(",", ":")).encode())
+            with atomic(path, durable=False) as file:
+                file.write(self.wrap(body))
 
 
 class StateFile:
-    """The map in one file, read on first use; without a path, in memory. One thread at a time."""
+    """A small persistent map from text to JSON values, read on first use; without a path, in
+    memory. One thread at a time. Of several builders who save in the same instant, the last one's
+    is kept."""
 
     def __init__(self, path: str | None, kind: str) -> None:
         self.path = path
-        self._header = log_head(kind)
+        self._envelope = Envelope(f"state 2 {kind}")
         self._records: dict[str, Any] | None = None
         self._unsaved: dict[str, Any] = {}
-        self._logged = 0
-        self._rewrite = False
 
     def get(self, key: str) -> Any:
         """Return the value, or None. The caller checks its shape: the file is not to be trusted."""
@@ -142,62 +87,27 @@ class StateFile:
         """How many records wait for `save`."""
         return len(self._unsaved)
 
-    def save(self, keep: Callable[[str], bool] | None = None) -> None:
-        """Write what is new. When the file is rewritten, keys that `keep` refuses are left out."""
+    def save(self, keep: Callable[[str], bool] = lambda _: True) -> None:
+        """Write what is new beside what others saved meanwhile, less the keys that `keep` refuses.
+        Do nothing where that is not possible."""
         if self.path is not None and self._unsaved:
-            logged = self._logged + len(self._unsaved)
-            with suppress(OSError):
-                if self._rewrite or logged > max(_SMALL, _SLACK * len(self._loaded())):
-                    self._replace(self.path, keep)
-                else:
-                    self._append(self.path)
-                    self._logged = logged
+            every = {**self._loaded(), **self._read(), **self._unsaved}
+            self._records = {key: value for key, value in every.items() if keep(key)}
+            data = json.dumps(self._records, separators=(",", ":"))
+            self._envelope.write(self.path, data.encode())
         self._unsaved = {}
-
-    def _replace(self, path: str, keep: Callable[[str], bool] | None) -> None:
-        records = self._loaded()
-        if keep is not None:
-            records = self._records = {key: records[key] for key in records if keep(key)}
-        make_unlinked(os.path.dirname(path))
-        write_atomic(path, self._header + log_frame(records))
-        self._rewrite = False
-        self._logged = len(records)
-
-    def _append(self, path: str) -> None:
-        # One write to a file opened for appending: builders that share the file do not mix frames.
-        data = log_frame(self._unsaved)
-        handle = open_regular(path, os.O_WRONLY | os.O_APPEND, follow=False)
-        try:
-            self._rewrite = os.write(handle, data) != len(data)
-        finally:
-            os.close(handle)
 
     def _loaded(self) -> dict[str, Any]:
         if self._records is None:
-            self._records = {}
-            if self.path is not None:
-                self._read(self.path, self._records)
+            self._records = self._read()
         return self._records
 
-    def _read(self, path: str, records: dict[str, Any]) -> None:
-        try:
-            data = read_bytes(path)
-        except OSError:
-            data = b""
-        end = len(self._header)
-        if data.startswith(self._header):
-            for body, behind in frames(data, end):
-                try:
-                    found = json.loads(body)
-                except ValueError:
-                    break
-                if not isinstance(found, dict):
-                    break
-                records.update(found)
-                self._logged += len(found)
-                end = behind
-        # A missing file is "rewritten" too: that is how it comes to be.
-        self._rewrite = end != len(data)
+    def _read(self) -> dict[str, Any]:
+        body = None if self.path is None else self._envelope.read(self.path)
+        with suppress(ValueError):
+            found = json.loads(body or b"")
+            return found if isinstance(found, dict) else {}
+        return {}
 
 
 # What steps of compiles made.

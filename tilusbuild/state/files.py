@@ -41,7 +41,9 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644
 
 
 @contextmanager
-def atomic(path: str | os.PathLike[str], *, mode: int = 0o644) -> Iterator[BinaryIO]:
+def atomic(
+    path: str | os.PathLike[str], *, mode: int = 0o644, durable: bool = True
+) -> Iterator[BinaryIO]:
     """Replace `path` by a file that the block writes. Raises `OSError`; nothing has changed when
     the block or the disk fails."""
     directory = os.path.dirname(os.path.abspath(path))
@@ -54,13 +56,15 @@ def atomic(path: str | os.PathLike[str], *, mode: int = 0o644) -> Iterator[Binar
             yield file
             file.flush()
             os.fchmod(file.fileno(), mode)  # mkstemp gives 0o600, whatever the umask
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_directory(directory)
+    if durable:
+        sync_directory(directory)
 
 
 def sweep(directory: str, *, deep: bool = False) -> None:
