@@ -10,7 +10,7 @@ what is skipped on the way to the content (interim answers, headers, trailers) h
 socket itself says no, so that it does not matter what the library is doing: each call has what is
 left of the request's time, and of the bytes that may come. A request has `seconds`, and one more
 for each MiB that was moved: a large file on a slow line is not late, and who drips earns nothing.
-Threads that look names up are left behind where they take too long: that call cannot be ended.
+To look a name up takes as long as the system lets it.
 
 The price of a plain layout: two requests for a program at least, one after the other on a
 connection (benchmarks/remote.py).
@@ -25,18 +25,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPSConnectionPool
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPSConnectionPool, Timeout
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, IncompleteRead
 
 from tilusbuild._version import __version__
-from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
     UNTRUSTED,
@@ -91,11 +89,15 @@ class HttpBackend:
         parts = urlsplit(settings.address)
         self._prefix = parts.path.rstrip("/")
         server = parts.hostname or "", parts.port
-        self._pool = HTTPConnectionPool(*server, maxsize=_CONNECTIONS)
+        how: dict[str, Any] = {
+            "maxsize": _CONNECTIONS,
+            "timeout": Timeout(connect=settings.connect_timeout),
+            "socket_options": _OPTIONS,
+        }
+        self._pool = HTTPConnectionPool(*server, **how)
         self._pool.ConnectionCls = _Connection
         if settings.scheme == "https":
-            context = tls_context(settings)
-            self._pool = HTTPSConnectionPool(*server, maxsize=_CONNECTIONS, ssl_context=context)
+            self._pool = HTTPSConnectionPool(*server, ssl_context=tls_context(settings), **how)
             self._pool.ConnectionCls = _SecureConnection
 
     def check(self, *, write: bool) -> str:
@@ -151,8 +153,7 @@ class HttpBackend:
         """Give what was answered with 200 as it comes, a byte more than `most` at most; None for
         what is not there. Raises `RemoteTroubleError`, also for other answers."""
         headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.headers()}
-        time_to_connect = self._settings.connect_timeout
-        with Request(self._settings.timeout, time_to_connect, most, self._closed):
+        with Request(self._settings.timeout, most, self._closed):
             with self._troubles():
                 response = self._pool.urlopen(
                     method,
@@ -213,12 +214,9 @@ class HttpBackend:
 class Request:
     """What one request may still take, of the thread that is in its `with`."""
 
-    def __init__(
-        self, seconds: float, connecting: float, most: int, closed: threading.Event
-    ) -> None:
-        """`connecting`: seconds of these for a connection and its handshake; `most`: bytes."""
+    def __init__(self, seconds: float, most: int, closed: threading.Event) -> None:
+        """`most`: bytes of the content."""
         self._until = time.monotonic() + seconds
-        self.connecting = connecting
         self._bytes = most + _BESIDES
         self._closed = closed
 
@@ -270,47 +268,11 @@ class SecureLine(Line, ssl.SSLSocket):
     """The `sslsocket_class` of a context. Its handshake has the time that the socket has then."""
 
 
-def connect(host: str, port: int) -> Line:
-    """Return a connection, on which a handshake has what is left of the time to connect. Raises
-    `OSError`."""
-    request: Request = _thread.request
-    seconds = min(request.connecting, request.left())
-    until = time.monotonic() + seconds
-    error: OSError = TimeoutError()
-    for family, kind, protocol, _, place in _addresses(host, port, seconds):
-        line = Line(family, kind, protocol)
-        try:
-            line.settimeout(max(until - time.monotonic(), 1e-3))
-            line.connect(place)
-            for level, option, value in _OPTIONS:
-                line.setsockopt(level, option, value)
-            line.settimeout(max(until - time.monotonic(), 1e-3))
-            return line
-        except OSError as trouble:
-            line.close()
-            error = trouble
-    raise error
-
-
-def _addresses(host: str, port: int, seconds: float) -> list[Any]:
-    """Return what a name stands for. Raises `OSError`, `ValueError`."""
-    found: Future[list[Any]] = Future()
-
-    def look() -> None:
-        try:
-            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, ValueError) as error:
-            found.set_exception(error)
-
-    start_thread(look)
-    if not wait([found], seconds).done:
-        raise TimeoutError
-    return found.result()
-
-
 class _Connection(HTTPConnection):
     def _new_conn(self) -> Line:
-        return connect(self.host, self.port)
+        line = Line(fileno=super()._new_conn().detach())
+        line.settimeout(self.timeout)  # for the handshake
+        return line
 
 
 class _SecureConnection(_Connection, HTTPSConnection):
