@@ -11,8 +11,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -42,106 +42,75 @@ class Matches(Struct):
 
 def matching(root: str, pattern: str) -> Matches:
     """Return what matches. Raises `PatternTooWideError`."""
-    search = _Search(root, pattern)
-    pending = [_Place("", search.closed([0]), ())]
+    parts = [part for part in pattern.split("/") if part]
+    matches = [re.compile(fnmatch.translate(part)).match for part in parts]
+    names, directories, known = set[str](), set[str](), set[tuple[str, int]]()
+    listings: dict[str, list[os.DirEntry[str]]] = {}
+    # A directory, the number of the part that is to match in it, and the real paths of those that
+    # links led away from.
+    pending: list[tuple[str, int, tuple[str, ...]]] = [("", 0, ())] if parts else []
+    looked = 0
     while pending:
-        pending += search.enter(pending.pop())
-    search.found.names.sort()
-    return search.found
-
-
-class _Place(NamedTuple):
-    """A directory, the numbers of the pattern's parts that may match in it, and the real paths of
-    those that links led away from."""
-
-    name: str
-    at: frozenset[int]
-    left: tuple[str, ...]
-
-
-class _Search:
-    def __init__(self, root: str, pattern: str) -> None:
-        self.found = Matches()
-        self._root = root
-        self._pattern = pattern
-        self._parts = [part for part in pattern.split("/") if part]
-        self._matches = [re.compile(fnmatch.translate(part)).match for part in self._parts]
-        self._listed = {n for n, part in enumerate(self._parts) if _MAGIC.search(part)}
-        self._looked = 0
-
-    def closed(self, at: Iterable[int]) -> frozenset[int]:
-        """Add the parts that may match as well: `**` may stand for no directory."""
-        every = set(at)
-        for number in sorted(every):
-            while number < len(self._parts) - 1 and self._parts[number] == _ANY_DEPTH:
-                number += 1
-                every.add(number)
-        return frozenset(every)
-
-    def enter(self, place: _Place) -> Iterator[_Place]:
-        """Take what matches in one directory, and yield those below it to go on in."""
-        path = os.path.join(self._root, place.name)
-        self.found.directories.add(os.path.normpath(path))
-        for name, after, is_directory, linked in self._steps(path, place.at):
-            whole = os.path.join(place.name, name)
-            if len(self._parts) in after:
-                self.found.names.append(whole)
-            below = after - {len(self._parts)}
-            if not below or not is_directory:
+        name, at, left = pending.pop()
+        if (name, at) in known:
+            continue
+        known.add((name, at))
+        path = os.path.join(root, name)
+        directories.add(os.path.normpath(path))
+        part, is_last, is_deep = parts[at], at == len(parts) - 1, parts[at] == _ANY_DEPTH
+        if is_deep and not is_last:
+            pending.append((name, at + 1, left))  # it may stand for no directory
+        if not _MAGIC.search(part):
+            there, whole = os.path.join(path, part), os.path.join(name, part)
+            if is_last and os.path.lexists(there):
+                names.add(whole)
+            elif not is_last and os.path.isdir(there):
+                pending.append((whole, at + 1, left))
+            continue
+        if name not in listings:
+            listings[name] = _entries(path)
+            looked += len(listings[name])
+            _check(looked, root, pattern)
+        for entry in listings[name]:
+            if not _fits(entry.name, part, matches[at]):
                 continue
-            left = place.left
-            if linked:
-                left = (*left, os.path.realpath(path))
-                real = os.path.realpath(os.path.join(path, name))
-                if any(is_within(each, real) for each in left):
-                    continue  # it leads back
-            yield _Place(whole, below, left)
-
-    def _steps(
-        self, path: str, at: frozenset[int]
-    ) -> Iterator[tuple[str, frozenset[int], bool, bool]]:
-        """Yield names in a directory, each once: the parts that may match below it, whether it is a
-        directory, and whether it is a link that `**` or a like found."""
-        named = {number for number in at if number < len(self._parts)} - self._listed
-        steps = {self._parts[number]: set[int]() for number in named}
-        for number in named:
-            steps[self._parts[number]].add(number + 1)
-        listed = at & self._listed
-        for entry in self._entries(path) if listed else ():
-            after = {*self._after(entry.name, listed), *steps.pop(entry.name, ())}
-            if after:
-                is_directory, linked = _kind(entry)
-                yield entry.name, self.closed(after), is_directory, linked
-        for name, after in steps.items():
-            there = os.path.join(path, name)
-            if os.path.lexists(there):
-                yield name, self.closed(after), os.path.isdir(there), False
-
-    def _after(self, name: str, at: Iterable[int]) -> Iterator[int]:
-        for number in at:
-            part = self._parts[number]
-            if name.startswith(".") and not part.startswith("."):
-                continue  # as the shell does it
-            if part == _ANY_DEPTH:
-                yield from (number, number + 1)
-            elif self._matches[number](name):
-                yield number + 1
-
-    def _entries(self, path: str) -> Iterator[os.DirEntry[str]]:
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    self._looked += 1
-                    if self._looked > MAX_NAMES:
-                        what = f"looks at more than {MAX_NAMES:,} names in {self._root}"
-                        raise PatternTooWideError(self._pattern, what)
-                    yield entry
-        except OSError:
-            return
+            whole = os.path.join(name, entry.name)
+            if is_last:
+                names.add(whole)
+            if is_deep or not is_last:
+                through = _through(path, entry, left)
+                pending += [] if through is None else [(whole, at + (not is_deep), through)]
+    return Matches(sorted(names), directories)
 
 
-def _kind(entry: os.DirEntry[str]) -> tuple[bool, bool]:
+def _check(looked: int, root: str, pattern: str) -> None:
+    if looked > MAX_NAMES:
+        raise PatternTooWideError(pattern, f"looks at more than {MAX_NAMES:,} names in {root}")
+
+
+def _fits(name: str, part: str, match: Callable[[str], object]) -> bool:
+    if name.startswith(".") and not part.startswith("."):
+        return False  # as the shell does it
+    return part == _ANY_DEPTH or match(name) is not None
+
+
+def _through(path: str, entry: os.DirEntry[str], left: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return what links have led away from below an entry of the directory `path`; None for one
+    that is no directory, or leads back."""
+    if not entry.is_symlink():
+        return left if entry.is_dir() else None
+    if not os.path.isdir(entry.path):
+        return None
+    left = (*left, os.path.realpath(path))
+    real = os.path.realpath(entry.path)
+    return None if any(is_within(each, real) for each in left) else left
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    """Return what is in a directory, but no more than may be looked at; nothing where there is
+    none."""
     try:
-        return entry.is_dir(), entry.is_symlink()
+        with os.scandir(path) as entries:
+            return list(islice(entries, MAX_NAMES + 1))
     except OSError:
-        return False, False
+        return []
