@@ -21,9 +21,6 @@ from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.remote.settings import RemoteSettings, decide
 
-_AT_ONCE = 1000
-"""Programs that wait to be sent."""
-
 
 def transfer(
     project: Project, plan: Plan, warn: Callable[[str], None], *, push: bool
@@ -74,8 +71,6 @@ def _push(
     for program, job in every.items():
         if lookup(project.cache, program) is not None:
             client.built(program, history.measured(job).seconds or 0.0)
-        while client.summary().unsent >= _AT_ONCE and client.busy():
-            _hear(told, warn)
     while client.busy():
         _hear(told, warn)
 

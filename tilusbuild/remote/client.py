@@ -46,8 +46,6 @@ _SENDERS = 2
 _LAST_WORDS = 5.0
 """Seconds that the threads have to end."""
 _COUNTED = ("hits", "misses", "refused", "verified", "wrong")
-_MAX_UNSENT = 10_000
-"""Programs that wait to be sent; more are not sent."""
 
 
 class RemoteCache:
@@ -307,9 +305,6 @@ class Uploads:
         if self._stopped or self.guard.broken:
             return
         with self._lock:
-            if self._waiting >= _MAX_UNSENT:
-                self._lost += 1
-                return
             self._waiting += 1
             self._idle_since = None
         try:
