@@ -81,7 +81,7 @@ def test_programs_that_were_there_before_are_dumped(dumped):
     assert "{{ unroll }}" in template
     assert (good / "ir/3_source.cu").read_text() == (good / "module/source.cu").read_text()
     made = {path.name for path in (good / "module/ir").iterdir()}
-    assert made == {"host.ii", "host.s", "timings.txt"}
+    assert made == {"host.ii", "host.s"}
     assert "scale" in (good / "module/ir/host.s").read_text()
     assert dumped.run("cache", "verify").out == "no problems found\n"
 
@@ -105,7 +105,7 @@ def test_of_a_gpu(new_project: NewProject):
     project.build("--dump-ir")
     (program,) = project.programs.values()
     names = {path.name for path in (program / "module/ir").iterdir()} - {"sm_80.sass"}
-    assert names == {"device.sm_80.ii", "host.ii", "sm_80.ptx", "timings.txt", "usage.txt"}
+    assert names == {"device.sm_80.ii", "host.ii", "sm_80.ptx", "usage.txt"}
     assert ".entry scale" in project.run("cache", "show", "scale/0", "--ptx").out
     assert "registers" in project.run("cache", "show", "scale/0").out
     sass = project.run("cache", "show", "scale/0", "--sass", status=None)

@@ -33,7 +33,6 @@ from tilusbuild.table import table
 from tilusbuild.toolchain.cuda import disassembler
 
 TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
-TIMINGS, USAGE = "timings.txt", "usage.txt"
 
 
 def dump(project: Project, plan: Plan) -> int:
@@ -90,7 +89,6 @@ def _compiler_steps(project: Project, job: ProgramJob, made: RenderedProgram, st
         compiling.prepare(None if digest is None else project.cache.include_path(digest))
         dump = Dump(compiling, directory, disassembler(toolchain.cuda))
         outcome = compiling.run(until=recipe.pipeline.device_image(recipe))
-        dump.timed("compile", outcome.seconds)
         recipe.pipeline.dump(recipe, dump)
         dump.finish(outcome)
     finally:
@@ -134,16 +132,10 @@ class Dump:
         self.work = compiling.work
         self._directory = directory
         self._disassembler = disassembler
-        self._times: list[str] = []
-
-    def timed(self, what: str, seconds: float) -> None:
-        """Add a line to the list of times."""
-        self._times.append(f"{seconds:9.3f} s  {what}\n")
 
     def finish(self, outcome: Compiled) -> None:
-        """Write the texts about the whole compile."""
-        self._write(USAGE, "".join(self._usage(outcome)))
-        self._write(TIMINGS, "".join(self._times))
+        """Write what the compilers said of the resources."""
+        self._write("usage.txt", "".join(self._usage(outcome)))
 
     def run(self, step: Step) -> bool:
         """Run a command. Return whether it made its output."""
@@ -151,7 +143,6 @@ class Dump:
             finished = self._compiling.execute(step)
         except OSError:
             return False
-        self.timed(step.name, finished.seconds)
         return finished.status == 0 and os.path.exists(os.path.join(self.work, step.output))
 
     def disassemble(self, path: str) -> None:
@@ -167,7 +158,6 @@ class Dump:
                 finished = self._compiling.execute(Step("disassemble", argv, name))
             except OSError:
                 return
-            self.timed(f"disassemble {cubin.image.arch}", finished.seconds)
             if finished.status == 0:
                 self._write(name, self._compiling.scrub(finished.output))
 
