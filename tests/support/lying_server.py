@@ -1,5 +1,5 @@
-"""A server of /ac and /cas that answers in 32 wrong ways: it drips, floods, refuses, lies. It does
-so in clear, within TLS, and where a client waits for TLS or for HTTP/2."""
+"""A server of /ac and /cas that drips, floods or lies: in clear, within TLS, and where a client
+waits for TLS or for HTTP/2."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def whole(content: bytes, status: bytes = b"200 OK", more: bytes = b"") -> bytes:
-    return b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n%s" % (status, more, len(content), content)
-
-
-def record(**changes: object) -> bytes:
-    blob = ["0" * 64, 5]
+def huge_record() -> bytes:
     names = ("meta.json", "program.txt", "options.txt", "module/compile.sh")
-    value = {"files": dict.fromkeys(names, blob), "directories": {}, "seconds": 1.0, "texts": {}}
-    return whole(json.dumps({**value, **changes}).encode())
+    directories = {f"{n:064x}": [f"{n:064x}", 1 << 30] for n in range(4)}
+    files = dict.fromkeys(names, ("0" * 64, 5))
+    said = json.dumps({"files": files, "directories": directories, "seconds": 1.0, "texts": {}})
+    return OK + b"Content-Length: %d\r\n\r\n%s" % (len(said), said.encode())
 
 
 STREAMS = {
@@ -42,23 +39,9 @@ STREAMS = {
     "a refusal": (b"HTTP/1.1 404 no\r\nContent-Length: 999\r\n\r\n", b"c"),
 }
 KINDS: dict[str, tuple[bytes, bytes, float]] = {
-    **{f"drips: {name}": (*each, 0.1) for name, each in STREAMS.items()},
-    **{f"floods: {name}": (a, b * 1000, 0.0) for name, (a, b) in STREAMS.items() if b},
-    "closes": (b"", b"", -1),
-    "garbage": (b"\0" * 9999, b"", -1),
-    "301": (whole(b"", b"301 no", b"Location: http://127.0.0.1:1/\r\n"), b"", -1),
-    "401": (whole(b"", b"401 no"), b"", -1),
-    "503": (whole(b"", b"503 no"), b"", -1),
-    "compressed": (whole(b"abcde", more=b"Content-Encoding: gzip\r\n"), b"", -1),
-    "cut": (OK + b"Content-Length: 99\r\n\r\ncut", b"", -1),
-    "a deep tree": (whole(b"[" * 400_000), b"", -1),
-    "a record of 4 GiB": (
-        record(directories={f"{n:064x}": [f"{n:064x}", 1 << 30] for n in range(4)}),
-        b"",
-        -1,
-    ),
-    "a record of other files": (record(texts={"meta.json": "x" * 5}), b"", -1),
-    "blobs without end": (record(), b"", -1),
+    "drips: trailers": (*STREAMS["trailers"], 0.1),
+    "floods: interim answers": (b"", CONTINUE * 1000, 0.0),
+    "a record of 4 GiB": (huge_record(), b"", -1),
 }
 """What comes first, what comes again and again, and seconds between; -1: it closes then."""
 
@@ -70,10 +53,7 @@ def lying(kind: str, scheme: str = "http", tls: ssl.SSLContext | None = None) ->
 
     def answer(plain: socket.socket) -> None:
         with tls.wrap_socket(plain, server_side=True) if tls else plain as line:
-            asked = line.recv(1 << 16)
-            if kind == "blobs without end" and b"/cas/" in asked:
-                while True:
-                    line.sendall(OK + b"\r\n" + bytes(1 << 20))
+            line.recv(1 << 16)
             line.sendall(first)
             while pause >= 0:
                 line.sendall(again)
