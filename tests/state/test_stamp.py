@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.noop import record, write
+from tilusbuild.builder import noop_record as write
+from tilusbuild.noop import record
 from tilusbuild.state.clock import REMOTE_LAG, FileClock, Moment
 from tilusbuild.state.directories import mounts
 from tilusbuild.state.files import sha256_file

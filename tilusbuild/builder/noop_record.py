@@ -3,7 +3,11 @@
 Collected here is everything that the build's answer rests on: the manifest, T1 files, templates,
 headers and the directories that they were searched for in, every tool and header of the toolchain,
 the directories of PATH, tilusbuild's own code, and of the cache tree what a load needs and what a
-removed file shows in: docs/cache.md has the list.
+removed file shows in: docs/cache.md has the list. The bytes are those that `noop.record` reads.
+
+What a record proves is what the plan read: each input has the stamp that was seen before it was
+read, and one that could have changed after that without another stamp makes that there is no
+record. So no clock is asked what happened during the build.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ import json
 import os
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -28,13 +33,13 @@ from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
-from tilusbuild.noop import record, write
+from tilusbuild.noop import record
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sweep, write_atomic
-from tilusbuild.state.stamp import Sighting, sighting, stamp_of
+from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
 from tilusbuild.status import RECORDED, Status
 
 LOOKED_AT_WHOLE = 2_000
@@ -44,8 +49,17 @@ compiled, which shows that this, `module` or the whole program was deleted."""
 _DIRECTORIES = ("", "/module")
 """Of a program: each of these shows that a file in it was removed, added or replaced. Each more of
 what is looked at is a tenth of the time of a large build with nothing to do."""
+_GROUP_SIZE = 1000
+"""Entries: so many names are made at once."""
 _KEPT = 256
 """Records of other commands are removed, oldest first, when there are more."""
+
+Endings: TypeAlias = tuple[str, ...]
+_Entries: TypeAlias = dict[tuple[str, Endings], list[str]]
+"""By a prefix and endings the words between: each path of prefix, word and ending is there."""
+
+_Group: TypeAlias = tuple[tuple[str, str], list[str], list[Stamp]]
+"""What the names begin and end with, the words between, the stamps."""
 
 
 class Invocation(Struct, frozen=True):
@@ -99,7 +113,7 @@ def write_record(
         def is_whole(before: str, word: str) -> bool:
             return before != programs or lookup(project.cache, word) is not None
 
-        made = write.make(read.invocation.key, answer, inputs, entries, read.started, is_whole)
+        made = make(read.invocation.key, answer, inputs, entries, read.started, is_whole)
         # Not the records alone: beside them is what is remembered of manifests.
         sweep(os.path.dirname(os.path.dirname(path)), deep=True)
         if made is None:
@@ -111,9 +125,6 @@ def write_record(
 
 def _programs(cache: Tree) -> str:
     return os.path.join(cache.program_path(""), "")
-
-
-_Entries: TypeAlias = dict[tuple[str, write.Endings], list[str]]
 
 
 def _products(planned: Plan) -> dict[str, str]:
@@ -132,7 +143,7 @@ def _programs_in(cache: Tree, statuses: Mapping[str, str], products: Mapping[str
     that was not built has none."""
     found: _Entries = {}
     for program, status in statuses.items():
-        endings: write.Endings = _DIRECTORIES
+        endings: Endings = _DIRECTORIES
         if status == Status.BUILT:
             whole = _DIRECTORIES if len(statuses) <= LOOKED_AT_WHOLE else ()
             endings = (*whole, f"/module/{products.get(program, PRODUCT)}")
@@ -243,6 +254,61 @@ def _answer(summary: Summary, start: BuildStarted) -> bytes:
     texts = [summary_text(again), summary_text(again, quiet=True), "\n".join(lines) + "\n"]
     status = str(again.exit_status)
     return "\0".join([status, *texts]).encode("utf-8", "surrogateescape")
+
+
+def make(
+    name: bytes,
+    summary: bytes,
+    inputs: Mapping[str, Sighting],
+    entries: _Entries,
+    started: Moment,
+    is_whole: Callable[[str, str], bool] = lambda before, word: True,
+) -> bytes | None:
+    """Return a record; None when an input was too young at `started`, when the build began to read,
+    for its stamp to show whether it changed after that.
+
+    `inputs` are as they were before they were read. `is_whole` is asked for each prefix and word of
+    `entries` that changed after the start, when its stamps were taken: else a part that was removed
+    meanwhile would be recorded as missing.
+    """
+    if not all(seen.is_settled(started) for seen in inputs.values()):
+        return None
+    files = sorted(inputs)
+    groups = _by_directory(files, [inputs[file].stamp for file in files])
+    for (before, endings), words in sorted(entries.items()):
+        for start in range(0, len(words), _GROUP_SIZE):
+            some = list(words[start : start + _GROUP_SIZE])
+            seen = [sighting(before + word + ending) for word in some for ending in endings]
+            found = [each.stamp for each in seen]
+            most = len(endings)
+            young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
+            if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
+                return None
+            groups.append(((before, record.BETWEEN.decode().join(endings)), some, found))
+    parts = [_packed(name), _packed(summary)]
+    for around, middles, found in groups:
+        names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
+        parts += [_packed(names), _packed(b"".join(record.STAMP.pack(*stamp) for stamp in found))]
+    body = b"".join(parts)
+    return record.MAGIC + record.HEAD.pack(zlib.crc32(body), len(body)) + body
+
+
+def _by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]:
+    """Return the inputs as groups, each of one directory: there, a name is found sooner than by its
+    whole path. What is missing, or has no absolute path, comes first and by its whole name."""
+    directories: dict[str, tuple[list[str], list[Stamp]]] = {"": ([], [])}
+    for file, stamp in zip(files, stamps, strict=True):
+        directory, name = os.path.split(file)
+        whole = stamp == ABSENT or not name or not os.path.isabs(file)
+        key = "" if whole else os.path.join(directory, "")
+        names, found = directories.setdefault(key, ([], []))
+        names.append(file if whole else name)
+        found.append(stamp)
+    return [((directory, ""), *group) for directory, group in directories.items()]
+
+
+def _packed(data: bytes) -> bytes:
+    return record.COUNT.pack(len(data)) + data
 
 
 def _prune(directory: str) -> None:

@@ -12,7 +12,7 @@ its summary is printed again.
 - This module imports `_operator`, `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild. It
   is all that runs when there is nothing to do: each further import would show in that time. So it
   knows the four numbers of `tilusbuild.state.stamp` by itself; `tests/state/test_stamp.py` compares
-  the two. Records are written by `tilusbuild.noop.write`.
+  the two. Records are written by `builder.noop_record`.
 """
 
 from __future__ import annotations
