@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.render import closure as closures
 from tilusbuild.render.closure import Outside, inside
 from tilusbuild.render.headers import Headers
+from tilusbuild.render.scans import Scans
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.patterns import PatternTooWideError
 
@@ -217,14 +217,24 @@ def test_a_directory_out_of_its_tree_is_no_root():
         inside("project", "/p", "../elsewhere")
 
 
-def test_what_was_found_in_a_file_is_kept_for_its_latest_content_only(project, roots):
-    scans: dict[str, Any] = {}
-    for number in range(3):
+def test_a_header_is_scanned_once_in_all_processes_and_again_when_it_changed(
+    project, roots, tmp_path
+):
+    put = []
+
+    class Counted(Scans):
+        def put(self, digest, found):
+            put.append([include.name for include in found.includes])
+            super().put(digest, found)
+
+    for number in (0, 1, 1):
         project.write({"project/include/a.h": f'#include "b{number}.h"\n'})
-        project.write({f"project/include/b{number}.h": ""})
+        project.write({f"project/include/b{number}.h": f"int b{number};"})
+        scans = Counted(str(tmp_path / "scans"))
         found = Headers(roots, digests=DigestMemory(), scans=scans).closure('#include "a.h"\n')
         assert names(found) == ["project/include/a.h", f"project/include/b{number}.h"]
-    assert sorted(os.path.basename(path) for path in scans) == ["a.h", "b0.h", "b1.h", "b2.h"]
+        scans.save()
+    assert put == [["b0.h"], [], ["b1.h"], []]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources
 from tilusbuild.plan.rendering import Reads, RenderedProgram, closure_of_text, render
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
-from tilusbuild.render.known import KnownClosures
+from tilusbuild.render.scans import Scans
 from tilusbuild.space import Schedule
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
@@ -76,17 +76,8 @@ class PlanMemo:
         self._changed: set[str] = set()
         self.spaces = SpaceCache(directory, owner, self.code)
         """The schedules that were chosen of the scripts' spaces."""
-        self._memory = memory
-        self._closures: dict[str, KnownClosures] = {}
-
-    def closures(self, search_path: str) -> KnownClosures:
-        """Return the closures over one search path, for a plan: what an earlier one saw of the
-        files is looked at again."""
-        name = sha256_text("\0".join([self._owner, "closures", self.code, search_path]))
-        if name not in self._closures:
-            self._closures[name] = KnownClosures(os.path.join(self._directory, name), self._memory)
-        self._closures[name].look_again()
-        return self._closures[name]
+        self.scans = Scans(os.path.join(directory, sha256_text(f"{self.code}\0scans")))
+        """The scans of headers, of any project with this cache."""
 
     def programs(
         self, spec: InstanceSpec, sources: Sources, schedules: Sequence[Schedule]
@@ -111,8 +102,7 @@ class PlanMemo:
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         self.spaces.save()
-        for known in self._closures.values():
-            known.save()
+        self.scans.save()
         for script in self._changed:
             with suppress(UnicodeEncodeError):  # a name that is not UTF-8
                 _ENVELOPE.write(self._path(script), msgpack.encode(self._scripts[script]))
@@ -122,8 +112,6 @@ class PlanMemo:
         """Drop all that is known of the scripts that were asked for."""
         self._scripts = {script: {} for script in self._scripts}
         self._changed.update(self._scripts)
-        for known in self._closures.values():
-            known.forget()
 
     def _path(self, script: str) -> str:
         return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}"))

@@ -40,7 +40,7 @@ from tilusbuild.plan.spaces import (
 )
 from tilusbuild.plan.tuned import read_rows
 from tilusbuild.render.closure import Outside, Root
-from tilusbuild.render.headers import Headers, Scans
+from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import Name, means, program_name
 from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules, Space, SpaceError
@@ -82,8 +82,6 @@ class Planner(Struct):
     memory: DigestMemory
     memo: PlanMemo | None = None
     """The hashes of earlier plans; without it every program is rendered."""
-    scans: Scans = field(default_factory=dict)
-    """Includes of headers by content; may be shared with the next planner."""
     objects: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
     """What was planned of scripts of objects, by script and target: each one's name and hash."""
     _headers: dict[tuple[tuple[Root, ...], Outside], Headers] = field(default_factory=dict)
@@ -157,9 +155,9 @@ class Planner(Struct):
         search_path = roots_of(self.manifest, script, template), pipeline.outside(toolchain)
         if search_path not in self._headers:
             roots, outside = search_path
-            known = None if self.memo is None else self.memo.closures(repr(search_path))
+            scans = None if self.memo is None else self.memo.scans
             self._headers[search_path] = Headers(
-                roots, outside=outside, digests=self.memory, scans=self.scans, known=known
+                roots, outside=outside, digests=self.memory, scans=scans
             )
         return self._headers[search_path]
 

@@ -250,8 +250,6 @@ class Overlap(Struct):
     """Whether a header of the project has the name of one outside."""
     probed: set[str] = field(default_factory=set)
     """The project's directories that were read, and a header that shadows another."""
-    outside: set[str] = field(default_factory=set)
-    """The directories outside that were read."""
     sought: set[str] = field(default_factory=set)
     """The names that would make a difference in them."""
 
@@ -264,7 +262,6 @@ def overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
         own, others = pending.pop()
         theirs = [(other, names_in(other)) for other in others]
         found.probed.add(own)
-        found.outside.update(others)
         found.sought.update(*(names for _, names in theirs))
         for name in sorted(names_in(own)):
             path = os.path.join(own, name)

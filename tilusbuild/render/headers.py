@@ -38,9 +38,9 @@ from tilusbuild.render.closure import (
     parents,
     passed,
 )
-from tilusbuild.render.known import KnownClosures
 from tilusbuild.render.macros import Asked, Macros, spelled
 from tilusbuild.render.preprocessor import Include, Scan, scan
+from tilusbuild.render.scans import Scans
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_text
@@ -50,7 +50,7 @@ _MAX_NOTES = 3
 _EMPTY = sha256_bytes(b"")
 
 
-class File(Struct, frozen=True):
+class File(Struct, frozen=True, eq=False):
     """A header that was found. One outside the project has no tree, and its path for a name."""
 
     tree: str
@@ -60,15 +60,11 @@ class File(Struct, frozen=True):
     scan: Scan
 
 
-Scans = dict[str, tuple[str, Scan]]
-"""By path: the digest of a file's content, and the scan of that content."""
-
-
 class Headers:
     """The headers below some roots, as one plan sees them: each is read and resolved once.
 
     `roots` are in search order, and `outside` comes after them. `scans` may be shared between
-    instances; it has one item per file. `known` are the closures of earlier plans.
+    instances.
     """
 
     def __init__(
@@ -78,17 +74,14 @@ class Headers:
         digests: DigestMemory,
         outside: Outside | None = None,
         scans: Scans | None = None,
-        known: KnownClosures | None = None,
     ) -> None:
         self.roots = tuple(roots)
-        self._known = known
-        # What is found once is not looked for again, so every closure is as old as the oldest look.
-        self._since = None if known is None else known.moment()
         self.outside = outside or Outside(())
         self._digests = digests
-        self._scans = {} if scans is None else scans
+        self._scans = scans or Scans()
         self._files: dict[str, File | None] = {}
         self._closures: dict[object, Closure] = {}
+        self._reached: dict[tuple[File, frozenset[str]], Reached] = {}
         self._ancestors: dict[str, str] = {}
         self._declared: dict[str, tuple[Declared, ...]] = {}
         self._listed: dict[str, frozenset[str]] = {}
@@ -111,18 +104,18 @@ class Headers:
         for each in keys:
             if (closure := self._closures.get(each)) is not None:
                 return closure
-        known = None if extra else self._known
-        for each in keys:
-            if known is not None and (closure := known.get(_name_of(each))) is not None:
-                self._closures[each] = closure
-                return closure
-        search = _Search(self, found, source, frozenset(rendered))
-        closure = self._closures[keys[search.computed]] = search.run(extra)
-        if known is not None and self._since is not None:
-            outside = {path: file.digest for path, file in search.outside.items()}
-            places = sorted(search.absent | self.overlap.outside)
-            known.put(_name_of(keys[search.computed]), closure, self._since, outside, places)
+        search = _Search(self, frozenset(rendered))
+        closure = self._closures[keys[search.computed]] = search.run(found, source, extra)
         return closure
+
+    def reached(self, includer: File, rendered: frozenset[str]) -> Reached:
+        """Return what a header's own includes lead to: many sources reach the same ones."""
+        key = includer, rendered
+        if key not in self._reached:
+            self._reached[key] = Reached(self, rendered)
+            for include in includer.scan.includes:
+                self._reached[key].find(include, includer)
+        return self._reached[key]
 
     @cached_property
     def overlap(self) -> Overlap:
@@ -206,12 +199,11 @@ class Headers:
             return None
         try:
             digest = self._digests.digest(path)
-            known, found = self._scans.get(path) or ("", None)
-            if found is None or known != digest:
+            if (found := self._scans.get(digest)) is None:
                 data = read_bytes(path)
                 digest = sha256_bytes(data)
                 found = scan(data.decode("utf-8", "surrogateescape"))
-                self._scans[path] = digest, found
+                self._scans.put(digest, found)
         except OSError as error:
             raise input_error(
                 f"cannot read the header {_shown(name)}: {error.strerror}", place=Place(path)
@@ -237,73 +229,49 @@ class Headers:
         return found
 
 
-class _Search(Struct):
-    """A search in progress: the files found, and those whose includes are still to be found."""
+class Reached(Struct):
+    """What includes lead to, whatever other texts there are."""
 
     headers: Headers
-    source_scan: Scan
-    source: str
-    rendered: frozenset[str] = frozenset()
+    rendered: frozenset[str]
     files: dict[str, File] = field(default_factory=dict)
-    queue: list[File] = field(default_factory=list)
+    outside: dict[str, File] = field(default_factory=dict)
     directories: set[str] = field(default_factory=set)
     probed: set[str] = field(default_factory=set)
     external: set[str] = field(default_factory=set)
-    outside: dict[str, File] = field(default_factory=dict)
-    absent: set[str] = field(default_factory=set)
     sought: set[str] = field(default_factory=set)
     unknown: bool = False
-    notes: dict[Diagnostic, None] = field(default_factory=dict)
-    macros: Macros = field(default_factory=Macros)
-    computed: bool = False
-    texts: list[tuple[Scan, File | None]] = field(default_factory=list)
-    """Those whose directives are not looked at until one asks for a name that macros make."""
-    asking: dict[tuple[str, File | None], None] = field(default_factory=dict)
-    undetermined: dict[str, File | None] = field(default_factory=dict)
-    resolved: set[tuple[Include, File | None]] = field(default_factory=set)
+    notes: dict[tuple[File | None, str, str, str], None] = field(default_factory=dict)
+    queue: list[File] = field(default_factory=list)
+    """Files whose includes are still to be found."""
 
-    def run(self, extra: Sequence[str]) -> Closure:
-        unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
-        if self.headers.overlap.shadows:
-            for name in self.headers.outside.implied:
-                self._find(Include(name, quoted=True), None)
-        self._follow(self.source_scan, None)
-        while self.queue or self._compute():
-            if self.queue:
-                file = self.queue.pop()
-                self._follow(file.scan, file)
-        for operand, includer in [*self.undetermined.items()][:_MAX_NOTES]:
-            self._note(
-                Include(operand, quoted=False), includer,
-                f"which header {operand} names {UNDETERMINED}",
-                "name a header of include-dirs in plain words, or declare those that it can name: "
-                'headers = ["…/*.h"] in [build] or in the script',
-            )  # fmt: skip
-        found = self._kept()
-        shared = self.headers.overlap
-        return Closure(
-            found, sha256_text(manifest_of(found)), tuple(self.notes), unmatched,
-            tuple(sorted(self.probed | shared.probed)),
-            None if self.unknown else tuple(sorted(self.external)),
-            frozenset(self.sought | shared.sought),
-        )  # fmt: skip
+    def add(self, other: Reached) -> None:
+        """Take in what other includes lead to."""
+        for file in other.files.values():
+            self.take(file)
+        for file in other.outside.values():
+            self._enter(file)
+        self.directories |= other.directories
+        self.probed |= other.probed
+        self.external |= other.external
+        self.sought |= other.sought
+        self.unknown |= other.unknown
+        self.notes |= other.notes
 
-    def _follow(self, found: Scan, includer: File | None) -> None:
-        self.computed = self.computed or found.computed
-        self.texts.append((found, includer))
-        for include in found.includes:
-            self._find(include, includer)
-
-    def _find(self, include: Include, includer: File | None, *, sure: bool = True) -> None:
+    def find(self, include: Include, includer: File | None, *, sure: bool = True) -> None:
+        """Look for what an include of a text asks for; without `sure` it may never be asked for."""
         beyond = includer if includer is not None and not includer.tree else None
         if include.name.startswith("/"):
             if beyond is None:
-                self._absolute(include, includer)
+                self.unknown = True
+                self.note(
+                    include.name, includer, "the include is an absolute path",
+                    "put the header in a directory of include-dirs and include it by its name "
+                    "there",
+                )  # fmt: skip
             return
-        if beyond and include.quoted:
-            if self._enter(self.headers.beside(include, beyond)):
-                return
-            self.absent.add(os.path.dirname(beyond.path))
+        if beyond and include.quoted and self._enter(self.headers.beside(include, beyond)):
+            return
         if self._find_own(include, None if beyond else includer) and not include.next:
             return
         if beyond:
@@ -314,11 +282,8 @@ class _Search(Struct):
             self.external.add(include.name)
         if self.headers.overlap.shadows:
             for path in self.headers.beyond(include):
-                if self._enter(self.headers.file("", path, path)):
-                    if not include.next:
-                        return
-                else:
-                    self.absent.add(self.headers.ancestor(os.path.dirname(path)))
+                if self._enter(self.headers.file("", path, path)) and not include.next:
+                    return
 
     def _find_own(self, include: Include, includer: File | None) -> bool:
         """Look for an include in the roots. Return whether it is there."""
@@ -330,8 +295,8 @@ class _Search(Struct):
             path = f"{on_disk}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
             if ".." in include.name and links_matter(path):
-                self._note(
-                    include, includer, '".." after a symbolic link leads elsewhere in a copy',
+                self.note(
+                    include.name, includer, '".." after a symbolic link leads elsewhere in a copy',
                     "include the header by a path without the link",
                 )  # fmt: skip
                 path = os.path.realpath(path)
@@ -344,7 +309,7 @@ class _Search(Struct):
             if not climbs_within(tree, directory, include.name):
                 self._leads_out(include, includer, tree)
             else:
-                self._take(file)
+                self.take(file)
                 self.directories.update(passed(directory, include.name))
             # Where `#include_next` goes on depends on where the compiler found this file: take all.
             if not include.next:
@@ -358,18 +323,69 @@ class _Search(Struct):
             self.queue.append(file)
         return file is not None
 
-    def _absolute(self, include: Include, includer: File | None) -> None:
-        self.unknown = True
-        self._note(
-            include, includer, "the include is an absolute path",
-            "put the header in a directory of include-dirs and include it by its name there",
-        )  # fmt: skip
-
-    def _take(self, file: File) -> None:
-        known = self.files.get(file.name)
-        if known is None:
+    def take(self, file: File) -> None:
+        """Go on in a header of the project."""
+        if file.name not in self.files:
             self.files[file.name] = file
             self.queue.append(file)
+
+    def _leads_out(self, include: Include, includer: File | None, tree: str) -> None:
+        self.note(
+            include.name,
+            includer,
+            f'"{include.name}" leads out of the directory that is copied ({tree})',
+            "add the directory above both headers to include-dirs, and include the one that "
+            "includes from there",
+        )
+
+    def note(self, spelled: str, includer: File | None, message: str, hint: str) -> None:
+        """Remember what is to be said of an include."""
+        self.notes[includer, spelled, message, hint] = None
+
+
+class _Search(Reached):
+    """A search in progress: what was reached, and the names that macros make."""
+
+    macros: Macros = field(default_factory=Macros)
+    computed: bool = False
+    texts: list[tuple[Scan, File | None]] = field(default_factory=list)
+    """Those whose directives are not looked at until one asks for a name that macros make."""
+    asking: dict[tuple[str, File | None], None] = field(default_factory=dict)
+    undetermined: dict[str, File | None] = field(default_factory=dict)
+    resolved: set[tuple[Include, File | None]] = field(default_factory=set)
+
+    def run(self, found: Scan, source: str, extra: Sequence[str]) -> Closure:
+        unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
+        if self.headers.overlap.shadows:
+            for name in self.headers.outside.implied:
+                self.find(Include(name, quoted=True), None)
+        self._read(found, None)
+        for include in found.includes:
+            self.find(include, None)
+        while self.queue or self._compute():
+            if self.queue:
+                file = self.queue.pop()
+                self._read(file.scan, file)
+                self.add(self.headers.reached(file, self.rendered))
+        for operand, includer in [*self.undetermined.items()][:_MAX_NOTES]:
+            self.note(
+                operand, includer, f"which header {operand} names {UNDETERMINED}",
+                "name a header of include-dirs in plain words, or declare those that it can name: "
+                'headers = ["…/*.h"] in [build] or in the script',
+            )  # fmt: skip
+        kept = self._kept()
+        shared = self.headers.overlap
+        return Closure(
+            kept, sha256_text(manifest_of(kept)),
+            tuple(dict.fromkeys(_diagnostic(source, *note) for note in self.notes)), unmatched,
+            tuple(sorted(self.probed | shared.probed)),
+            None if self.unknown else tuple(sorted(self.external)),
+            frozenset(self.sought | shared.sought),
+        )  # fmt: skip
+
+    def _read(self, found: Scan, includer: File | None) -> None:
+        self.computed |= found.computed
+        self.texts.append((found, includer))
 
     def _declare(self, pattern: str) -> bool:
         matched = False
@@ -379,7 +395,7 @@ class _Search(Struct):
                 file = self.headers.file(tree, name, path)
                 if file is not None:
                     matched = True
-                    self._take(file)
+                    self.take(file)
         return matched
 
     def _compute(self) -> bool:
@@ -427,28 +443,7 @@ class _Search(Struct):
             include = each._replace(next=each.next or following)
             if (include, includer) not in self.resolved:
                 self.resolved.add((include, includer))
-                self._find(include, includer, sure=each in asked.names)
-
-    def _leads_out(self, include: Include, includer: File | None, tree: str) -> None:
-        self._note(
-            include,
-            includer,
-            f'"{include.name}" leads out of the directory that is copied ({tree})',
-            "add the directory above both headers to include-dirs, and include the one that "
-            "includes from there",
-        )
-
-    def _note(self, include: Include, includer: File | None, message: str, hint: str) -> None:
-        spelled = include.name
-        if includer is None:
-            text, path = self.source, "source.cu"
-        else:
-            path = _shown(includer.name)
-            try:
-                text = read_text(includer.path, "replace")
-            except OSError:
-                text = ""
-        self.notes[Diagnostic(message, _locate(text, path, spelled), hint, "warning")] = None
+                self.find(include, includer, sure=each in asked.names)
 
     def _kept(self) -> tuple[Header, ...]:
         """Return the headers, and an empty file in each directory that only `..` passes through."""
@@ -462,8 +457,19 @@ class _Search(Struct):
         return tuple(sorted(headers, key=lambda header: header.name))
 
 
-def _name_of(key: tuple[object, ...]) -> str:
-    return sha256_text(repr(key))
+def _diagnostic(
+    source: str, includer: File | None, spelled: str, message: str, hint: str
+) -> Diagnostic:
+    """Return what is to be said of an include, at its place."""
+    if includer is None:
+        text, path = source, "source.cu"
+    else:
+        path = _shown(includer.name)
+        try:
+            text = read_text(includer.path, "replace")
+        except OSError:
+            text = ""
+    return Diagnostic(message, _locate(text, path, spelled), hint, "warning")
 
 
 def _locate(text: str, path: str, spelled: str) -> Place:

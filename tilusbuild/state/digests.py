@@ -93,10 +93,6 @@ class DigestMemory:
             self._note({os.path.abspath(path): found})
         return found.stamp
 
-    def moment(self) -> Moment:
-        """Return a moment that has passed, not long ago."""
-        return self._now()
-
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """Return one digest of the files under `root` whose relative name is selected: of their
         names and contents. Raises `OSError`.

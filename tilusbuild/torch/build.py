@@ -34,7 +34,6 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import BuildSection
 from tilusbuild.manifest.settings import settings
 from tilusbuild.plan import identity
-from tilusbuild.plan.memo import own_code
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.render.messages import misses_header
 from tilusbuild.runtime import option
@@ -113,7 +112,7 @@ def build(request: Request) -> None:
     with _opened(request) as project:
         project.cache.ensure()
         memory = project.digests
-        planner = Planner(project, request.around, own_code(memory), Trees(memory))
+        planner = Planner(project, request.around, Trees(memory))
         for index, entry in enumerate(msgspec.convert(listed, list[Entry])):
             try:
                 found = understood(entry, os.environ)
@@ -121,8 +120,6 @@ def build(request: Request) -> None:
             except (NotCarriedError, InputError, OSError) as error:
                 left[entry.file] = str(error)
         statuses, reasons, compiled = _compiled(project, jobs, request)
-        for known in planner.known:
-            known.save()
         made: set[str] = set()
         for job in jobs:
             status, log = statuses[job.hash], compiler_log(project.cache, job.hash)

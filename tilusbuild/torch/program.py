@@ -25,8 +25,7 @@ from tilusbuild.plan import identity
 from tilusbuild.plan.rendering import RenderedProgram, definitions
 from tilusbuild.plan.roots import PROJECT, numbered
 from tilusbuild.render.closure import Root, inside
-from tilusbuild.render.headers import Headers, Scans
-from tilusbuild.render.known import KnownClosures
+from tilusbuild.render.headers import Headers
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_text
@@ -100,14 +99,9 @@ class Planner(Struct):
     project: Project
     around: str
     """The directory that sources are named from, where they lie in it."""
-    code: str
-    """The digest of the code that makes programs of inputs."""
     trees: Trees
-    scans: Scans = field(default_factory=dict)
     toolchains: dict[tuple[str, str], Toolchain] = field(default_factory=dict)
     headers: dict[tuple[object, ...], Headers] = field(default_factory=dict)
-    known: list[KnownClosures] = field(default_factory=list)
-    """To be saved when all is planned."""
 
     def job(self, found: Compile, index: int) -> Job:
         """Return the program of a compile. Raises `NotCarriedError` and `InputError`."""
@@ -123,7 +117,7 @@ class Planner(Struct):
             )
         text = read_text(found.source, "surrogateescape")
         source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
-        headers = self._headers(roots, pipeline, toolchain, script, places)
+        headers = self._headers(roots, pipeline, toolchain)
         closure = headers.closure("\n".join((source, *definitions((), words))))
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
@@ -180,28 +174,16 @@ class Planner(Struct):
         return self.toolchains[nvcc, host]
 
     def _headers(
-        self,
-        roots: tuple[Root, ...],
-        pipeline: Pipeline,
-        toolchain: Toolchain,
-        script: str,
-        places: Mapping[str, str],
+        self, roots: tuple[Root, ...], pipeline: Pipeline, toolchain: Toolchain
     ) -> Headers:
         outside = pipeline.outside(toolchain)
         key = roots, outside
         if key not in self.headers:
-            memory = self.project.digests
-            named = [(root.name, root.quoted_only) for root in roots]
-            path = os.path.join(
-                self.project.cache.state_path,
-                "plans",
-                sha256_text(repr((self.code, script, outside, named))),
-            )
-            where = {f"<{name}>": place for name, place in places.items()}
-            known = KnownClosures(path, memory, where)
-            self.known.append(known)
             self.headers[key] = Headers(
-                roots, outside=outside, digests=memory, scans=self.scans, known=known
+                roots,
+                outside=outside,
+                digests=self.project.digests,
+                scans=self.project.memo.scans,
             )
         return self.headers[key]
 

@@ -34,8 +34,8 @@ from tilusbuild.plan.planner import (
 from tilusbuild.plan.rendering import Reads
 from tilusbuild.plan.roots import roots_of
 from tilusbuild.plan.spaces import chosen
-from tilusbuild.render.headers import Scans
 from tilusbuild.render.renderer import Renderer
+from tilusbuild.render.scans import Scans
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.dependencies import (
@@ -134,7 +134,7 @@ class Replanner(Struct):
     found: Found
     between_renders: Callable[[], None]
     """Called between two renderings; what it raises ends the planning."""
-    _scans: Scans = field(default_factory=dict)
+    _scans: Scans | None = None
     _renders: int = 0
 
     def first(self, project: Project) -> PlanState:
@@ -163,7 +163,7 @@ class Replanner(Struct):
         self.selection = replace(self.selection, level=project.settings.level.value)
         planner = project.planner(self.selection)
         planner.renderer = Renderer(project.manifest.root)
-        planner.scans = self._scans
+        self._scans = project.memo.scans = self._scans or project.memo.scans
         if state is not None and (state.toolchains != planner.toolchains or state.tools_changed):
             # Every hash has a toolchain in it: nothing of the old plan can be kept. Equal tools
             # that are other files count too, because a compile must not see them change.

@@ -1,0 +1,58 @@
+"""The scans of headers by the digest of their text, so that a plan reads only headers that are new.
+
+A scan follows from the text alone, whatever project it is of and wherever it lies.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec import Raw, msgpack
+
+from tilusbuild.render.preprocessor import Scan
+from tilusbuild.state.envelope import Envelope
+
+_ENVELOPE = Envelope("scans 1")
+_SLACK = 4
+"""Where the file has so many times more than a run asked for, the rest is left out."""
+
+
+class Scans:
+    """What was scanned; with a path it outlives the process, in a file that is read when it is
+    asked for and written by `save` only."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+        self._known: dict[str, Scan] | None = None
+        self._used: set[str] = set()
+        self._changed = False
+
+    def get(self, digest: str) -> Scan | None:
+        """Return the scan of the text with this sha256, if there is one."""
+        self._used.add(digest)
+        return self._loaded().get(digest)
+
+    def put(self, digest: str, found: Scan) -> None:
+        """Keep a scan."""
+        self._used.add(digest)
+        self._loaded()[digest] = found
+        self._changed = True
+
+    def save(self) -> None:
+        """Write what is new; do nothing where that is not possible."""
+        if not self._changed or self._path is None:
+            return
+        known = self._loaded()
+        texts = {}
+        kept = self._used & known.keys()
+        for digest in known if len(known) <= _SLACK * len(kept) else kept:
+            with suppress(UnicodeEncodeError):  # of text that is not UTF-8
+                texts[digest] = Raw(msgpack.encode(known[digest]))
+        _ENVELOPE.write(self._path, msgpack.encode(texts))
+        self._changed = False
+
+    def _loaded(self) -> dict[str, Scan]:
+        if self._known is None:
+            body = None if self._path is None else _ENVELOPE.read(self._path)
+            self._known = {} if body is None else msgpack.decode(body, type=dict[str, Scan])
+        return self._known
