@@ -1,4 +1,4 @@
-"""On GitHub Actions: annotations at the lines that are wrong, and a summary of the step."""
+"""On GitHub Actions: annotations at the lines that are wrong."""
 
 import io
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support import build_story
-from tilusbuild.engine.events import FailureGroup, Sharded, Summary, Verdict
+from tilusbuild.engine.events import FailureGroup, Summary, Verdict
 from tilusbuild.errors import Place, input_error
 from tilusbuild.report.ci import GithubReporter, annotate, command, inside
 from tilusbuild.report.summary import Spot, first_spot
@@ -39,18 +39,16 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(workspace: Path, *events: Any) -> tuple[str, str]:
-    """What goes to stderr and into the summary."""
+def told(workspace: Path, event: Summary) -> str:
+    """What goes to stderr."""
     stderr = io.StringIO()
-    env = {"GITHUB_WORKSPACE": str(workspace), "GITHUB_STEP_SUMMARY": str(workspace / "summary")}
-    reporter = GithubReporter(stderr, env, str(workspace / "project"))
-    for event in events:
-        reporter.emit(event)
-    return stderr.getvalue(), (workspace / "summary").read_text()
+    env = {"GITHUB_WORKSPACE": str(workspace)}
+    GithubReporter(stderr, env, str(workspace / "project")).emit(event)
+    return stderr.getvalue()
 
 
 def test_a_failure_is_annotated_where_the_template_is_wrong(workspace: Path) -> None:
-    said, _ = told(workspace, summary(ok=False, failures=(group(),)))
+    said = told(workspace, summary(ok=False, failures=(group(),)))
     first, second = said.splitlines()
     assert first == (
         "::error file=project/kernels/matmul.cu.j2,line=12,title=1 schedule%3A matmul/0 h100"
@@ -60,25 +58,8 @@ def test_a_failure_is_annotated_where_the_template_is_wrong(workspace: Path) -> 
 
 
 def test_failures_that_do_not_fail_the_build_are_warnings(workspace: Path) -> None:
-    said, _ = told(workspace, summary(failures=(group(),)))
+    said = told(workspace, summary(failures=(group(),)))
     assert [line.split(" ")[0] for line in said.splitlines()] == ["::warning"]
-
-
-def test_the_summary_has_a_row_a_script_and_the_log_of_each_kind_of_failure(workspace) -> None:
-    shard = Sharded(2, 4, 9, 36, "ab" * 32)
-    _, text = told(workspace, shard, summary(ok=False, failures=(group(count=5),)))
-    lines = text.splitlines()
-    assert lines[0] == "### tilusbuild: 9 programs: 9 compiled (3.25 s)"
-    assert lines[2] == "shard 2/4: 9 of 36 programs (split abababababab)"
-    assert "| ❌ | matmul h100 | 8 | 1 | 0 | 9 | it is \\| bad |" in lines
-    assert "<details><summary>5 schedules: error: tile too wide</summary>" in lines
-    assert "    static_assert(false);" in lines
-
-
-def test_a_summary_is_never_larger_than_github_takes(workspace: Path) -> None:
-    many = tuple(group("é" * 4000, f"error {i}") for i in range(400))
-    _, text = told(workspace, summary(failures=many))
-    assert len(text.encode()) <= 1 << 20
 
 
 @given(st.text())

@@ -65,7 +65,7 @@ def with_files(
     junit: JUnitReporter | None = None,
 ) -> Reporter:
     """Return the reporter, and those that write for other programs: a JUnit file when one is
-    named, annotations and a summary on GitHub Actions. `root` is the project's directory."""
+    named, annotations on GitHub Actions. `root` is the project's directory."""
     more: list[Reporter] = [] if junit is None else [junit]
     if env.get("GITHUB_ACTIONS") == "true":
         from tilusbuild.report.ci import GithubReporter

@@ -1,4 +1,4 @@
-"""A build as CI systems show it: a JUnit file, and annotations and a summary on GitHub Actions.
+"""A build as CI systems show it: a JUnit file, and annotations on GitHub Actions.
 
 JUnit. A suite is a script with its constants and target. Its cases are the script itself, and every
 program that this build compiled; those that were there before are in its counts only. A case fails
@@ -6,8 +6,7 @@ when it fails the build: a schedule that does not compile while its script has w
 as skipped, with the reason, and so does one that is pruned.
 
 GitHub. Annotations are workflow commands, which the runner reads off stderr as it does off stdout;
-ten of each kind are shown for a step, so equal failures are one. The summary is Markdown, appended
-to the file that GITHUB_STEP_SUMMARY names; GitHub drops a step's summary that exceeds 1 MiB.
+ten of each kind are shown for a step, so equal failures are one.
 (https://docs.github.com/actions/reference/workflow-commands-for-github-actions)
 """
 
@@ -24,16 +23,13 @@ from tilusbuild.engine.events import (
     FailureGroup,
     Finished,
     Reporter,
-    Sharded,
     Summary,
     Verdict,
 )
 from tilusbuild.engine.results import normalised
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
-from tilusbuild.report.plain import shard_line
-from tilusbuild.report.summary import first_spot, sums
+from tilusbuild.report.summary import first_spot
 from tilusbuild.report.text import Stream, cleaned, counted, one_line
-from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.outputs import write_output
 from tilusbuild.status import Status
 
@@ -147,9 +143,6 @@ def _text(text: str) -> str:
 
 
 _MAX_ANNOTATIONS = 10
-_MAX_ROWS = 200
-_MAX_LOG = 4000
-_MAX_BYTES = 1000 << 10
 
 
 class GithubReporter(Reporter):
@@ -158,19 +151,12 @@ class GithubReporter(Reporter):
     def __init__(self, stderr: TextIO, environment: Mapping[str, str], root: str) -> None:
         self._out = Stream(stderr, "command")
         self._top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
-        self._file = environment.get("GITHUB_STEP_SUMMARY")
         self._root = root
-        self._shard: Sharded | None = None
 
     def emit(self, event: Event, /) -> None:
-        match event:
-            case Sharded():
-                self._shard = event
-            case Summary():
-                for line in self._annotations(event):
-                    self._out.write(line)
-                if self._file:
-                    self._append(self._file, "".join(_markdown(event, self._shard)))
+        if isinstance(event, Summary):
+            for line in self._annotations(event):
+                self._out.write(line)
 
     def _annotations(self, summary: Summary) -> Iterator[str]:
         level = "error" if summary.exit_status else "warning"
@@ -190,17 +176,6 @@ class GithubReporter(Reporter):
             return {}
         place = {"file": file, "line": str(spot.line)}
         return place if spot.column is None else {**place, "col": str(spot.column)}
-
-    def _append(self, path: str, text: str) -> None:
-        data = text.encode("utf-8", "replace")
-        if len(data) > _MAX_BYTES:
-            data = data[:_MAX_BYTES].decode("utf-8", "ignore").encode() + b"\n"
-        try:
-            handle = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            with os.fdopen(handle, "ab") as file:
-                file.write(data)
-        except OSError as error:
-            self._out.write(f"error: cannot write {one_line(path)}: {error.strerror}\n")
 
 
 def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, str]) -> None:
@@ -234,33 +209,3 @@ def _data(text: str) -> str:
 def _title(group: FailureGroup) -> str:
     shown = ", ".join(group.labels[:3]) + (" …" if group.count > 3 else "")
     return f"{counted(group.count, 'schedule')}: {shown}"
-
-
-def _markdown(summary: Summary, shard: Sharded | None) -> Iterator[str]:
-    yield f"### tilusbuild: {_cell(sums(summary))}\n\n"
-    if shard is not None:
-        yield f"{_cell(shard_line(shard))}\n\n"
-    if summary.error is not None:
-        yield f"**stopped**: {_cell(summary.error)}\n\n"
-    if summary.scripts:
-        yield "| | script | built | failed | pruned | of | |\n|---|---|--:|--:|--:|--:|---|\n"
-    for verdict in sorted(summary.scripts, key=lambda each: each.ok)[:_MAX_ROWS]:
-        name = _cell(verdict.label)
-        counts = f"{verdict.built} | {verdict.failed} | {verdict.pruned} | {verdict.schedules}"
-        mark = "✅" if verdict.ok else "❌"
-        yield f"| {mark} | {name} | {counts} | {_cell(verdict.reason)} |\n"
-    if len(summary.scripts) > _MAX_ROWS:
-        yield f"\n… and {len(summary.scripts) - _MAX_ROWS} more\n"
-    yield "\n"
-    for group in summary.failures:
-        log = cleaned(group.message)[:_MAX_LOG].replace("```", "` ` `")
-        head = f"{counted(group.count, 'schedule')}: {_html(one_line(group.error))}"
-        yield f"<details><summary>{head}</summary>\n\n```\n{log.strip()}\n```\n\n</details>\n\n"
-
-
-def _cell(text: str) -> str:
-    return _html(one_line(text)).replace("|", "\\|").replace("`", "\\`")
-
-
-def _html(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
