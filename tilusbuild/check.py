@@ -17,11 +17,11 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.process.local import LocalRunner
@@ -52,7 +52,7 @@ class CheckRequest:
 
     root: str
     shown: str
-    names: tuple[str, ...] = ()
+    names: Sequence[str] = ()
     """Scripts, as `gemm`, `gemm[dtype=f16]` or `gemm/3`; all without one."""
     sizes: Mapping[str, str] | None = None
     """Only cases with these."""
@@ -108,29 +108,22 @@ class CheckedLine:
 Row = ServedLine | CheckedLine
 
 
-def check(wanted: CheckRequest, take: Callable[[Row], None]) -> tuple[int, int]:
-    """Check a package, and give each result to `take` at once. Return how many calls were right,
-    and how many were not; a script that nothing serves counts as one. Raises `InputError` for a
-    place without tests, a name or a device that is not there, and `WorkerUnusableError`."""
+def check(wanted: CheckRequest) -> Iterator[Row]:
+    """Check a package, and yield each result at once. Raises `InputError` for a place without
+    tests, a name or a device that is not there, and `WorkerUnusableError`."""
     if not os.path.isdir(os.path.join(wanted.root, TESTS)):
         raise input_error(
             f"{wanted.shown} has no tests",
             hint="`tilusbuild package --with-tests` makes a package that has them",
         )
-    good = bad = 0
     with LocalRunner() as runner:
         here = _device(runner, wanted.device)
         for name, scripts in _selected(wanted):
             script, why = _chosen(scripts, here)
             cases = [] if script is None else _cases(wanted, script)
-            take(_served(wanted, scripts, script, here, len(cases), why))
-            bad += script is None
-            if script is None:
-                continue
-            for row in _checked(runner, wanted, script, cases, name.program, here):
-                take(row)
-                good, bad = good + (row.status == OK), bad + (row.status != OK)
-    return good, bad
+            yield _served(wanted, scripts, script, here, len(cases), why)
+            if script is not None:
+                yield from _checked(runner, wanted, script, cases, name.program, here)
 
 
 def _device(runner: LocalRunner, wanted: str | None) -> Device:
@@ -300,10 +293,8 @@ def _again(wanted: CheckRequest, name: str, case: Case, here: Device) -> str:
 # For people and programs.
 
 
-def parse_sizes(text: str | None) -> dict[str, str] | None:
+def parse_sizes(text: str) -> dict[str, str]:
     """Return the sizes in `m=16,n=4096`. Raises `InputError`."""
-    if text is None:
-        return None
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(name and value for name, _, value in pairs):
         raise input_error(f"--size {text}: write it as in m=16,n=4096")
@@ -363,9 +354,20 @@ def _outcomes(calls: Sequence[CheckedLine]) -> str:
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def json_line(row: Row) -> str:
-    """Return a result as a line of JSON."""
-    return json.dumps({"event": row.event, **asdict(row)})
+def tell(wanted: CheckRequest, out: TextIO, *, as_json: bool) -> tuple[int, int]:
+    """Check, and write each result as a line of JSON, or a report at the end. Return how many calls
+    were right, and how many were not; a script that nothing serves counts as one of these."""
+    rows = []
+    for row in check(wanted):
+        rows.append(row)
+        if as_json:
+            out.write(json.dumps({"event": row.event, **asdict(row)}) + "\n")
+            out.flush()
+    if not as_json:
+        out.write(report(rows))
+    calls = [row.status == OK for row in rows if isinstance(row, CheckedLine)]
+    unserved = sum(isinstance(row, ServedLine) and row.target is None for row in rows)
+    return sum(calls), calls.count(False) + unserved
 
 
 def main(words: Sequence[str]) -> int:
@@ -374,33 +376,18 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tilusbuild.check", description="Check a package on this machine."
     )
-    parser.add_argument("package", metavar="PACKAGE")
+    parser.add_argument("root", metavar="PACKAGE")
     parser.add_argument("names", metavar="SCRIPT", nargs="*")
     parser.add_argument("--chosen", action="store_true")
     parser.add_argument("--device", metavar="N")
-    parser.add_argument("--size", metavar="NAME=N[,NAME=N…]")
-    parser.add_argument("--time-limit", type=float, default=30.0, metavar="S")
+    parser.add_argument("--size", metavar="NAME=N[,NAME=N…]", dest="sizes", type=parse_sizes)
+    parser.add_argument("--time-limit", type=float, default=30.0, metavar="S", dest="limit")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(words)
-    rows: list[Row] = []
-
-    def take(row: Row) -> None:
-        rows.append(row)
-        if given.json:
-            sys.stdout.write(json_line(row) + "\n")
-            sys.stdout.flush()
-
     try:
-        wanted = CheckRequest(
-            given.package,
-            given.package,
-            tuple(given.names),
-            parse_sizes(given.size),
-            given.chosen,
-            given.device,
-            given.time_limit,
-        )
-        _, bad = check(wanted, take)
+        given = vars(parser.parse_args(words))
+        as_json = given.pop("json")
+        wanted = CheckRequest(shown=given["root"], **given)
+        _, bad = tell(wanted, sys.stdout, as_json=as_json)
     except KeyboardInterrupt:
         return 130
     except TilusbuildError as error:
@@ -409,8 +396,6 @@ def main(words: Sequence[str]) -> int:
     except (LoadError, OSError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    if not given.json:
-        sys.stdout.write(report(rows))
     return 1 if bad else 0
 
 

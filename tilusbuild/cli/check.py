@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack
 
 from tilusbuild import check
@@ -35,13 +36,6 @@ def run(arguments: CheckArgs) -> int:
     from tilusbuild.package import names
     from tilusbuild.package.read import unpacked
 
-    rows: list[check.Row] = []
-
-    def take(row: check.Row) -> None:
-        rows.append(row)
-        if arguments.json:
-            print(check.json_line(row), flush=True)
-
     with ExitStack() as stack:
         root = arguments.path
         if not os.path.isfile(os.path.join(root, names.LIST)):
@@ -52,16 +46,14 @@ def run(arguments: CheckArgs) -> int:
             root,
             arguments.path,
             arguments.names,
-            check.parse_sizes(arguments.size),
+            None if arguments.size is None else check.parse_sizes(arguments.size),
             arguments.chosen,
             arguments.device,
             arguments.time_limit,
         )
-        good, bad = check.check(wanted, take)
+        good, bad = check.tell(wanted, sys.stdout, as_json=arguments.json)
     if arguments.json:
         emit(CountsLine({"right": good, "wrong": bad}))
-    else:
-        print(check.report(rows), end="")
     return 1 if bad else 0
 
 
