@@ -8,11 +8,12 @@ import pytest
 
 from support.packages import Hand
 from support.project import Project
-from tilusbuild.package.diff import PackageChange, changes, side
+from tilusbuild.package.diff import changes, side
 from tilusbuild.package.extract import Limits
+from tilusbuild.report.jsonl import ChangeLine
 
 
-def between(a: Path, b: Path) -> list[PackageChange]:
+def between(a: Path, b: Path) -> list[ChangeLine]:
     with side(str(a), Limits()) as one, side(str(b), Limits()) as other:
         return list(changes(one, other))
 
@@ -41,7 +42,7 @@ def test_an_edit_of_a_template(own_project: Project, hand: Hand, tmp_path: Path)
     edited(own_project, "twice.cu.j2", "2 *", "3 *")
     found = between(hand.archive(tmp_path / "old"), own_project.cache)
     assert found == [
-        PackageChange("program", "changed", "twice cpu", ("the rendered source changed",))
+        ChangeLine("program", "changed", "twice cpu", ("the rendered source changed",))
     ]
 
 
@@ -69,20 +70,20 @@ def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
         each.files[f"{script.root}/dispatch_table.json"] = data
         paths.append(each.relist().archive(tmp_path / f"p{number}"))
     assert between(*paths) == [
-        PackageChange(
+        ChangeLine(
             "table",
             "changed",
             "mark cpu on * at n = 8",
             ("variant = 0 (measured) → variant = 2 (measured)",),
         ),
-        PackageChange("table", "added", "mark cpu on * at n = 16"),
+        ChangeLine("table", "added", "mark cpu on * at n = 16"),
     ]
 
 
 def test_changes_of_the_package_itself(hand: Hand, tmp_path: Path) -> None:
     old = hand.copy().archive(tmp_path / "old")
     new = hand.relist(version="0.2.0").archive(tmp_path / "new")
-    assert between(old, new) == [PackageChange("package", "changed", "version", ("0.1.0 → 0.2.0",))]
+    assert between(old, new) == [ChangeLine("package", "changed", "version", ("0.1.0 → 0.2.0",))]
 
 
 def test_the_same_inputs_with_other_bytes(hand: Hand, tmp_path: Path) -> None:

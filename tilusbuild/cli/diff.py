@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
 from tilusbuild.cli.options import CountsLine, emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import ChangeLine
 
 _SHOWN = 3
 
@@ -20,18 +18,6 @@ class DiffArgs(LimitArgs, frozen=True, kw_only=True):
     exit_code: bool = flag("--exit-code", help="exit with status 1 when they differ")
 
 
-class ChangeLine(JsonLine, frozen=True):
-    """One difference."""
-
-    event: ClassVar[str] = "change"
-    what: str
-    """"package", "entry", "script", "program" or "table"."""
-    kind: str
-    """"added", "removed" or "changed"."""
-    label: str
-    reasons: tuple[str, ...]
-
-
 def run(arguments: DiffArgs) -> int:
     """Print what changed from A to B."""
     from tilusbuild.package.diff import changes, grouped, side
@@ -41,7 +27,7 @@ def run(arguments: DiffArgs) -> int:
         found = list(changes(a, b))
     if arguments.json:
         for each in found:
-            emit(ChangeLine(each.what, each.kind, each.label, each.reasons))
+            emit(each)
         emit(CountsLine({"changes": len(found)}))
     else:
         for change, labels in grouped(found):

@@ -30,6 +30,7 @@ from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, texts, unpacked
 from tilusbuild.plan.planner import Plan
+from tilusbuild.report.jsonl import ChangeLine
 from tilusbuild.report.text import counted
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, read_text
@@ -52,16 +53,6 @@ class PackageSide(Struct, frozen=True):
     libraries: Mapping[str, str]
     units: Mapping[str, str] = field(default_factory=dict)
     """Of another kind of package: what counts as one thing, with a digest of all that it holds."""
-
-
-class PackageChange(Struct, frozen=True):
-    """One difference. `what` is "package", "entry", "script", "program", "table"; `kind` "added",
-    "removed" or "changed". `label` says of what; `reasons` say how."""
-
-    what: str
-    kind: str
-    label: str
-    reasons: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -126,23 +117,23 @@ def _facts(listing: FileList) -> dict[str, str]:
 # Comparing.
 
 
-def changes(a: PackageSide, b: PackageSide) -> Iterator[PackageChange]:
+def changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
     """Yield everything that differs: the whole first, then script by script."""
     for name in dict.fromkeys([*a.facts, *b.facts]) if a.facts and b.facts else ():
         before, after = a.facts.get(name), b.facts.get(name)
         if before != after:
             why = f"{before or 'none'} → {after or 'none'}"
-            yield PackageChange("package", "changed", name, (why,))
+            yield ChangeLine("package", "changed", name, (why,))
     for unit in sorted({*a.units, *b.units}):
         if a.units.get(unit) != b.units.get(unit):
-            yield PackageChange("entry", _kind(a.units.get(unit), b.units.get(unit)), unit)
+            yield ChangeLine("entry", _kind(a.units.get(unit), b.units.get(unit)), unit)
     for key in sorted({*a.scripts, *b.scripts}):
         old, new = a.scripts.get(key), b.scripts.get(key)
         if old is None or new is None:
             script = new or old
             assert script is not None  # noqa: S101 - the key is of one of them
             size = counted(len(script.programs), "program")
-            yield PackageChange("script", _kind(old, new), script.label, (size,))
+            yield ChangeLine("script", _kind(old, new), script.label, (size,))
             continue
         yield from _programs(a, b, old, new)
         yield from _tables(old, new)
@@ -152,18 +143,18 @@ def _kind(before: object, after: object) -> str:
     return "added" if before is None else "removed" if after is None else "changed"
 
 
-def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Iterator[PackageChange]:
+def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Iterator[ChangeLine]:
     before, after = _by_schedule(a, old), _by_schedule(b, new)
     for schedule in dict.fromkeys([*after, *before]):
         label = f"{new.label} ({schedule})" if schedule else new.label
         one, other = before.get(schedule), after.get(schedule)
         if one is None or other is None:
-            yield PackageChange("program", _kind(one, other), label)
+            yield ChangeLine("program", _kind(one, other), label)
         elif one != other:
-            yield PackageChange("program", "changed", label, _reasons(a, b, one, other))
+            yield ChangeLine("program", "changed", label, _reasons(a, b, one, other))
         elif a.libraries[one] != b.libraries[other]:
             why = "the same inputs gave other bytes"
-            yield PackageChange("program", "changed", label, (why,))
+            yield ChangeLine("program", "changed", label, (why,))
 
 
 def _by_schedule(where: PackageSide, script: Script) -> dict[str, str]:
@@ -186,13 +177,13 @@ def _reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str,
     return tuple(found)
 
 
-def _tables(old: Script, new: Script) -> Iterator[PackageChange]:
+def _tables(old: Script, new: Script) -> Iterator[ChangeLine]:
     before, after = _rows(old), _rows(new)
     for name in dict.fromkeys([*after, *before]):
         one, other = before.get(name), after.get(name)
         if one != other:
             changed = (f"{one} → {other}",) if one and other else ()
-            yield PackageChange("table", _kind(one, other), f"{new.label} {name}", changed)
+            yield ChangeLine("table", _kind(one, other), f"{new.label} {name}", changed)
 
 
 def _rows(script: Script) -> dict[str, str]:
@@ -221,9 +212,9 @@ def _text(path: str) -> str:
         raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def grouped(found: Sequence[PackageChange]) -> Iterator[tuple[PackageChange, list[str]]]:
+def grouped(found: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, list[str]]]:
     """Yield changes of the same kind for the same reasons together, with their labels."""
-    groups: dict[tuple[object, ...], tuple[PackageChange, list[str]]] = {}
+    groups: dict[tuple[object, ...], tuple[ChangeLine, list[str]]] = {}
     for change in found:
         key = (change.what, change.kind, change.reasons)
         groups.setdefault(key, (change, []))[1].append(change.label)

@@ -84,6 +84,17 @@ class CallLine(JsonLine, frozen=True):
     """What is wrong, in words."""
 
 
+class ChangeLine(JsonLine, frozen=True):
+    """One difference of two packages or caches. `what` is "package", "entry", "script", "program"
+    or "table"; `kind` "added", "removed" or "changed". `label` says of what; `reasons` say how."""
+
+    event: ClassVar[str] = "change"
+    what: str
+    kind: str
+    label: str
+    reasons: tuple[str, ...] = ()
+
+
 class JsonReporter:
     """Writes the events of a build to `stream`: first the start with the schema's number, last the
     summary. Every line is flushed, so that a reader can follow; one that goes away stops nothing.
