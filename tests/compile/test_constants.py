@@ -7,6 +7,7 @@ import pytest
 
 from support.recipes import make_recipe
 from tilusbuild.compile.arguments import constants_problem, known_bytes, variable_symbol
+from tilusbuild.compile.pipelines.nvrtc import assembler_flags
 from tilusbuild.signature import Argument, parse_argument
 from tilusbuild.tune.inputs import numpy_type
 
@@ -62,3 +63,11 @@ def test_bytes_are_those_of_an_array_of_the_shape() -> None:
 def test_names_of_variables_are_those_of_the_compilers() -> None:
     assert variable_symbol("d_filter") == variable_symbol("::d_filter") == "d_filter"
     assert variable_symbol("conv::nn::filter") == "_ZN4conv2nn6filterE"
+
+
+def test_what_no_kernel_reads_stays_where_it_is_filled() -> None:
+    source = "#include <cuda_fp16.h>\n" + KERNEL
+    assert assembler_flags(make_recipe("kernel-nvrtc", source=source, assembled=True)) is not None
+    arguments = {"x": "f32*[4]", "f": ("f32", {"constant": "f"})}
+    filled = make_recipe("kernel-nvrtc", arguments=arguments, out=(), source=source, assembled=True)
+    assert assembler_flags(filled) is None

@@ -126,6 +126,7 @@ def make_toolchain(
         nvrtc=None,
         fingerprint_nvrtc=(),
         fingerprint_joiner=(),
+        fingerprint_assembler=(),
         fingerprint_cudart=(),
         fingerprint_host=("gcc 0 test",),
         reach=lambda: None,

@@ -133,6 +133,8 @@ class Options(Struct, frozen=True):
     """None: x86-64-v2, or armv8-a."""
     cudart: str = "static"
     """How host code gets the CUDA runtime: "static" or "shared"."""
+    assembled: bool = False
+    """Whether there is a ptxas of NVRTC's version, for PTX less what no kernel reaches."""
 
 
 class PartOptions(Struct, frozen=True):
@@ -207,6 +209,8 @@ class Step(Struct, frozen=True):
     alone: tuple[str, ...] = ()
     """Of a step that makes the same for all programs of a unit: the further arguments with which
     it is run for its own program, where it fails for all of them."""
+    unless_empty: tuple[str, str] | None = None
+    """(input, other): where the input is empty, it is not run, and `other` becomes the output."""
 
     @property
     def tool(self) -> str:

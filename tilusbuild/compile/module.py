@@ -141,6 +141,9 @@ def command_lines(recipe: Recipe) -> list[str]:
 
 def _line(step: Step) -> str:
     line = " ".join(word if is_placeholder(word) else _quoted(word) for word in step.argv)
+    if step.unless_empty:
+        given, other = step.unless_empty
+        return f"test -s {given} && {line} || cp {other} {step.output}"
     return f"{line} || {_line(step.by_itself)}" if step.alone else line
 
 
@@ -202,6 +205,7 @@ _VARIABLES = {
     "{link_flags}": '"${link_flags[@]}"',
     DEVICE_LINKER: f"{HERE}/{NVCC_HERE}/nvcc ${{link_flags:+-L{HERE}/{NVCC_HERE}/../lib}}",
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
+    "{ptxas}": '"$PTXAS"',
     "{cudart}": '"-L${cudart%/*}" "-l:${cudart##*/}"',
     "{cxx}": '"$CXX"',
     "{cc}": '"$CC"',
@@ -267,6 +271,9 @@ def _command(step: Step) -> str:
     words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
     quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
     line = f"run {' '.join(quoted)}\n"
+    if step.unless_empty:
+        given, other = step.unless_empty
+        return f"if [ -s {given} ]; then {line[:-1]}; else cp {other} {step.output}; fi\n"
     return f"{line[:-1]} || {_command(step.by_itself)}" if step.alone else line
 
 
@@ -317,6 +324,7 @@ NVRTC=${{NVRTC:-}}
 nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
 """,
     "{cxx}": "CXX=${CXX:-g++}\n",
+    "{ptxas}": "PTXAS=${PTXAS:-ptxas}\n",
     "{cc}": "CC=${CC:-gcc}\n",
     "{as}": "AS=${AS:-as}\n",
     "{ld}": "LD=${LD:-ld}\n",

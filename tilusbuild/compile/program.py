@@ -180,6 +180,8 @@ class Compile(Struct):
                     self._check_declaration()
                     with open(path, "wb") as made:
                         made.write(self.launcher())
+                elif step.unless_empty and not os.path.getsize(self._file(step.unless_empty[0])):
+                    os.replace(self._file(step.unless_empty[1]), path)
                 elif step.alone:
                     self._shared_step(step, path)
                 else:

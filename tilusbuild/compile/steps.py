@@ -222,6 +222,8 @@ def tools_of(toolchain: Toolchain) -> Tools:
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
         paths["{nvrtc}"] = nvrtc.command
+        if nvrtc.assembler:
+            paths["{ptxas}"] = (nvrtc.assembler,)
     return Tools(
         paths=paths,
         environment={**toolchain.environment(), **_OWN_TOOLS},

@@ -104,6 +104,8 @@ class Toolchain(Struct, frozen=True, eq=False):
     fingerprint_nvrtc: tuple[str, ...] = ()
     fingerprint_joiner: tuple[str, ...] = ()
     """Further lines for programs of several architectures."""
+    fingerprint_assembler: tuple[str, ...] = ()
+    """Further lines for programs of NVRTC's whose PTX is assembled by ptxas; () without one."""
     fingerprint_cudart: tuple[str, ...] = ()
     """Further lines for programs that link the shared CUDA runtime."""
     sandboxed: bool = True
@@ -217,6 +219,7 @@ def discover(
         nvrtc=nvrtc,
         fingerprint_nvrtc=(*nvrtc.fingerprint(evidence), *fingerprint_host),
         fingerprint_joiner=nvrtc.joiner_fingerprint(evidence),
+        fingerprint_assembler=nvrtc.assembler_fingerprint(evidence),
     )
 
 

@@ -7,6 +7,7 @@ include only what NVRTC brings itself."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import sys
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from tilusbuild.arch import Arch
 from tilusbuild.process.base import Command, OnWorker
+from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain import nvrtc_places
 from tilusbuild.toolchain.cuda import RejectedError, embedded_version
@@ -34,7 +36,8 @@ class NvrtcLibrary(Struct, frozen=True):
 
     `numbers` are the architectures that it compiles for, without suffix; `include_dir` is the
     toolkit's directory of headers of the same release, or None; `joiner` is libnvfatbin beside it,
-    which several architectures in one library need, or None."""
+    which several architectures in one library need, or None; `assembler` is a ptxas of its very
+    version, or None."""
 
     library: str
     builtins: tuple[str, ...]
@@ -43,6 +46,7 @@ class NvrtcLibrary(Struct, frozen=True):
     numbers: tuple[int, ...]
     include_dir: str | None
     joiner: str | None
+    assembler: str | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -64,7 +68,8 @@ class NvrtcLibrary(Struct, frozen=True):
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of its files."""
-        return (self.library, *self.builtins, *([self.joiner] if self.joiner else []))
+        others = (self.joiner, self.assembler)
+        return (self.library, *self.builtins, *(path for path in others if path))
 
     def knows(self, arch: Arch) -> bool:
         """Return whether it compiles for a GPU architecture."""
@@ -86,6 +91,12 @@ class NvrtcLibrary(Struct, frozen=True):
     def joiner_fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return the line of libnvfatbin. Raises `OSError`."""
         return (f"nvfatbin - {memory.digest(self.joiner)}",) if self.joiner else ()
+
+    def assembler_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return the line of ptxas. Raises `OSError`."""
+        if not self.assembler:
+            return ()
+        return (f"ptxas {self.version} {memory.digest(self.assembler)}",)
 
 
 def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -118,6 +129,7 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
     except (ValueError, IndexError) as error:
         raise RejectedError("does not report its release") from error
     own = (os.path.dirname(directory), os.path.dirname(os.path.dirname(os.path.dirname(directory))))
+    roots = tuple(roots)
     joiners = sorted(glob.glob(f"{beside}/libnvfatbin.so*"))
     return NvrtcLibrary(
         library=library,
@@ -127,7 +139,20 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
         numbers=numbers,
         include_dir=nvrtc_places.headers_among((*own, *roots), release),
         joiner=os.path.realpath(joiners[0]) if joiners else None,
+        assembler=_assembler((*own, *roots), version, probe) if version else None,
     )
+
+
+def _assembler(roots: Iterable[str], version: str, probe: Probe) -> str | None:
+    """Return the first ptxas of a version: NVRTC's code is what its own assembler makes."""
+    for root in roots:
+        path = os.path.realpath(os.path.join(root, "bin", "ptxas"))
+        with contextlib.suppress(OSError, ProbeError):
+            with open_file(path) as file:
+                is_program = file.read(4) == b"\x7fELF"  # not a script that starts one elsewhere
+            if is_program and f"V{version}" in probe.ask(path, "--version").split():
+                return path
+    return None
 
 
 def _identity(

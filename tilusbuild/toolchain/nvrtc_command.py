@@ -2,13 +2,15 @@
 
 A script of its own, standard library only: a copy of it and of what it loads (`nvrtc_library.py`,
 `nvrtc_places.py`) lies in the tree beside the launcher, so a library is made again with Python,
-NVRTC and binutils. `--serve` keeps the library loaded and answers many
+NVRTC, binutils and at most ptxas. `--serve` keeps the library loaded and answers many
 commands one after the other. Both ways run the same lines, and what is written depends on the
 command alone.
 
     nvrtc_command.py [--library FILE] cubin SOURCE NAME OUTPUT [OPTION…]
     nvrtc_command.py [--library FILE] both SOURCE NAME CUBIN PTX [OPTION…]
                                       (--kernel=NAME: the symbol of a C++ name to kernel.s)
+    nvrtc_command.py [--library FILE] reached SOURCE NAME CUBIN PTX [OPTION…]
+                                      (PTX of what kernels reach; empty where that is all of it)
     nvrtc_command.py [--library FILE] fatbin OUTPUT [KIND:ARCH:FILE…]
     nvrtc_command.py [--library FILE] --confine LANDLOCK READ… -- WRITE… -- VERB…
     nvrtc_command.py [--library FILE] identify | headers
@@ -78,7 +80,7 @@ _STACK = 64 << 20
 """Bytes of address space for the stack of such a thread: templates nest deeply."""
 
 _KERNEL = "--kernel="
-_RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}
+_RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX"), "reached": ("CUBIN", "PTX")}
 
 
 def _compile_command(words: list[str]) -> Any:
@@ -102,8 +104,11 @@ def obey(nvrtc: nvrtc_library.Nvrtc, words: list[str], compiler: Any = None) -> 
             text = file.read()
         status, log, made = (compiler or nvrtc).compile(text, name, options, results, kernel)
         for kind, output, data in zip(results, outputs, made):  # noqa: B905 - Python 3.8
-            whole = nvrtc_library.without_times(data) if kind == "CUBIN" else data.rstrip(b"\0")
-            _write(output, whole)
+            if kind == "CUBIN":
+                _write(output, nvrtc_library.without_times(data))
+            else:
+                ptx = data.rstrip(b"\0")
+                _write(output, nvrtc_library.reached(ptx) if words[0] == "reached" else ptx)
         if kernel and made:
             _write("kernel.s", b'.asciz "' + made[-1] + b'"\n')
         return status, log

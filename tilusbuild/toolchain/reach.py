@@ -71,6 +71,7 @@ def reach_of(
     if nvrtc is not None:
         libraries = [os.path.dirname(os.path.realpath(nvrtc.library))]
         headers += [nvrtc.include_dir] if nvrtc.include_dir else []
+        tools += [os.path.dirname(nvrtc.assembler)] if nvrtc.assembler else []
     return Reach(_real(tools), _real(headers), _real(libraries), sandboxed)
 
 

@@ -5,6 +5,10 @@ finds the program's headers below /proc/self/cwd/include, as with nvcc, and the 
 /proc/self/cwd/cuda; NVRTC searches no other directory. A machine with NVRTC may have no C compiler,
 so the launcher's object is kept beside its source.
 
+Where a source includes anything and there is a ptxas of NVRTC's version, the cubin is assembled
+from NVRTC's PTX less what no kernel reaches (`nvrtc_library.py`): NVRTC keeps a variable for
+each constant of a header. A source that has none such keeps NVRTC's own cubin.
+
 The price: NVRTC's code differs from nvcc's, so its programs are other programs, and an engineer
 chooses it by name (docs/design-notes.md).
 """
@@ -58,7 +62,7 @@ _WITHOUT = """
 VALUED, BARE = frozenset(_WITH_VALUE.split()), frozenset(_WITHOUT.split())
 """Options of NVRTC 13.0: those with a value, after "=" or as the next word, and those without."""
 
-_MADE = {"cubin": 1, "both": 2}
+_MADE = {"cubin": 1, "both": 2, "reached": 2}
 """How many outputs a compile names after its source."""
 _NAMED = "--kernel="
 
@@ -92,6 +96,41 @@ def refused_flags(flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
             yield index, flag, hint
             if name in _TAKES_NEXT and not equals:
                 next(words, None)
+
+
+_INCLUDES = re.compile(r"^[ \t]*#[ \t]*include", re.MULTILINE)
+_UNASSEMBLED = """
+    -G --device-debug -lineinfo --generate-line-info -dopt --dopt -Ofc --Ofast-compile
+    -jtd --jump-table-density -device-stack-protector --device-stack-protector
+    -split-compile --split-compile
+"""
+UNASSEMBLED = frozenset(_UNASSEMBLED.split())
+"""Options with which NVRTC's own cubin is kept: what they ask of the assembler is not known, or it
+would write when its input was changed."""
+_FOR_PTXAS = frozenset({"-Xptxas", "--ptxas-options"})
+_REGISTERS = frozenset({"-maxrregcount", "--maxrregcount"})
+_ONE_WORD = re.compile(r"-[\w-]+(?:=\w+)?")
+
+
+def assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
+    """Return what ptxas is given besides the architecture; None where NVRTC's cubin is kept."""
+    if not recipe.options.assembled or recipe.ptx or not _INCLUDES.search(recipe.source):
+        return None
+    if recipe.signature.constants:  # the launcher fills them, whether a kernel reads them or not
+        return None
+    found: list[str] = []
+    words = iter(own_flags(recipe.options.flags))
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in VALUED and not equals:
+            value = next(words, "")
+        if name in UNASSEMBLED or (name in _FOR_PTXAS and not _ONE_WORD.fullmatch(value)):
+            return None
+        if name in _FOR_PTXAS:
+            found += [value] if value not in ("-v", "--verbose") else []
+        elif name in _REGISTERS:
+            found.append(f"-maxrregcount={value}")
+    return tuple(found)
 
 
 def own_flags(flags: Sequence[str]) -> tuple[str, ...]:
@@ -174,7 +213,7 @@ class KernelNvrtc(KernelPipeline):
             if with_ptx:
                 outputs.append(f"{stem}.ptx")
                 images.append(f"ptx:{number}:{stem}.ptx")
-            made.append(Step("device", _compile(recipe, arch.name, outputs), outputs[0]))
+            made += _steps_of(recipe, arch.name, outputs)
         if not image.endswith(".cubin"):
             argv = ("{nvrtc}", "fatbin", image, *images)
             made.append(Step("fatbin", argv, image, False))
@@ -183,7 +222,9 @@ class KernelNvrtc(KernelPipeline):
     def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         several = len(recipe.archs) > 1 or recipe.ptx
         joiner = toolchain.fingerprint_joiner if several else ()
-        return (*joiner, *toolchain.fingerprint_nvrtc)
+        assembled = assembler_flags(recipe) is not None
+        ptxas = toolchain.fingerprint_assembler if assembled else ()
+        return (*joiner, *ptxas, *toolchain.fingerprint_nvrtc)
 
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True, nvrtc=True)
@@ -198,6 +239,8 @@ class KernelNvrtc(KernelPipeline):
         return TIMES_OF_HEADERS if has_line_info(recipe) else self.unsafe(recipe)
 
     def made_elsewhere(self, step: Step) -> tuple[str, ...]:
+        if step.name == "assemble":
+            return (step.output,)
         if step.argv[:1] != ("{nvrtc}",) or step.argv[1] not in _MADE:
             return ()
         named = any(word.startswith(_NAMED) for word in step.argv)
@@ -246,9 +289,23 @@ class KernelNvrtc(KernelPipeline):
         dump.disassemble(os.path.join(dump.work, image_name(recipe)))
 
 
-def _compile(recipe: Recipe, name: str, outputs: list[str]) -> tuple[str, ...]:
+def _steps_of(recipe: Recipe, name: str, outputs: list[str]) -> list[Step]:
+    """Return the commands that make one architecture's cubin and, if it is kept, its PTX."""
+    flags = assembler_flags(recipe)
+    if flags is None:
+        return [Step("device", _compile(recipe, name, outputs), outputs[0])]
+    (cubin,) = outputs
+    own, ptx = f"nvrtc.{cubin}", f"{cubin.removesuffix('cubin')}ptx"
+    argv = ("{ptxas}", f"--gpu-name={name}", *flags, ptx, "-o", cubin)
+    return [
+        Step("device", _compile(recipe, name, [own, ptx], "reached"), own),
+        Step("assemble", argv, cubin, False, unless_empty=(ptx, own)),
+    ]
+
+
+def _compile(recipe: Recipe, name: str, outputs: list[str], verb: str = "") -> tuple[str, ...]:
     """Return the command of one compile: to a cubin or, with two outputs, to a cubin and PTX."""
-    verb = "cubin" if len(outputs) == 1 else "both"
+    verb = verb or ("cubin" if len(outputs) == 1 else "both")
     argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
     kernel = (f"{_NAMED}{recipe.symbol}",) if is_cpp(recipe.symbol) else ()
     return (*argv, *kernel, f"--gpu-architecture={name}", *_options(recipe))
