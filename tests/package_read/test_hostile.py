@@ -105,7 +105,7 @@ def test_a_name_that_leads_elsewhere(hand: Hand, tmp_path: Path) -> None:
 def test_a_wheel_that_names_a_file_outside(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("marks/tilus/../../../evil", b"evil")
+        archive.writestr("marks/tilus/../../../evil", b"evil", zipfile.ZIP_DEFLATED)
     assert refusal(path).kind == "UnsafeName"
 
 
@@ -190,8 +190,9 @@ def test_a_file_that_is_there_twice(hand: Hand, carrier: str, tmp_path: Path) ->
 
 def test_a_file_that_is_in_a_wheel_twice(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
+    name = f"marks/tilus/{hand.path('module/lib.so')}"
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(f"marks/tilus/{hand.path('module/lib.so')}", b"evil")
+        archive.writestr(name, b"evil", zipfile.ZIP_DEFLATED)
     assert refusal(path).kind == "UnlistedFile"
 
 

@@ -1,7 +1,7 @@
 """A wheel as it is read: a zip file with the package in `<import name>/tilus`, and what pip needs.
 
 Names in two spellings are refused,
-and entries that are neither stored nor deflated: other methods may ask for gigabytes of memory. An
+and entries that are not deflated: other methods may ask for gigabytes of memory. An
 import runs a wheel's code, and pip believes its metadata; both follow from the list, so
 `check_wheel` makes them again from it and compares. Nothing beside the package is read that is not
 of the size that it should have.
@@ -21,8 +21,9 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import IO
 
 from tilusbuild._version import __version__
@@ -51,7 +52,6 @@ from tilusbuild.state.files import sha256_bytes
 MAGIC = b"PK\x03\x04"
 _LIST = re.compile(rf"(\w+)/{INSIDE}/{re.escape(names.LIST)}")
 _DIST_INFO = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR_SIZE, _END64_SIZE = 20, 56
 _MAX_ENTRIES = MAX_FILES + 100
@@ -86,7 +86,7 @@ class WheelReader:
             self._entries = _checked(self._zip.infolist())
             if len(self._entries) != count:
                 raise truncated(f"the wheel has {len(self._entries)} entries and says {count}")
-            check_headers(self._file, list(self._entries.values()), self._zip.start_dir)
+            _check_headers(self._file, self._entries.values(), self._zip.start_dir)
             self.module = _module(self._entries)
         except BaseException:
             self._file.close()
@@ -144,7 +144,7 @@ class WheelReader:
 
     def _entry(self, name: str) -> ContainerFile:
         info = self._entries[name]
-        return ContainerFile(name, info.file_size, open_entry(self._file, info))
+        return ContainerFile(name, info.file_size, _open_entry(self._file, info))
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if info.external_attr >> 16 & _SPECIAL:
             raise unsafe_entry(f"{name!r:.200} has a setuid, setgid or sticky bit")
         # LZMA allocates the dictionary that the entry asks for; an encrypted entry asks a password.
-        if info.compress_type not in _METHODS or info.flag_bits & 1:
+        if info.compress_type != zipfile.ZIP_DEFLATED or info.flag_bits & 1:
             raise unsafe_entry(f"{name!r:.200} is packed or encrypted in a way that is not read")
         # zipfile cuts a name at a null byte, and takes a Unicode name from an extra field; others
         # do not, and would unpack the file elsewhere.
@@ -277,14 +277,19 @@ def _others(reader: WheelReader, listing: FileList) -> dict[str, bytes]:
 # The zip.
 
 
-_HEADER = struct.Struct("<4s5H3L2H")
-_LARGE = 0xFFFFFFFF
 _UTF8 = 0x800
 """The one flag that an entry may have: its name is not ASCII."""
 _PIECE = 1 << 16
 
 
-def check_headers(file: IO[bytes], infos: Sequence[zipfile.ZipInfo], directory: int) -> None:
+def _header(info: zipfile.ZipInfo) -> bytes:
+    """Return the header that we write of an entry."""
+    made = copy(info)
+    made.extra = b""
+    return made.FileHeader()
+
+
+def _check_headers(file: IO[bytes], infos: Iterable[zipfile.ZipInfo], directory: int) -> None:
     """Compare the header of each entry with the directory, which begins at `directory`; `infos` are
     in the order of their bytes. Raises `PackageError`."""
     end = 0
@@ -292,40 +297,15 @@ def check_headers(file: IO[bytes], infos: Sequence[zipfile.ZipInfo], directory: 
         name = f"{info.orig_filename!r:.200}"
         if info.header_offset != end:
             raise truncated(f"{name}: the bytes before it belong to no entry")
+        header = _header(info)
         file.seek(end)
-        head = file.read(_HEADER.size)
-        if len(head) < _HEADER.size:
-            raise truncated(f"{name} has no header")
-        *_, name_size, extra_size = _HEADER.unpack(head)
-        rest = file.read(name_size + extra_size)
-        if not _agrees(info, head, rest[:name_size], rest[name_size:]):
+        agrees = file.read(len(header)) == header and _is_large_only(info.extra)
+        flags = 0 if info.orig_filename.isascii() else _UTF8
+        if not agrees or info.flag_bits != flags or info.comment:
             raise truncated(f"{name}: its header and the directory disagree")
-        end += _HEADER.size + name_size + extra_size + info.compress_size
+        end += len(header) + info.compress_size
     if end != directory:
         raise truncated("bytes before the zip's directory belong to no entry")
-
-
-def _agrees(info: zipfile.ZipInfo, head: bytes, name: bytes, extra: bytes) -> bool:
-    magic, _, flags, method, time, date, crc, packed, size, *_ = _HEADER.unpack(head)
-    sizes, wanted = (packed, size), (info.compress_size, info.file_size)
-    if len(extra) == 20 and extra.startswith(b"\1\0\20\0") and sizes == (_LARGE, _LARGE):
-        size, packed = struct.unpack_from("<QQ", extra, 4)
-        sizes, extra = (packed, size), b""
-    year, month, day, hour, minute, second = info.date_time
-    own_date = (year - 1980) << 9 | month << 5 | day
-    own_time = hour << 11 | minute << 5 | second // 2
-    return (
-        magic == b"PK\3\4"
-        and not extra
-        and _is_large_only(info.extra)
-        and not info.comment
-        and flags == info.flag_bits
-        and flags in (0, _UTF8)
-        and (method, crc) == (info.compress_type, info.CRC)
-        and (date, time) == (own_date, own_time)
-        and sizes == wanted
-        and name == info.orig_filename.encode("utf-8" if flags else "ascii", "replace")
-    )
 
 
 def _is_large_only(extra: bytes) -> bool:
@@ -335,38 +315,30 @@ def _is_large_only(extra: bytes) -> bool:
     return struct.unpack("<2H", extra[:4]) == (1, len(extra) - 4)
 
 
-def open_entry(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
+def _open_entry(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
     """Yield the content of an entry whose header was checked. Raises `PackageError` as soon as the
     data is not all of what the sizes and the CRC say."""
     name = f"{info.orig_filename!r:.200}"
+    at = info.header_offset + len(_header(info))
+    packed, left, crc, rest = info.compress_size, info.file_size, 0, b""
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     with _as_truncated(f"{name} in the wheel"):
-        file.seek(info.header_offset + _HEADER.size - 4)
-        at = info.header_offset + _HEADER.size + sum(struct.unpack("<2H", file.read(4)))
-        packed, left, crc, rest = info.compress_size, info.file_size, 0, b""
-        deflated = info.compress_type == zipfile.ZIP_DEFLATED
-        inflate = zlib.decompressobj(-zlib.MAX_WBITS) if deflated else None
-        while True:
-            if not rest and packed:
+        while not inflate.eof:
+            if not rest:
                 file.seek(at)  # whoever takes the pieces may read another entry in between
                 rest = file.read(min(_PIECE, packed))
-                if not rest:
-                    raise truncated(f"{name} holds less than it says")
                 at, packed = at + len(rest), packed - len(rest)
-            if inflate is None:
-                data, rest = rest, b""
-            else:
-                data = inflate.decompress(rest, _PIECE)
-                rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+            data = inflate.decompress(rest, _PIECE)
             left, crc = left - len(data), zlib.crc32(data, crc)
             if left < 0:
                 raise truncated(f"{name} holds more than it says")
-            if data:
-                yield data
-            if (inflate is not None and inflate.eof) or not (data or rest or packed):
+            if not (rest or data or inflate.eof):
                 break
-        if left or (inflate is not None and not inflate.eof):
+            rest = inflate.unconsumed_tail
+            yield data
+        if left or not inflate.eof:
             raise truncated(f"{name} holds less than it says")
-        if rest or packed:
+        if inflate.unused_data or packed:
             raise truncated(f"{name}: bytes follow its data")
         if crc != info.CRC:
             raise truncated(f"{name} is not what its CRC says")
