@@ -16,7 +16,6 @@ from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import cannot_install
 from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.directory import sync_all
-from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
@@ -25,18 +24,14 @@ from tilusbuild.state.files import publish_new, sync_directory, write_atomic
 from tilusbuild.state.temporary import TemporaryDirectory
 
 
-def install(
-    reader: Reader, listing: FileList, place: str, limits: Limits
-) -> tuple[int, int, str | None]:
+def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> tuple[int, int]:
     """Make the directory `place` hold the foreign cache of the package whose list is `listing`;
-    return how many entries are new, the bytes that were written, and in words what was not looked
-    at and comes along.
+    return how many entries are new, and the bytes that were written.
 
     Raises `PackageError`s; then what was there before is unchanged, and each new entry is whole.
     """
     cache = cache_of(listing)
     check_limits(listing, reader, limits)
-    warning = not_vouched_for(reader, listing)
     missing = _missing(cache, place)
     published: set[str] = set()
     if missing:
@@ -59,7 +54,6 @@ def install(
     return (
         sum(unit in published for _, unit in cache.owners(entry.path for entry in cache.entries)),
         sum(files[path] for path, unit in cache.owners(files) if unit in published),
-        warning,
     )
 
 

@@ -33,11 +33,9 @@ from tilusbuild.package.errors import (
     no_package,
     over_limit,
 )
-from tilusbuild.package.listing import ANY_MACHINE, FileList, HostNeeds
+from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, code_of
-from tilusbuild.package.preflight import DescribedHost, host_problems
 from tilusbuild.report.text import counted
-from tilusbuild.runtime.device import DeviceVerdict, can_run
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_text
 
@@ -270,29 +268,3 @@ def group_with_place(data: bytes, directory: str) -> bytes:
 
 def _refuse(problem: str) -> NoReturn:
     raise malformed(problem)
-
-
-# What of it runs on a machine.
-
-
-Judged = tuple[list[tuple[ListedEntry, DeviceVerdict]], list[str]]
-"""Whether each entry runs on a machine, and what of the machine itself is not enough."""
-
-
-def preflight(listing: FileList, host: DescribedHost) -> Judged:
-    """Judge every entry for one machine. Raises `PackageError` for a list of another kind."""
-    entries = [(entry, _judge(entry, host)) for entry in cache_of(listing).entries]
-    anywhere = listing.needs.machine == ANY_MACHINE
-    return entries, [] if anywhere else list(host_problems(listing.needs, host))
-
-
-def _judge(entry: ListedEntry, host: DescribedHost) -> DeviceVerdict:
-    if entry.machine not in (None, host.machine):
-        reason = f"its host code is for {entry.machine}, and the host is {host.machine}"
-        return DeviceVerdict(False, reason)
-    if not entry.images:
-        if entry.machine is None:
-            return DeviceVerdict(False, "nothing is known of its code")
-        return DeviceVerdict(True, "host code")
-    verdicts = [can_run(image.arch, host.device.arch, image.kind) for image in entry.images]
-    return next(filter(None, verdicts), verdicts[0])

@@ -1,4 +1,4 @@
-"""`tilusbuild cache package`, and `install` and `preflight` of a package of a foreign cache."""
+"""`tilusbuild cache package`, and `install` of a package of a foreign cache."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from tilusbuild.cli.arguments import (
     positional,
     repeated,
 )
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import emit, say
 from tilusbuild.cli.package import PackageFileLine, formats, show_files
-from tilusbuild.report.jsonl import JsonLine, ProblemLine
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.cli.install import InstallArgs
-    from tilusbuild.cli.preflight import PreflightArgs
     from tilusbuild.package.model import Reader
-    from tilusbuild.package.preflight import DescribedHost
 
 _FORMATS = ("dir", "tar.zst", "oci")
 
@@ -78,19 +76,7 @@ class InstalledCacheLine(JsonLine, frozen=True):
     pickles: int
 
 
-class PreflightEntryLine(JsonLine, frozen=True):
-    """Whether an entry of a foreign cache would run on a device."""
-
-    event: ClassVar[str] = "preflight"
-    device: str
-    path: str
-    kind: str
-    name: str
-    runs: bool
-    why: str
-
-
-INSTALL_LINES, PREFLIGHT_LINES = (InstalledCacheLine,), (PreflightEntryLine,)
+INSTALL_LINES = (InstalledCacheLine,)
 
 
 def package(arguments: PackCacheArgs) -> int:
@@ -137,9 +123,7 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     listing = parse(reader.list_bytes())
     system, entries = cache_of(listing).system, len(cache_of(listing).entries)
     place = os.path.abspath(arguments.into) if arguments.into else home_of(system, os.environ)
-    new, size, warning = install(reader, listing, place, options.limits(arguments))
-    if warning is not None:
-        say(f"warning: {warning}\n")
+    new, size = install(reader, listing, place, options.limits(arguments))
     if arguments.json:
         named = (place, system, listing.title, listing.version, listing.digest)
         emit(InstalledCacheLine(*named, entries, new, size, count_pickles(listing)))
@@ -163,37 +147,6 @@ def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
 
     attest = attester(key)
     return lambda contents: {names.SIGNATURE: attest(contents)[names.SIGNATURE]}
-
-
-def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHost]) -> int:
-    """Print for each entry of a foreign cache whether it would run; 1 when one would not."""
-    from tilusbuild.interop.listing import preflight as judge
-    from tilusbuild.package.extract import check_limits
-    from tilusbuild.package.listing import parse
-    from tilusbuild.table import table
-
-    listing = parse(reader.list_bytes())
-    check_limits(listing, reader, options.limits(arguments))
-    rows, said = list[tuple[str, ...]](), list[str]()
-    for host in hosts:
-        device, (entries, problems) = host.device.arch, judge(listing, host)
-        lacks = [*(entry.path for entry, verdict in entries if not verdict), *problems]
-        for entry, (runs, why) in entries:
-            if arguments.json:
-                emit(PreflightEntryLine(device, entry.path, entry.kind, entry.name, runs, why))
-            label = " ".join(filter(None, (entry.kind, entry.name)))
-            rows.append((device, label, "yes" if runs else "no", why))
-        for problem in problems if arguments.json else ():
-            emit(ProblemLine(problem, of=device))
-        said += [f"{device}: missing: {what}" for what in lacks]
-    if arguments.json:
-        emit(CountsLine({"devices": len(hosts), "missing": len(said)}))
-        return 1 if said else 0
-    print(table(("device", "entry", "runs", "why"), rows), end="")
-    print("".join(f"{line}\n" for line in said), end="")
-    if listing.needs.isa and any(host.isa is None for host in hosts):
-        print(f"its host code is for a CPU with {listing.needs.isa}: name the host's with --cpu")
-    return 1 if said else 0
 
 
 PACKAGE = Verb(

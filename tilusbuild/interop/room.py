@@ -13,6 +13,5 @@ BRINGS = {
         "cache verify": f"{_VERBS}:VERIFY_LINES",
         "cache gc": f"{_VERBS}:GC_LINES",
         "install": f"{_PACKAGES}:INSTALL_LINES",
-        "preflight": f"{_PACKAGES}:PREFLIGHT_LINES",
     },
 }

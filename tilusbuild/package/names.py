@@ -130,8 +130,8 @@ def kind_of(encoded: bytes) -> str | None:
 
 
 def command_of(encoded: bytes) -> Any:
-    """Return the module whose `install` and `preflight` the verbs call with a reader and their
-    arguments for the package with this list, for an exit status; None for a package of programs."""
+    """Return the module whose `install` is called with a reader and the verb's arguments for the
+    package with this list, for an exit status; None for a package of programs."""
     key = kind_of(encoded)
     return None if key is None else load(brought("package kind")[key][2])
 
