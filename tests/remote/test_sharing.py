@@ -45,11 +45,15 @@ def test_what_one_user_builds_another_fetches(address: str, new_user: NewUser) -
     second.run("cache", "verify")
 
 
-def test_what_was_fetched_is_not_sent_back(server: HttpCache, new_user: NewUser) -> None:
+def test_a_record_comes_last_and_what_was_fetched_is_not_sent_back(server, new_user) -> None:
     new_user(server.address, WRITE="1").build()
-    puts = server.count("PUT")
+    puts = [path for method, path, _ in server.requests if method == "PUT"]
+    for path in server.names("ac"):
+        named = record.decode(server.held[path])
+        blobs = [*named.blobs, *named.directories.values()]
+        assert max(puts.index(f"/cas/{blob.digest}") for blob in blobs) < puts.index(path)
     assert new_user(server.address, WRITE="1").build()["remote"]["hits"] == 2
-    assert server.count("PUT") == puts
+    assert server.count("PUT") == len(puts)
 
 
 def test_a_program_that_does_not_compile_is_a_result(server: HttpCache, new_user: NewUser) -> None:
@@ -120,15 +124,6 @@ def test_doctor_asks_the_remote(server: HttpCache, new_user: NewUser) -> None:
     assert f"ok       remote cache: {server.address}, read: " in user.run("doctor", status=None).out
     server.status = 503
     assert "answers GET with status 503" in user.run("doctor", status=None).out
-
-
-def test_a_record_comes_last(server: HttpCache, new_user: NewUser) -> None:
-    new_user(server.address, WRITE="1").build()
-    puts = [path for method, path, _ in server.requests if method == "PUT"]
-    for path in server.names("ac"):
-        named = record.decode(server.held[path])
-        blobs = [*named.blobs, *named.directories.values()]
-        assert max(puts.index(f"/cas/{blob.digest}") for blob in blobs) < puts.index(path)
 
 
 def test_no_extra_is_needed(server: HttpCache, new_user: NewUser, tmp_path: Path) -> None:

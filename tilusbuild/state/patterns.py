@@ -96,7 +96,7 @@ def _fits(name: str, part: str, match: Callable[[str], object]) -> bool:
 
 def _through(path: str, entry: os.DirEntry[str], left: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return what links have led away from below an entry of the directory `path`; None for one
-    that is no directory, or leads back."""
+    that is not a directory, or leads back."""
     if not entry.is_symlink():
         return left if entry.is_dir() else None
     if not os.path.isdir(entry.path):
