@@ -26,7 +26,7 @@ def test_it_shows_how_far_the_build_is_and_what_runs(reporter, screen, clock) ->
     play(reporter, clock, tale.finished(0, seconds=4.0), tale.started(2))
     assert screen.lines == [
         "10 programs: 10 to compile 2 at a time, about 0:20",
-        "━" * 24 + " 1/10  0:16 left  0.5/s",
+        "━" * 24 + " 1/10  0:16 left",
         "  matmul/1 sm_90a  2.0 of 4.00 s",
         "  matmul/2 sm_90a  1.0 of 4.00 s",
     ]

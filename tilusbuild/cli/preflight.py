@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from msgspec import Struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
 from tilusbuild.cli.options import CountsLine, emit
-from tilusbuild.report.jsonl import JsonLine, ProblemLine
+from tilusbuild.report.jsonl import PreflightLine, ProblemLine
 
 if TYPE_CHECKING:
-    from tilusbuild.package.preflight import DescribedHost, InstanceReport, PreflightReport
+    from tilusbuild.package.preflight import DescribedHost, PreflightReport
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
@@ -54,28 +52,6 @@ class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
     machine: str | None = option(
         "--machine", help="the host's machine type, as in `uname -m` (default: this one's)"
     )
-
-
-class PreflightCandidate(Struct, frozen=True):
-    """A target, and why it does or does not suit the device."""
-
-    target: str
-    suits: bool
-    why: str
-
-
-class PreflightLine(JsonLine, frozen=True):
-    """What would be chosen for a script on a device."""
-
-    event: ClassVar[str] = "preflight"
-    device: str
-    script: str
-    params: Mapping[str, Any]
-    target: str | None
-    why: str
-    candidates: tuple[PreflightCandidate, ...]
-    tables: tuple[str, ...]
-    problems: tuple[str, ...]
 
 
 def run(arguments: PreflightArgs) -> int:
@@ -137,8 +113,8 @@ def _print(results: Sequence[PreflightReport], *, verbose: bool) -> None:
     rows = [
         (
             result.host.device.arch,
-            answer.label,
-            answer.chosen.target if answer.chosen else "nothing",
+            answer.script,
+            answer.target or "nothing",
             answer.why,
         )
         for result in results
@@ -149,43 +125,27 @@ def _print(results: Sequence[PreflightReport], *, verbose: bool) -> None:
         arch = result.host.device.arch
         for answer in result.instances:
             if answer.tables:
-                print(f"{arch}: {answer.label}: tables measured on {', '.join(answer.tables)}")
-            for judged in answer.evaluations if verbose or answer.chosen is None else ():
-                print(f"{arch}: {judged}")
+                print(f"{arch}: {answer.script}: tables measured on {', '.join(answer.tables)}")
+            for each in answer.candidates if verbose or answer.target is None else ():
+                verdict = "suits" if each.suits else "refused"
+                print(f"{arch}: {answer.script} {each.target}: {verdict}: {each.why}")
         for problem in _problems(result):
             print(f"{arch}: missing: {problem}")
 
 
 def _problems(result: PreflightReport) -> list[str]:
-    of_scripts = [f"{a.label}: {what}" for a in result.instances for what in a.problems]
+    of_scripts = [f"{a.script}: {what}" for a in result.instances for what in a.problems]
     return [*result.problems, *of_scripts]
 
 
 def _emit(results: Sequence[PreflightReport]) -> None:
     for result in results:
-        device = result.host.device.arch
         for answer in result.instances:
-            emit(_line(device, answer))
+            emit(answer)
         for problem in result.problems:
-            emit(ProblemLine(problem, of=device))
+            emit(ProblemLine(problem, of=result.host.device.arch))
     missing = sum(len(_problems(result)) for result in results)
     emit(CountsLine({"devices": len(results), "missing": missing}))
-
-
-def _line(device: str, answer: InstanceReport) -> PreflightLine:
-    return PreflightLine(
-        device=device,
-        script=answer.label,
-        params=dict(answer.params),
-        target=answer.chosen.target if answer.chosen else None,
-        why=answer.why,
-        candidates=tuple(
-            PreflightCandidate(each.script.target, each.suits is not None, each.reason)
-            for each in answer.evaluations
-        ),
-        tables=tuple(answer.tables),
-        problems=tuple(answer.problems),
-    )
 
 
 VERB = Verb(PreflightArgs, run, (PreflightLine, ProblemLine, CountsLine))

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import numbers_of
+from tilusbuild.report.jsonl import PreflightCandidate, PreflightLine
 from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.choose import Chooser, Evaluation
 from tilusbuild.runtime.device import Device
@@ -41,28 +42,11 @@ class DescribedHost(Struct, frozen=True):
     tvm_ffi: str | None = None
 
 
-class InstanceReport(Struct, frozen=True):
-    """An instance of a script on the machine. `chosen` is None when nothing of it runs there."""
-
-    label: str
-    params: Mapping[str, object]
-    chosen: Script | None
-    evaluations: tuple[Evaluation, ...]
-    tables: tuple[str, ...]
-    """The GPUs that the dispatch tables in use were measured on."""
-    problems: tuple[str, ...]
-
-    @property
-    def why(self) -> str:
-        """Why the chosen one suits."""
-        return next((j.reason for j in self.evaluations if j.script is self.chosen), "")
-
-
 class PreflightReport(Struct, frozen=True):
     """The instances, and what of the host itself is not enough."""
 
     host: DescribedHost
-    instances: tuple[InstanceReport, ...]
+    instances: tuple[PreflightLine, ...]
     problems: tuple[str, ...]
 
     @property
@@ -82,7 +66,7 @@ def preflight(listing: FileList, directory: str, host: DescribedHost) -> Preflig
         script = read_script(os.path.join(directory, each.root))
         groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
     instances = tuple(_instance(listing, group, packed, host) for group in groups.values())
-    needed = any(instance.chosen for instance in instances)
+    needed = any(instance.target for instance in instances)
     return PreflightReport(
         host, instances, tuple(host_problems(listing.needs, host)) if needed else ()
     )
@@ -96,14 +80,12 @@ def _instance(
     scripts: Sequence[Script],
     packed: Mapping[str, frozenset[str]],
     host: DescribedHost,
-) -> InstanceReport:
-    label = instance_name(scripts[0].name, scripts[0].params)
+) -> PreflightLine:
     try:
         chosen, evaluations = choose.best(scripts, host.device, host.machine)
     except LoadError as error:
         evaluations = tuple(choose.judge(each, host.device, host.machine) for each in scripts)
-        reason = str(error).splitlines()[0]
-        return InstanceReport(label, scripts[0].params, None, evaluations, (), (reason,))
+        return _line(host, scripts[0], None, evaluations, (), (str(error).splitlines()[0],))
     there = packed[chosen.hash]
     packed_indices = frozenset(i for i, p in chosen.programs.items() if p in there)
     problems = [*_code_problems(listing, chosen, packed_indices, host)]
@@ -118,7 +100,30 @@ def _instance(
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)
-    return InstanceReport(label, chosen.params, chosen, evaluations, measured_on, tuple(problems))
+    return _line(host, chosen, chosen, evaluations, measured_on, tuple(problems))
+
+
+def _line(
+    host: DescribedHost,
+    script: Script,
+    chosen: Script | None,
+    evaluations: Sequence[Evaluation],
+    tables: tuple[str, ...],
+    problems: tuple[str, ...],
+) -> PreflightLine:
+    return PreflightLine(
+        device=host.device.arch,
+        script=instance_name(script.name, script.params),
+        params=dict(script.params),
+        target=chosen.target if chosen else None,
+        why=next((each.reason for each in evaluations if each.script is chosen), ""),
+        candidates=tuple(
+            PreflightCandidate(each.script.target, each.suits is not None, each.reason)
+            for each in evaluations
+        ),
+        tables=tables,
+        problems=problems,
+    )
 
 
 def _code_problems(

@@ -188,9 +188,6 @@ class LiveReporter:
         remaining = state.remaining(now)
         if remaining is not None and remaining >= 1:
             head.append(f"  {clock(remaining)} left")
-        rate = state.rate(now)
-        if rate is not None:
-            head.append(f"  {rate:.1f}/s", "dim")
         if state.shared:
             found = state.places()
             queued = f" ({found[QUEUED]} queued)" if found[QUEUED] else ""

@@ -121,11 +121,6 @@ class Progress:
         """Return how many compiles are in each place."""
         return Counter(each.place for each in self.running.values())
 
-    def rate(self, now: float) -> float | None:
-        """Programs a second."""
-        elapsed = now - self.began
-        return self.done / elapsed if self.done and elapsed > 0 else None
-
     def remaining(self, now: float) -> float | None:
         """Return seconds until the end, or None where nothing is known."""
         left = self.total - self.done
