@@ -20,17 +20,11 @@ GIVEN = {"record": b"", "started": 0}
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_the_fields_of_a_verbs_dataclass_are_the_dests_of_its_parser(action: Verb[Any]) -> None:
+def test_the_fields_of_a_verb_and_their_types_are_those_of_its_options(action: Verb[Any]) -> None:
     parser = argparse.ArgumentParser()
     declare(parser, action.arguments, top=True)
     dests = {each.dest for each in parser._actions} - {"help"}
     assert dests == {each.name for each in fields(action.arguments)} - set(GIVEN)
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-def test_the_type_of_a_field_is_that_of_its_option(action: Verb[Any]) -> None:
-    parser = argparse.ArgumentParser()
-    declare(parser, action.arguments, top=True)
     hints = get_type_hints(action.arguments)
     for each in parser._actions:
         if each.dest == "help":
@@ -47,14 +41,6 @@ def test_the_type_of_a_field_is_that_of_its_option(action: Verb[Any]) -> None:
             required = each.required and each.nargs is None
             always = required or each.default is not None
             assert hint == (parsed if always else parsed | None), each.dest
-
-
-@pytest.mark.parametrize("verb", verbs())
-def test_every_verb_and_option_has_a_help_that_argparse_can_print(verb: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse([verb, "--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: tilusbuild {verb}")
 
 
 def test_options_of_every_verb_may_stand_before_and_after_its_name() -> None:
