@@ -1,4 +1,4 @@
-"""The process that runs kernels: it is told what to do, and may die of any of it.
+"""The process that runs kernels: it does as it is asked, and may die of any of it.
 
 It is a resident process (`process/resident.py`): each request is a JSON object, and so is its
 answer. It holds one device and one case. Whatever a program does to this process, only
