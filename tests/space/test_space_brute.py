@@ -196,15 +196,14 @@ def test_a_rule_over_all_parameters_looks_ahead() -> None:
     assert Space(SpaceSpec(parameters, restrict=(("small", rule),))).count == sum(ways)
 
 
-def test_blocks_and_limbs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks and tiny 64-bit numbers take every path of the join that large spaces take."""
+def test_small_blocks_and_large_ranks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks and ranks beyond 64 bits take every path of the join that large spaces take."""
     parameters = tuple(Parameter((n,), tuple((v,) for v in range(1, 6))) for n in "pqrst")
     rules = (("order", parse("p <= q <= r")), ("sum", parse("r + s + t < 9")))
     spec = SpaceSpec(parameters, restrict=rules)
     whole = [dict(s.values) for s in Space(spec)]
     monkeypatch.setattr(join_module, "BLOCK", 7)
-    monkeypatch.setattr(join_module, "FIRST_LIMB", 6)
-    monkeypatch.setattr(join_module, "NEXT_LIMB", 25)
+    monkeypatch.setattr(join_module, "MAX_RANK", 6)
     pieces = Space(spec)
     assert [dict(s.values) for s in pieces] == whole
     assert [place_of(pieces, point) for point in whole] == list(range(len(whole)))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tilusbuild.space.columns import row_type
-from tilusbuild.space.join import Join, Limb
+from tilusbuild.space.join import Join
 from tilusbuild.space.model import Model, Rule
 
 
@@ -51,59 +51,48 @@ class FreeComponent:
 class JoinedComponent:
     """Parameters that rules connect: the points `0..count-1` of the `members`, positions of
     parameters, ascending.
-
-    `_keys[i]` is sorted and distinguishes the points by the limbs 0..i: the number of the prefix up
-    to limb i-1 among the prefixes that occur, times the size of limb i, plus limb i.
     """
 
-    def __init__(self, members: Sequence[int], limbs: Sequence[Limb], ranks: list[Any]) -> None:
-        self.members = tuple(members)
-        self.count = len(ranks[0])
-        self._keys = [ranks[0]]
-        for limb, rank in zip(limbs[1:], ranks[1:], strict=True):
-            before = self._keys[-1]
-            steps = np.concatenate([[0], np.cumsum(before[1:] != before[:-1])])
-            self._keys.append(steps[: self.count] * limb.size + rank)
-        self._place: dict[int, tuple[Any, int, int]] = {}
-        for key, limb in zip(self._keys, limbs, strict=True):
-            step = limb.size
-            for position, radix in limb.radix.items():
-                self._place[position] = (key, radix, step // radix)
-                step = radix
+    def __init__(self, model: Model, join: Join, ranks: Any) -> None:
+        self.members = tuple(sorted(join.radix))
+        self.count = len(ranks)
+        self._ranks = ranks
+        sizes = {position: len(model.domains[position].rows) for position in join.radix}
+        self._place = {p: (radix, sizes[p]) for p, radix in join.radix.items()}
 
     def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
         """Return the digit of `position` at the points `low + row`, and the ranges sharing it."""
-        key, radix, size = self._place[position]
-        prefix = key[low + row] // radix
-        first = np.searchsorted(key, prefix * radix)
-        return prefix % size, first, np.searchsorted(key, (prefix + 1) * radix)
+        radix, size = self._place[position]
+        prefix = self._ranks[low + row] // radix
+        first = np.searchsorted(self._ranks, prefix * radix)
+        return prefix % size, first, np.searchsorted(self._ranks, (prefix + 1) * radix)
 
     def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
         """Return the part of `low..high` with `digit`, which some point of it has."""
-        key, radix, size = self._place[position]
-        prefix = int(key[low]) // (radix * size) * size + digit
-        bounds = np.searchsorted(key, [prefix * radix, (prefix + 1) * radix])
+        radix, size = self._place[position]
+        prefix = int(self._ranks[low]) // (radix * size) * size + digit
+        bounds = np.searchsorted(self._ranks, [prefix * radix, (prefix + 1) * radix])
         return int(bounds[0]), int(bounds[1])
 
     def digits(self, position: int) -> Any:
         """Return the digit of `position` at every point."""
-        key, radix, size = self._place[position]
-        return key // radix % size
+        radix, size = self._place[position]
+        return self._ranks // radix % size
 
     def levels(self) -> list[Level]:
         """Return the points as a tree, a level for each member."""
         found: list[Level] = []
-        kind = np.int32 if max(self.count, *(int(k[-1]) for k in self._keys)) < 2**31 else np.int64
+        kind = np.int32 if self._ranks[-1] < 2**31 else self._ranks.dtype
         # Of each prefix, its first point; at last, of each point.
-        starts = np.arange(self.count, dtype=kind)
+        starts = np.arange(self.count, dtype=np.int32)
         for position in reversed(self.members):
-            key, radix, size = self._place[position]
-            shorter = key[starts].astype(kind)
+            radix, size = self._place[position]
+            shorter = self._ranks[starts].astype(kind)
             shorter //= radix
             digit = (shorter % size).astype(row_type(size))
             shorter //= size
             begins = np.concatenate([[True], shorter[1:] != shorter[:-1], [True]])
-            first = np.flatnonzero(begins).astype(kind)
+            first = np.flatnonzero(begins).astype(np.int32)
             found.append(Level(first, digit))
             first = first[:-1]
             starts = starts[first]
@@ -147,4 +136,4 @@ def component(
     if not rules:
         return FreeComponent(members[0], len(model.domains[members[0]].rows))
     join = Join(model, members, rules)
-    return JoinedComponent(members, join.limbs, join.ranks(budget))
+    return JoinedComponent(model, join, join.ranks(budget))

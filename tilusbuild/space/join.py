@@ -33,56 +33,26 @@ WORTH_BOUNDING = 1 << 22  # combinations ahead; below, looking ahead costs more 
 MAX_POINTS = 1 << 26  # survivors of one join: half a gigabyte of ranks
 MAX_LOOKED = 1 << 46  # combinations that one join looks at: some two weeks
 A_SECOND = 60_000_000  # combinations, about: for people who ask how long it would take
-FIRST_LIMB = 1 << 62
-NEXT_LIMB = 1 << 31
+MAX_RANK = 1 << 62  # beyond, ranks are integers of Python, which are slow
 
 
 class BudgetError(Exception):
     """A count would look at more points than was allowed."""
 
 
-class Limb(Struct, frozen=True):
-    """A run of members whose digits make one 64-bit number: position → radix, in order."""
-
-    radix: Mapping[int, int]
-    size: int
-
-
 class _Points(Struct):
-    """Partial points: their ranks so far, the columns still needed, and the marks.
+    """Partial points: their rank so far, the columns still needed, and the marks.
 
     `fault` is 0, or 1 + the number of the first rule that has no value at the point.
     """
 
-    ranks: list[Any]
+    rank: Any
     columns: dict[str, Any]
     bad: dict[str, Any]
     fault: Any = None
 
     def __len__(self) -> int:
-        return len(self.ranks[0])
-
-
-def limbs_of(members: Sequence[int], domains: Sequence[Domain]) -> list[Limb]:
-    """Return the members, first slowest, in as few limbs as 64 bits allow."""
-    groups: list[list[int]] = []
-    size = limit = 0
-    for position in members:
-        count = len(domains[position].rows)
-        if not groups or size * count > limit:
-            limit = NEXT_LIMB if groups else FIRST_LIMB
-            groups.append([])
-            size = 1
-        groups[-1].append(position)
-        size *= count
-    limbs = []
-    for group in groups:
-        radix, step = {}, 1
-        for position in reversed(group):
-            radix[position] = step
-            step *= len(domains[position].rows)
-        limbs.append(Limb(dict(reversed(radix.items())), step))
-    return limbs
+        return len(self.rank)
 
 
 class Join:
@@ -101,8 +71,13 @@ class Join:
         self._members = members
         self._rules = rules
         self._numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
-        self.limbs = limbs_of(members, model.domains)
-        self._limb_of = {p: i for i, limb in enumerate(self.limbs) for p in limb.radix}
+        self.radix: dict[int, int] = {}
+        """By position; the last member varies fastest."""
+        size = 1
+        for position in reversed(members):
+            self.radix[position] = size
+            size *= len(model.domains[position].rows)
+        self._kind: Any = np.int64 if size <= MAX_RANK else object
         self._columns = {p: columns_of(model.domains[p], p) for p in members}
         self._bounds = {
             name: (int(column.min()), int(column.max()))
@@ -121,7 +96,7 @@ class Join:
             ]
         self._budget: int | None = None
         self.looked = 0  # points that rules were applied to
-        self._found: list[list[Any]] = []
+        self._found: list[Any] = []
         self._count = 0
         self._counting = False
         self._strict = False
@@ -148,18 +123,15 @@ class Join:
                 hint="add a rule over fewer of them, or take values away",
             )
 
-    def ranks(self, budget: int | None = None) -> list[Any]:
-        """Return the valid points, ascending, as one int64 array a limb. Raises `SpaceError`, and
-        `BudgetError` once `budget` were looked at or there are too many points."""
+    def ranks(self, budget: int | None = None) -> Any:
+        """Return the valid points, ascending. Raises `SpaceError`, and `BudgetError` once `budget`
+        were looked at or there are too many points."""
         self._begin(budget)
-        self._found, self._strict = [[] for _ in self.limbs], True
+        self._strict = True
         self._descend(0, self._origin())
-        ranks = [np.concatenate(parts) if parts else _integers([]) for parts in self._found]
-        if len(ranks) == 1:
-            ranks[0].sort()
-            return ranks
-        order = np.lexsort(ranks[::-1])
-        return [rank[order] for rank in ranks]
+        ranks = np.concatenate([np.array([], dtype=self._kind), *self._found])
+        ranks.sort()
+        return ranks
 
     def count(self, budget: int | None = None, *, strict: bool = False) -> int:
         """Return how many points no rule excludes. A point where a rule has no value is left by it;
@@ -176,21 +148,22 @@ class Join:
         there is none. Raises `SpaceError` where a rule has no value at it, `BudgetError`."""
         self._begin(None)
         self._budget, self._strict = budget, True
-        self._found, self._wants_first = [[] for _ in self.limbs], True
+        self._wants_first = True
         self._descend(0, self._origin())
         if not self._count:
             return None
-        return self._digits_of([parts[0][0] for parts in self._found])
+        return self._digits_of(self._found[0][0])
 
     def _begin(self, budget: int | None) -> None:
         self._budget, self._count, self._counting, self._wants_first = budget, 0, False, False
+        self._found = []
         if budget is not None and self.least_looked() > budget:
             raise BudgetError
         if budget is None:
             self._check_work()
 
     def _origin(self) -> _Points:
-        return _Points([_integers([0]) for _ in self.limbs], {}, {})
+        return _Points(np.array([0], dtype=self._kind), {}, {})
 
     def _descend(self, depth: int, points: _Points) -> None:
         """Join the rest of the members to `points`."""
@@ -310,11 +283,9 @@ class Join:
             rows = parent if array.shape[0] > 1 or shape[0] == 1 else 0
             return array[rows, digit if array.shape[1] > 1 or shape[1] == 1 else 0]
 
-        ranks = [rank[parent] for rank in points.ranks]
-        limb = self._limb_of[level.position]
-        ranks[limb] += digit * self.limbs[limb].radix[level.position]
+        step = digit.astype(self._kind, copy=False) * self.radix[level.position]
         return _Points(
-            ranks,
+            points.rank[parent] + step,
             {name: take(columns[name]) for name in level.keep},
             {name: take(np.broadcast_to(bad[name], shape)) for name in level.keep if name in bad},
             None if fault is None else fault[parent, digit],
@@ -336,23 +307,20 @@ class Join:
                 " cannot be enumerated",
                 hint="add a restriction, or take values away",
             )
-        for parts, rank in zip(self._found, points.ranks, strict=True):
-            parts.append(rank)
+        self._found.append(points.rank)
 
     def _fault(self, points: _Points) -> SpaceError:
         """Return the error of the first marked point, whose rule is evaluated for its words."""
-        first = int(np.lexsort([r[points.fault > 0] for r in points.ranks[::-1]])[0])
-        row = int(np.flatnonzero(points.fault > 0)[first])
+        rows = np.flatnonzero(points.fault > 0)
+        row = int(rows[np.argmin(points.rank[rows])])
         rule = self._rules[int(points.fault[row]) - 1]
-        digits = self._digits_of([ranks[row] for ranks in points.ranks])
-        return fault_at(self._model, rule, digits)
+        return fault_at(self._model, rule, self._digits_of(points.rank[row]))
 
-    def _digits_of(self, ranks: Sequence[Any]) -> dict[int, int]:
-        """Return position → row of the point with these ranks, one a limb."""
+    def _digits_of(self, rank: Any) -> dict[int, int]:
+        """Return position → row of the point with this rank."""
         return {
             position: int(rank) // radix % len(self._model.domains[position].rows)
-            for rank, limb in zip(ranks, self.limbs, strict=True)
-            for position, radix in limb.radix.items()
+            for position, radix in self.radix.items()
         }
 
 
@@ -379,7 +347,7 @@ def _integers(values: Any) -> Any:
 
 def _slice(points: _Points, start: int, stop: int) -> _Points:
     return _Points(
-        [rank[start:stop] for rank in points.ranks],
+        points.rank[start:stop],
         {name: column[start:stop] for name, column in points.columns.items()},
         {name: mask[start:stop] for name, mask in points.bad.items()},
         None if points.fault is None else points.fault[start:stop],
