@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from tilusbuild.runtime.device import CodeKind, Device, arch_number, can_run, code_rank
@@ -65,7 +66,7 @@ class Chooser:
             if entry.program in self._usable
             or (entry.source == "table" and entry.program in self.refused)
         }
-        self._decided: dict[tuple[int, ...], Choice] = {}
+        self._decided = lru_cache(maxsize=_KEPT)(self._decide)
         u64 = {a.name for a in script.arguments if a.dtype == "u64"}
         self._wide = [name for name in script.chosen_by if name in u64]
         """The u64 that a choice depends on: it is made in int64, in C too."""
@@ -86,13 +87,7 @@ class Chooser:
             if self._is_known(rule.program) and self._holds(rule.source, rule.when, sizes):
                 self._refuse(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._choice(rule.program, "table", f"rule: {rule.source}")
-        bucket = self.bucket(sizes)
-        known = self._decided.get(bucket)
-        if known is None:
-            known = self._decide(bucket, sizes)
-            if len(self._decided) >= _KEPT:
-                self._decided.clear()
-            self._decided[bucket] = known
+        known = self._decided(self.bucket(sizes))
         if known.source == "nearest":  # a bucket's choice is kept, and callers know their own sizes
             given = _text({key: sizes[key] for key in self._script.keys})
             return known._replace(why=f"nothing is measured for {given}; {known.why}")
@@ -121,7 +116,7 @@ class Chooser:
         except NoValueError as error:
             raise LoadError(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
 
-    def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
+    def _decide(self, bucket: tuple[int, ...]) -> Choice:
         exact = self._rows.get(bucket)
         if self._rows:
             row = exact or self._rows[nearest(bucket, self._rows)]
@@ -131,13 +126,13 @@ class Chooser:
                 return self._choice(row.program, "nearest", f"{at} is nearest")
             how = "measured" if row.source == "measured" else "set by hand"
             return self._choice(row.program, row.source, f"{how} at {at}")
-        return self._by_model(bucket, sizes) or self.default()
+        return self._by_model(bucket) or self.default()
 
-    def _by_model(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice | None:
+    def _by_model(self, bucket: tuple[int, ...]) -> Choice | None:
         model = self._script.model
         if model is None:
             return None
-        at = {**sizes, **dict(zip(self._script.keys, bucket, strict=True))}
+        at = dict(zip(self._script.keys, bucket, strict=True))
         best: tuple[Number, int] | None = None
         for program in sorted(self._usable):
             values = {name: column[program] for name, column in model.columns.items()}

@@ -1,8 +1,7 @@
 """The settings that a running program chooses: what `tilusbuild.option` offers.
 
 They hold for the whole process, as the same words in the environment would, and take precedence
-over those; a command line takes precedence over both. Every call gives back what was before when it
-is used in a `with`.
+over those; a command line takes precedence over both.
 """
 
 from __future__ import annotations
@@ -47,26 +46,9 @@ def warn_of_variables() -> None:
         logging.getLogger("tilusbuild").warning("%s", message)
 
 
-class OptionChoice:
-    """A choice that was made. As a context manager it lasts until the end of the `with`."""
-
-    __slots__ = ("_before", "_name")
-
-    def __init__(self, name: str, value: Value) -> None:
-        self._name = name
-        with process.option_lock:
-            self._before = process.options.get(name)
-            process.options[name] = value
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        with process.option_lock:
-            if self._before is None:
-                process.options.pop(self._name, None)
-            else:
-                process.options[self._name] = self._before
+def _choose(name: str, value: Value) -> None:
+    with process.option_lock:
+        process.options[name] = value
 
 
 def chosen() -> Mapping[str, Value]:
@@ -88,7 +70,7 @@ def context() -> Iterator[None]:
             process.options.update(before)
 
 
-def cache_dir(path: str | os.PathLike[str]) -> OptionChoice:
+def cache_dir(path: str | os.PathLike[str]) -> None:
     """Build into, and load from, the cache tree in a directory; relative to the working directory
     now.
 
@@ -99,36 +81,36 @@ def cache_dir(path: str | os.PathLike[str]) -> OptionChoice:
         raise TypeError(f"a cache directory is a str or a path of one, not {type(text).__name__}")
     if not text or "\0" in text:
         raise ValueError(f"{text!r} names no directory")
-    return OptionChoice("cache-dir", os.path.abspath(os.path.expanduser(text)))
+    _choose("cache-dir", os.path.abspath(os.path.expanduser(text)))
 
 
-def parallel_workers(count: int) -> OptionChoice:
+def parallel_workers(count: int) -> None:
     """Compilers at once. Raises `TypeError` and `ValueError`."""
-    return OptionChoice("jobs", _count("parallel_workers", count, least=1))
+    _choose("jobs", _count("parallel_workers", count, least=1))
 
 
-def bench_warmup(count: int) -> OptionChoice:
+def bench_warmup(count: int) -> None:
     """Calls before each sample of a tuning. Raises `TypeError` and `ValueError`."""
-    return OptionChoice("bench-warmup", _count("bench_warmup", count, least=0))
+    _choose("bench-warmup", _count("bench_warmup", count, least=0))
 
 
-def bench_repeat(count: int) -> OptionChoice:
+def bench_repeat(count: int) -> None:
     """Samples of each program that is nearly the best. Raises `TypeError` and `ValueError`."""
-    return OptionChoice("bench-repeat", _count("bench_repeat", count, least=1))
+    _choose("bench-repeat", _count("bench_repeat", count, least=1))
 
 
 class debug:  # noqa: N801 - the name that users of Tilus know
     """For looking into a kernel."""
 
     @staticmethod
-    def dump_ir(enable: bool = True) -> OptionChoice:
+    def dump_ir(enable: bool = True) -> None:
         """Keep what each step of a compile makes, beside its result. Raises `TypeError`."""
-        return OptionChoice("dump-ir", _switch("dump_ir", enable))
+        _choose("dump-ir", _switch("dump_ir", enable))
 
     @staticmethod
-    def disable_ptxas_opt(enable: bool = True) -> OptionChoice:
+    def disable_ptxas_opt(enable: bool = True) -> None:
         """Let ptxas optimise nothing; the programs are other programs then. Raises `TypeError`."""
-        return OptionChoice("disable-ptxas-opt", _switch("disable_ptxas_opt", enable))
+        _choose("disable-ptxas-opt", _switch("disable_ptxas_opt", enable))
 
 
 def _count(name: str, value: object, *, least: int) -> int:

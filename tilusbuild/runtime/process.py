@@ -26,8 +26,6 @@ class Process:
         self.kernels: weakref.WeakSet[Any] = weakref.WeakSet()
         self.libraries: dict[tuple[str, str], Callable[..., Any]] = {}
         """Packed functions of the libraries that are open, by path and digest."""
-        self.scripts: dict[str, Any] = {}
-        """Scripts that were read, by the path of their directory, which is named by a hash."""
         self.lock_files: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Files of locks that are held, by path."""
         self.dispatchers: dict[str, Any] = {}

@@ -16,18 +16,16 @@ import hashlib
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.naming import instance_name
-from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Function, Value, function_of, names_in
 from tilusbuild.runtime.structs import is_struct, struct_of
 
-_MAX_KNOWN = 4096
-"""Scripts that a process remembers."""
 FILE, TEXT = "script.json", "script.txt"
 SCHEMA = 1
 CALLED, SHARED = "called", "shared"
@@ -173,16 +171,9 @@ def read_script(path: str) -> Script:
     return script
 
 
-def glance(path: str) -> Script:
-    """Return a script as `read_script` does, or as this process read it before. Its constants and
-    target are right, because its directory is named by them; for the rest, read it. Raises
-    `CorruptCacheError`."""
-    known = process.scripts.get(path)
-    if known is None:
-        if len(process.scripts) >= _MAX_KNOWN:
-            process.scripts.clear()
-        known = process.scripts[path] = read_script(path)
-    return known
+glance = lru_cache(maxsize=4096)(read_script)
+"""As `read_script`, or as this process read it before. Its constants and target are right, because
+its directory is named by them; for the rest, read it."""
 
 
 def _sealed(path: str) -> dict[str, Any]:
@@ -246,7 +237,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         default=default,
         buckets={key: rounding(dispatch["buckets"][key]) for key in keys},
         rules=tuple(_rule(each, scalars, programs) for each in dispatch["rules"]),
-        model=_model(dispatch["model"], {*keys, *scalars}, programs),
+        model=_model(dispatch["model"], keys, programs),
         form=_text(value.get("form", CALLED)),
         committed=dispatch.get("committed"),
     )
@@ -287,13 +278,13 @@ def _rule(
 
 
 def _model(
-    value: Mapping[str, Any] | None, sizes: Collection[str], programs: Mapping[int, str]
+    value: Mapping[str, Any] | None, keys: Collection[str], programs: Mapping[int, str]
 ) -> ScriptModel | None:
     if value is None:
         return None
     columns = {name: _column(column, programs) for name, column in value["columns"].items()}
     return ScriptModel(
-        _text(value["source"]), function_of(value["cost"], {*sizes, *columns}), columns
+        _text(value["source"]), function_of(value["cost"], {*keys, *columns}), columns
     )
 
 
