@@ -1,4 +1,4 @@
-"""Names of architectures: read them, combine them, ask nvcc for them.
+"""Names of architectures: read them, combine them, ask nvcc for them, and which are here.
 
 A name is accepted only as nvcc spells a real architecture (`sm_90a`), or as `cpu`. Anything else is
 `ArchError`, whose `hint` says what would be right: no spelling is guessed silently.
@@ -106,3 +106,33 @@ def gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
         code = f"[{arch.name},{arch.virtual}]" if embed else arch.name
         arguments += ["-gencode", f"arch={arch.virtual},code={code}"]
     return tuple(arguments)
+
+
+DEVICES = ("/dev/nvidiactl", "/dev/dxg", *(f"/dev/nvidia{number}" for number in range(16)))
+"""Files of the system that are other files, or there or not, when the GPUs are others."""
+
+
+def archs_here() -> tuple[str, ...]:
+    """Return the architectures of this machine's GPUs, each once, with the suffix `a` where it has
+    one, since code for this machine may use all of it. () where there is no GPU, or none that is
+    known. NVIDIA's management library starts no driver, and takes 20 ms where there is one."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return ()
+    numbers: set[int] = set()
+    count, gpu, major, minor = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+    if library.nvmlInit_v2():
+        return ()
+    library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for number in range(count.value):
+        if library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(gpu)):
+            continue
+        places = ctypes.byref(major), ctypes.byref(minor)
+        if not library.nvmlDeviceGetCudaComputeCapability(gpu, *places):
+            numbers.add(10 * major.value + minor.value)
+    library.nvmlShutdown()
+    names = (f"sm_{number}{'a' * (f'sm_{number}a' in ARCHS)}" for number in sorted(numbers))
+    return tuple(name for name in names if name in ARCHS)

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tilusbuild.arch.here import DEVICES, archs_here
+from tilusbuild.arch.names import DEVICES, archs_here
 from tilusbuild.errors import Diagnostic, Place
 from tilusbuild.manifest.document import Document, shown_path
 from tilusbuild.manifest.names import PACKAGE
