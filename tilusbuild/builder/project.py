@@ -21,8 +21,8 @@ from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, find, settings
 from tilusbuild.manifest.memo import recalled, remember
+from tilusbuild.manifest.script_sections import has_values
 from tilusbuild.manifest.settings import BY_DEFAULT
-from tilusbuild.manifest.valued_flags import has_values
 from tilusbuild.plan.instance import pipeline_of
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs

@@ -146,9 +146,9 @@ def _member(checks: Checks, path: Path, name: str, type_text: str) -> None:
     keys = (name,) if checks.wrote(*path, name) is not None else (argument,)
     place = checks.document.key(*path, *keys)
     try:
-        names = _members_of(type_text)
+        names = [name for _, name in struct_of(type_text).places] if is_struct(type_text) else []
     except ValueError:
-        return
+        return  # `check_expressions` says what is wrong with the struct
     if member not in names:
         checks.error(
             f'"{argument}" has no member "{member}"'
@@ -157,14 +157,6 @@ def _member(checks: Checks, path: Path, name: str, type_text: str) -> None:
             place,
             did_you_mean(member, names),
         )
-
-
-def _members_of(type_text: str) -> list[str]:
-    """Return the members of a type, each element of an array by itself; none of what is not a
-    struct. Raises `ValueError` for a struct that is mistaken, which is reported elsewhere."""
-    if not is_struct(type_text):
-        return []
-    return [name for _, name in struct_of(type_text).places]
 
 
 def _scalars(script: ScriptSection) -> tuple[list[str], list[str]]:

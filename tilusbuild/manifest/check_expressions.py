@@ -20,9 +20,8 @@ from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import COSTS, linked_names
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script_sections import argument_of, expression
+from tilusbuild.manifest.script_sections import argument_of, expression, in_place
 from tilusbuild.manifest.table import written
-from tilusbuild.manifest.valued_flags import in_place
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import (

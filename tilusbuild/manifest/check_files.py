@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def check_files(checks: Checks) -> None:
-    """Templates, include directories, references, spaces in files, patterns of headers."""
+    """Templates, include directories, references, spaces in files."""
     check_include_dirs(checks, ("build",), checks.manifest.build.include_dirs)
-    check_header_patterns(checks, ("build",), checks.manifest.build.headers)
     for path, _, script in checks.scripts():
         # Whether a package is installed only matters to a build.
         if not script.template.startswith(PACKAGE):
@@ -47,7 +46,6 @@ def check_files(checks: Checks) -> None:
         if script.tune is not None and script.tune.ref is not None:
             _file(checks, (*path, "tune", "ref"), script.tune.ref.rpartition(":")[0], "reference")
         check_include_dirs(checks, path, script.include_dirs)
-        check_header_patterns(checks, path, script.headers)
 
 
 _GENERATED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\.(h|hh|hpp|cuh|inc|inl)")
@@ -132,14 +130,3 @@ def check_include_dirs(
             )
         elif not os.path.isdir(full):
             checks.error(f'the {what} "{directory.path}" is a file', place)
-
-
-def check_header_patterns(checks: Checks, path: Path, patterns: tuple[str, ...]) -> None:
-    """Check that patterns of headers stay in the include directories."""
-    for number, pattern in enumerate(patterns):
-        if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
-            checks.error(
-                "a pattern of headers is relative to the include directories",
-                checks.document.value(*path, "headers", number),
-                'as in "generated/*.cuh"',
-            )

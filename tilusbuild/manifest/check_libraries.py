@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tilusbuild.errors import Place, did_you_mean
-from tilusbuild.manifest.check_files import check_header_patterns, check_include_dirs
+from tilusbuild.manifest.check_files import check_include_dirs
 from tilusbuild.manifest.check_names import check_macros
-from tilusbuild.manifest.check_targets import check_flag_list, check_references
+from tilusbuild.manifest.check_targets import check_flag_list, check_references, check_toolchain
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.library import LANGUAGES, LINKED, files_matching
 from tilusbuild.manifest.scanner import Path
@@ -31,7 +31,6 @@ _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", 
 _OF_A_LINK = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
 _OF_A_WHOLE = ("kind", "objects", "targets", "output", "cudart", "torch", "rdc", *_OF_A_LINK)
 """What the library of a part says."""
-_SONAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)
 _IN_BRACES = re.compile(r"\{[^{}]*\}")
 
 
@@ -40,8 +39,8 @@ def check_libraries(checks: Checks) -> None:
     for name, library in checks.manifest.libraries.items():
         path: Path = ("library", name)
         check_references(checks, (*path, "targets"), library.targets, "target")
+        check_toolchain(checks, path, library.toolchain)
         check_include_dirs(checks, path, library.include_dirs)
-        check_header_patterns(checks, path, library.headers)
         check_macros(checks, (*path, "defines"))
         allowed = checks.manifest.build.unsafe_flags or library.unsafe_flags
         check_flag_list(checks, (*path, "flags"), library.flags, allowed)
@@ -107,20 +106,6 @@ def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> Non
 
 def _linked(checks: Checks, path: Path, linked: ProductKeys) -> None:
     check_include_dirs(checks, path, linked.link_dirs, "link-dirs")
-    for number, each in enumerate(linked.link_libs):
-        if "/" in each or each.startswith("-") or not each.isprintable():
-            checks.error(
-                f'"{each}" is not the name of a library',
-                checks.document.value(*path, "link-libs", number),
-                'as after -l: "cublas" for libcublas.so',
-            )
-    for number, each in enumerate(linked.needed):
-        if not _SONAME.fullmatch(each):
-            checks.error(
-                f'"{each}" is not the soname of a library',
-                checks.document.value(*path, "needed", number),
-                'as readelf -d shows it: "libtorch.so", "libcublas.so.13"',
-            )
 
 
 def _output(checks: Checks, place: Place, output: str) -> None:

@@ -17,9 +17,8 @@ from tilusbuild.expr import ExprError
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script_sections import expression
+from tilusbuild.manifest.script_sections import expression, has_values, in_place
 from tilusbuild.manifest.table import toml_text
-from tilusbuild.manifest.valued_flags import has_values, in_place
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
@@ -39,9 +38,11 @@ def check_targets(checks: Checks) -> None:
         )
     for name, target in checks.manifest.targets.items():
         _archs(checks, name, target)
+        check_toolchain(checks, ("target", name), target.toolchain)
     for path, name, script in checks.scripts():
         check_references(checks, (*path, "targets"), script.targets, "target")
         _override_names(checks, path, name, script)
+        check_toolchain(checks, path, script.toolchain)
         _pipeline(checks, path, name, script)
         if script.group is not None:
             _group(checks, path, script, script.group)
@@ -49,7 +50,6 @@ def check_targets(checks: Checks) -> None:
         check_references(checks, ("package", name, "targets"), package.targets, "target")
         scripts = ("package", name, "scripts")
         check_references(checks, scripts, package.scripts, "script", "library")
-    _toolchains(checks)
 
 
 def _archs(checks: Checks, name: str, target: TargetSection) -> None:
@@ -207,28 +207,15 @@ def _group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, 
     _listed(checks, (*path, "group"), group, sorted(known), "parameter", hint)
 
 
-def _toolchains(checks: Checks) -> None:
-    """Check that toolchains are declared where they are asked for."""
+def check_toolchain(checks: Checks, path: Path, name: str | None) -> None:
+    """Check that a toolchain is declared where it is asked for."""
     known = checks.keys_in(*NAMED)
-    for path, name in _asked_for(checks):
-        if name not in known:
-            hint = did_you_mean(name, known)
-            checks.error(
-                f'unknown toolchain "{name}"',
-                partial(checks.document.value, *path, "toolchain"),
-                hint or f"a toolchain is declared as [toolchain.named.{name}]",
-            )
-
-
-def _asked_for(checks: Checks) -> Iterator[tuple[Path, str]]:
-    """Yield each table that names a toolchain, and the name."""
-    manifest = checks.manifest
-    tables = (
-        *((path, script.toolchain) for path, _, script in checks.scripts()),
-        *((("library", name), each.toolchain) for name, each in manifest.libraries.items()),
-        *((("target", name), each.toolchain) for name, each in manifest.targets.items()),
-    )
-    yield from ((path, name) for path, name in tables if name is not None)
+    if name is not None and name not in known:
+        checks.error(
+            f'unknown toolchain "{name}"',
+            partial(checks.document.value, *path, "toolchain"),
+            did_you_mean(name, known) or f"a toolchain is declared as [toolchain.named.{name}]",
+        )
 
 
 _PASSES_ON = frozenset(

@@ -196,10 +196,6 @@ def _bytes(path: str) -> bytes:
 
 
 def _text(path: str, data: bytes) -> str:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise input_error(
-            "is UTF-16, not UTF-8", place=Place(shown_path(path)), hint="save it as UTF-8"
-        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -319,7 +319,7 @@ def _unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
     here = list(keys_of(table)) if table else []
     close = difflib.get_close_matches(key, here, n=1, cutoff=0.8)
     hint = f'did you mean "{close[0]}"?' if close else None
-    hint = hint or _elsewhere(key) or _near_elsewhere(key) or did_you_mean(key, here)
+    hint = hint or _elsewhere(key) or did_you_mean(key, here)
     if (*outer,) == NAMED[:1] and isinstance(value, Mapping):
         hint = f"another toolchain is declared as {header((*NAMED, key))}"
     where = f"in {header(tuple(outer))}" if outer else "at the top level"
@@ -336,14 +336,10 @@ def _homes(key: str) -> list[str]:
 
 def _elsewhere(key: str) -> str | None:
     homes = _homes(key)
-    if not homes or len(homes) > 4:
-        return None
-    return f'"{key}" is a key of {" and ".join(homes)}'
-
-
-def _near_elsewhere(key: str) -> str | None:
+    if homes and len(homes) <= 4:
+        return f'"{key}" is a key of {" and ".join(homes)}'
     words = {word for table in tables().values() for word in keys_of(table)}
     close = difflib.get_close_matches(key, sorted(words), n=1, cutoff=0.8)
-    if not close or not _homes(close[0]):
+    if homes or not close or not (near := _homes(close[0])):
         return None
-    return f'did you mean "{close[0]}" of {" and ".join(_homes(close[0]))}?'
+    return f'did you mean "{close[0]}" of {" and ".join(near)}?'

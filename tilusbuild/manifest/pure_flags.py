@@ -14,29 +14,24 @@ from typing import TypeAlias
 
 _GCC_F_TEXT = """
     PIC PIE abi-compat-version abi-version access-control aggressive-loop-optimizations
-    align-functions align-jumps align-labels align-loops aligned-new allocation-dce
-    allow-store-data-races asm associative-math asynchronous-unwind-tables auto-inc-dec
-    bit-tests branch-count-reg builtin caller-saves cf-protection char8_t code-hoisting
-    combine-stack-adjustments common compare-elim concepts concepts-ts conserve-stack
-    constexpr-cache-depth constexpr-depth constexpr-fp-except constexpr-loop-limit
-    constexpr-ops-limit coroutines cprop-registers crossjumping cse-follow-jumps
-    cx-fortran-rules cx-limited-range data-sections dce debug-types-section declone-ctor-dtor
-    deduce-init-list defer-pop delayed-branch delete-dead-exceptions delete-null-pointer-checks
-    devirtualize devirtualize-speculatively diagnostics-color dse early-inlining
-    elide-constructors emit-struct-debug-baseonly emit-struct-debug-detailed
+    aligned-new allocation-dce allow-store-data-races asm associative-math
+    asynchronous-unwind-tables auto-inc-dec bit-tests branch-count-reg builtin caller-saves
+    cf-protection char8_t code-hoisting combine-stack-adjustments common compare-elim concepts
+    concepts-ts conserve-stack constexpr-cache-depth constexpr-depth constexpr-fp-except
+    constexpr-loop-limit constexpr-ops-limit coroutines cprop-registers crossjumping
+    cse-follow-jumps cx-fortran-rules cx-limited-range data-sections dce debug-types-section
+    declone-ctor-dtor deduce-init-list defer-pop delayed-branch delete-dead-exceptions
+    delete-null-pointer-checks devirtualize devirtualize-speculatively diagnostics-color dse
+    early-inlining elide-constructors emit-struct-debug-baseonly emit-struct-debug-detailed
     emit-struct-debug-reduced enforce-eh-specs exceptions excess-precision
     expensive-optimizations ext-numeric-literals extended-identifiers extern-tls-init fast-math
     finite-loops finite-math-only float-store fold-simple-inlines forward-propagate fp-contract
-    fp-int-builtin-inexact freestanding function-cse function-sections gcse gcse-after-reload
-    gcse-las gcse-lm gcse-sm graphite graphite-identity guess-branch-probability harden-compares
-    harden-conditional-branches hoist-adjacent-loads ident if-conversion if-conversion2
-    implement-inlines implicit-constexpr implicit-inline-templates implicit-templates
-    indirect-inlining inline inline-atomics inline-functions inline-functions-called-once
-    inline-limit inline-small-functions inline-stringops ipa-bit-cp ipa-cp ipa-cp-clone ipa-icf
-    ipa-icf-functions ipa-icf-variables ipa-modref ipa-pta ipa-pure-const ipa-ra ipa-reference
-    ipa-reference-addressable ipa-sra ipa-stack-alignment ipa-strict-aliasing ipa-vrp
-    ira-algorithm ira-hoist-pressure ira-loop-pressure ira-region ira-share-save-slots
-    ira-share-spill-slots isolate-erroneous-paths-attribute isolate-erroneous-paths-dereference
+    fp-int-builtin-inexact freestanding function-cse function-sections gcse graphite
+    guess-branch-probability harden-compares harden-conditional-branches hoist-adjacent-loads
+    ident if-conversion if-conversion2 implement-inlines implicit-constexpr
+    implicit-inline-templates implicit-templates indirect-inlining inline inline-atomics
+    inline-functions inline-functions-called-once inline-limit inline-small-functions
+    inline-stringops isolate-erroneous-paths-attribute isolate-erroneous-paths-dereference
     ivopts jump-tables lax-vector-conversions lifetime-dse limit-function-alignment
     live-patching live-range-shrinkage loop-interchange loop-nest-optimize loop-parallelize-all
     loop-unroll-and-jam lra-remat math-errno max-errors message-length modulo-sched
@@ -47,36 +42,28 @@ _GCC_F_TEXT = """
     peephole2 permissive pic pie plt predictive-commoning prefetch-loop-arrays
     printf-return-value random-seed reciprocal-math ree reg-struct-return rename-registers
     reorder-blocks reorder-blocks-algorithm reorder-blocks-and-partition reorder-functions
-    reschedule-modulo-scheduled-loops rounding-math rtti sched-critical-path-heuristic
-    sched-dep-count-heuristic sched-group-heuristic sched-interblock sched-last-insn-heuristic
-    sched-pressure sched-rank-heuristic sched-spec sched-spec-insn-heuristic sched-spec-load
-    sched-spec-load-dangerous sched-stalled-insns sched-stalled-insns-dep sched2-use-superblocks
-    schedule-fusion schedule-insns schedule-insns2 section-anchors sel-sched-pipelining
-    sel-sched-pipelining-outer-loops sel-sched-reschedule-pipelined selective-scheduling
-    selective-scheduling2 semantic-interposition short-enums short-wchar shrink-wrap
-    shrink-wrap-separate signaling-nans signed-bitfields signed-char signed-zeros
-    simd-cost-model single-precision-constant sized-deallocation split-ivs-in-unroller
-    split-loops split-paths split-wide-types split-wide-types-early ssa-backprop ssa-phiopt
-    stack-check stack-clash-protection stack-protector stack-protector-all
-    stack-protector-explicit stack-protector-strong stdarg-opt store-merging strict-aliasing
-    strict-enums strict-overflow strict-volatile-bitfields strong-eval-order tabstop
-    template-backtrace-limit template-depth thread-jumps tls-model toplevel-reorder tracer
-    trapping-math trapv tree-bit-ccp tree-builtin-call-dce tree-ccp tree-ch tree-coalesce-vars
-    tree-copy-prop tree-cselim tree-dce tree-dominator-opts tree-dse tree-forwprop tree-fre
-    tree-loop-distribute-patterns tree-loop-distribution tree-loop-if-convert tree-loop-im
-    tree-loop-ivcanon tree-loop-optimize tree-loop-vectorize tree-lrs tree-partial-pre
-    tree-phiprop tree-pre tree-pta tree-reassoc tree-scev-cprop tree-sink tree-slp-vectorize
-    tree-slsr tree-sra tree-switch-conversion tree-tail-merge tree-ter tree-vectorize tree-vrp
-    trivial-auto-var-init unconstrained-commons unroll-all-loops unroll-completely-grow-size
-    unroll-loops unsafe-math-optimizations unsigned-bitfields unsigned-char unswitch-loops
-    unwind-tables use-cxa-atexit use-cxa-get-exception-ptr var-tracking var-tracking-assignments
-    var-tracking-assignments-toggle var-tracking-uninit variable-expansion-in-unroller
+    reschedule-modulo-scheduled-loops rounding-math rtti sched2-use-superblocks schedule-fusion
+    schedule-insns schedule-insns2 section-anchors selective-scheduling selective-scheduling2
+    semantic-interposition short-enums short-wchar shrink-wrap shrink-wrap-separate
+    signaling-nans signed-bitfields signed-char signed-zeros simd-cost-model
+    single-precision-constant sized-deallocation split-ivs-in-unroller split-loops split-paths
+    split-wide-types split-wide-types-early ssa-backprop ssa-phiopt stack-check
+    stack-clash-protection stack-protector stack-protector-all stack-protector-explicit
+    stack-protector-strong stdarg-opt store-merging strict-aliasing strict-enums strict-overflow
+    strict-volatile-bitfields strong-eval-order tabstop template-backtrace-limit template-depth
+    thread-jumps tls-model toplevel-reorder tracer trapping-math trapv trivial-auto-var-init
+    unconstrained-commons unroll-all-loops unroll-completely-grow-size unroll-loops
+    unsafe-math-optimizations unsigned-bitfields unsigned-char unswitch-loops unwind-tables
+    use-cxa-atexit use-cxa-get-exception-ptr var-tracking variable-expansion-in-unroller
     vect-cost-model verbose-asm visibility visibility-inlines-hidden visibility-ms-compat vpt
     weak web wrapv wrapv-pointer zero-initialized-in-bss
 """
 _GCC_F = frozenset(_GCC_F_TEXT.split())
 """`-fNAME`, `-fno-NAME` and `-fNAME=VALUE` of gcc 12: of `--help=optimizers`, `--help=common` and
-`--help=c++`, those that generate code or judge the source."""
+`--help=c++`, those that generate code or judge the source, but for the families of passes."""
+_GCC_PASSES = re.compile(
+    r"(align|gcse|graphite|ipa|ira|sched|sel-sched|tree|var-tracking)-[a-z0-9-]+"
+)
 
 _F = re.compile(r"-f(?:no-)?(?P<name>[A-Za-z0-9_+-]+?)(?:=[A-Za-z0-9_.:,+-]*)?")
 _GCC = re.compile(
@@ -170,7 +157,8 @@ def names_march(word: str) -> bool:
 
 def _gcc(flag: str) -> bool:
     if found := _F.fullmatch(flag):
-        return found["name"] in _GCC_F or _GCC.fullmatch(flag) is not None
+        name = found["name"]
+        return name in _GCC_F or bool(_GCC_PASSES.fullmatch(name) or _GCC.fullmatch(flag))
     if flag.startswith("-Wl,"):
         return all(_LINKER.fullmatch(word) for word in flag[4:].split(","))
     return _GCC.fullmatch(flag) is not None

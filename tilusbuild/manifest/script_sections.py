@@ -1,7 +1,7 @@
 """The sections of a script: template, rules, arguments, launch, levels, prune, dispatch, tune."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -381,10 +381,34 @@ TemplateName = Annotated[
 ]
 
 
+_EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _VALUE = r"\{\{[^{}]*\}\}"
 _PART = rf"([A-Za-z_]|{_VALUE})([A-Za-z0-9_]|{_VALUE})*"
 KERNEL_NAME = rf"^(::)?{_PART}(::{_PART})*(<.*>)?$"
 """A C name, or a C++ one with template arguments; either with values of the program."""
+
+
+def has_values(text: str) -> bool:
+    """Return whether a text, such as the flag `-maxrregcount={{ regs }}`, depends on the program:
+    `{{ … }}` is an expression over constants, parameters and derived values."""
+    return _EXPRESSION.search(text) is not None
+
+
+def in_place(text: str) -> Iterator[str]:
+    """Yield the sources of the expressions in a text, each behind as many blanks as stand before
+    it: a mistake's column is that of the text."""
+    for found in _EXPRESSION.finditer(text):
+        yield " " * found.start(1) + found[1]
+
+
+def filled_in(text: str, value_of: Callable[[str], Value]) -> str:
+    """Return a text with the values of its expressions."""
+
+    def said(found: re.Match[str]) -> str:
+        value = value_of(found[1].strip())
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return _EXPRESSION.sub(said, text)
 
 
 class JinjaSection(Table, frozen=True):

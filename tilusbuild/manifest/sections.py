@@ -42,6 +42,15 @@ class ProjectSection(Table, frozen=True):
     """One line for people."""
 
 
+def _relative(pattern: str) -> str:
+    if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
+        raise Fault("must be relative to the include directories", 'as in "generated/*.cuh"')
+    return pattern
+
+
+HeaderPattern = Annotated[Text, Key(after=_relative)]
+
+
 class Directory(Table, frozen=True):
     """A directory of `include-dirs` or `link-dirs`: of the project, or of an installed Python
     package.
@@ -66,6 +75,10 @@ class Directory(Table, frozen=True):
     """An installed Python package (its import name) that holds the directory."""
 
 
+LibraryName = Annotated[str, Key(pattern=r"^[^-/\x00-\x1f][^/\x00-\x1f]*$")]
+Soname = Annotated[str, Key(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
+
+
 class ProductKeys(Table, frozen=True, kw_only=True):
     """What scripts and libraries say alike: what they are built for, how their sources are
     compiled, and how a library, or a script with `entry`, is linked."""
@@ -76,7 +89,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     """Names of `[target.NAME]` to build for; all without it."""
     include_dirs: Annotated[tuple[Directory, ...], Key(examples=[["kernels/include"]])] = ()
     """Directories that `#include` searches, before those of `[build]`."""
-    headers: Annotated[tuple[Text, ...], Key(examples=[["tables/*.inc"]])] = ()
+    headers: Annotated[tuple[HeaderPattern, ...], Key(examples=[["tables/*.inc"]])] = ()
     """Patterns of headers for computed includes, besides those of `[build]`."""
     flags: Annotated[
         tuple[Text, ...], Key(examples=[["--use_fast_math"], ["-Xcompiler", "-fvisibility=hidden"]])
@@ -90,7 +103,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     """As `unsafe-flags` of `[build]`, for these sources and for the overrides of a script."""
     defines: Annotated[Entries[AnyValue], Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
     """Preprocessor macros, over those of `[build]` and of the target."""
-    link_libs: Annotated[tuple[Text, ...], Key(examples=[["cublas", "dl"]])] = ()
+    link_libs: Annotated[tuple[LibraryName, ...], Key(examples=[["cublas", "dl"]])] = ()
     """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
     with its content; any other is the toolkit's or the system's."""
     link_dirs: Annotated[
@@ -100,7 +113,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     rpath: Annotated[tuple[Text, ...], Key(examples=[["$ORIGIN", "$ORIGIN/../lib"]])] = ()
     """Where the library looks for those that it needs, when it is loaded. tilusbuild adds
     nothing to it."""
-    needed: Annotated[tuple[Text, ...], Key(examples=[["libfarm.so.2"]])] = ()
+    needed: Annotated[tuple[Soname, ...], Key(examples=[["libfarm.so.2"]])] = ()
     """Libraries that the loading process has, by their sonames: the library asks for them, and what
     they define is not looked for at the link."""
     undefined: bool = False
@@ -140,7 +153,7 @@ class BuildSection(Table, frozen=True):
         Key(examples=[["include", {"package": "cutlass_library", "path": "source/include"}]]),
     ] = ()
     """Directories that `#include` searches, in order, after the script's own."""
-    headers: Annotated[tuple[Text, ...], Key(examples=[["generated/*.cuh"]])] = ()
+    headers: Annotated[tuple[HeaderPattern, ...], Key(examples=[["generated/*.cuh"]])] = ()
     """Patterns of headers, relative to the include directories, that programs may include by a
     name that a macro of the toolkit or of the compiler spells in part. A pattern matches at most
     20,000 files of 512 MiB in a directory."""

@@ -20,8 +20,7 @@ from tilusbuild.compile.declared import layout_asserts
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.manifest.script import signature_of
-from tilusbuild.manifest.script_sections import expression
-from tilusbuild.manifest.valued_flags import filled_in, has_values
+from tilusbuild.manifest.script_sections import expression, filled_in, has_values
 from tilusbuild.runtime.structs import is_struct, struct_of
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec
 
@@ -97,21 +96,25 @@ class Valued:
             return written
         place = self._manifest.place_of_value("script", script, "kernel")
         try:
-            name = "".join(filled_in((written,), values, self.bound))
+            name = self._filled(written, values)
         except ExprError as error:
             raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
         if not name.isprintable():
             raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
         return name
 
+    def _filled(self, text: str, values: Mapping[str, Value]) -> str:
+        return filled_in(text, lambda source: self.bound(source).evaluate(values))
+
     def flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the compiler arguments of a program. Raises `InputError` for those that are not
-        allowed once they are filled in."""
+        """Return the compiler arguments of a program, less those that are empty for it. Raises
+        `InputError` for those that are not allowed once they are filled in."""
         if not self._has_valued_flags:
             return self.written_flags
         place = self._manifest.place(*self._manifest.written(self._script, self._target, "flags"))
         try:
-            flags = filled_in(self.written_flags, values, self.bound)
+            filled = (self._filled(flag, values) for flag in self.written_flags)
+            flags = tuple(filter(None, filled))
         except ExprError as error:
             raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
         unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
