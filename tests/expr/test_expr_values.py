@@ -142,12 +142,6 @@ def test_a_vector_never_wraps_around() -> None:
     assert vector(parse("a * a * a * a == 0"), {"a": column}).tolist() == [False, False]
 
 
-def test_wide_columns_whose_product_fits_stay_exact() -> None:
-    columns = {"a": np.array([2**60 + 1, 3]), "b": np.array([3, 2**60 + 1])}
-    assert vector(parse("a * b"), columns).tolist() == [3 * 2**60 + 3] * 2
-    assert vector(parse("a * b * b * b > 5"), columns).tolist() == [True, True]
-
-
 def test_small_integer_columns_do_not_overflow_in_their_own_type() -> None:
     column = np.array([100, 120], dtype=np.int8)
     assert vector(parse("a + a"), {"a": column}).tolist() == [200, 240]
