@@ -321,8 +321,7 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
         return manifest.replaced(**changed, targets={**manifest.targets, target: host})
     if wanted.config("disable_ptxas_opt"):
         flags = (*flags, "--ptxas-options=-O0")
-    made = manifest.replaced(**changed)
-    return made.with_last_flags((*manifest.last_flags, *flags)) if flags else made
+    return manifest.replaced(**changed).with_last_flags(flags)
 
 
 def _check_flags(manifest: Manifest, script: str, target: str, wanted: Request) -> None:

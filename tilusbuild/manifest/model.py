@@ -145,14 +145,9 @@ class Manifest(Table, frozen=True, kw_only=True):
         own = owner.flags_for(target)
         return (*self.build.flags, *chosen.flags, *own, *self._last_flags)
 
-    @property
-    def last_flags(self) -> tuple[str, ...]:
-        """What the device compiler is given after all other arguments."""
-        return self._last_flags
-
     def with_last_flags(self, flags: tuple[str, ...]) -> "Manifest":
         """Return the same manifest, whose device compiler gets these after all other arguments."""
-        return self.replaced(_last_flags=flags)
+        return self.replaced(_last_flags=(*self._last_flags, *flags))
 
     def defines_for(self, script: str, target: str) -> Mapping[str, str]:
         """Macros as `-DNAME=TEXT` spells them, sorted by name; `true` is 1, `false` leaves out."""
