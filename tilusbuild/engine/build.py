@@ -418,8 +418,6 @@ class BuildLoop:
             self.history.record(job, compiled.seconds, compiled.peak_rss)
             self.remote.built(job, compiled)
         self._finish(ticket, ProgramAnswer(compiled, cached))
-        for waiting, first in self.running.given_up(self.ready):
-            self._finish(waiting, ProgramAnswer(first))
 
     def _finish(self, ticket: Ticket, answer: ProgramAnswer) -> None:
         job, compiled = ticket.job, answer.compiled

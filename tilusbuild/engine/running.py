@@ -20,8 +20,7 @@ from msgspec import Struct
 from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import Remote
 from tilusbuild.engine.interfaces import Compiler
-from tilusbuild.engine.results import normalised
-from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
+from tilusbuild.engine.states import BuildState, Ticket
 from tilusbuild.engine.timeline import MEMORY, TOKEN, Timeline
 from tilusbuild.process.machine import Machine, usable_cores
 from tilusbuild.status import Cause, Compiled, Status
@@ -43,6 +42,8 @@ _PUBLISHING = 3
 and the cores are free meanwhile."""
 _RETRIED = (Status.CRASHED, Status.NO_OUTPUT)
 """Not `TIMED_OUT`, which would take as long again."""
+_MAX_RETRIES = 4
+"""Of a build: they run one at a time, and hundreds of crashes would take hours."""
 _PERMANENT = (Cause.OUTSIDE, Cause.TOOL)
 """A file outside that a source names, a tool that does not start: the same a second later."""
 
@@ -221,9 +222,7 @@ class RunningTickets:
         self._tickets: set[Ticket] = set()
         self._begun: set[str] = set()
         """The units of which a program has been compiled."""
-        self._in_vain: set[object] = set()
-        """What was said again by the retry of a program. Others that end in the same words are not
-        retried: retries run one at a time, and hundreds of crashes would take hours."""
+        self._accidents = 0
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -301,17 +300,13 @@ class RunningTickets:
 
     def wants_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
         """Return whether a compile that ended so is tried once more. Called once for each end."""
-        words, first = _words(compiled), ticket.accident
+        if ticket.accident is not None:
+            return False
         if compiled.status == Status.KILLED:
-            return first is None  # how much memory it takes says nothing of another program
-        if first is not None and _words(first) == words:
-            self._in_vain.add(words)
-        retried = compiled.status in _RETRIED and compiled.cause not in _PERMANENT
-        return retried and first is None and words not in self._in_vain
-
-    def given_up(self, ready: ReadyQueue) -> list[tuple[Ticket, Compiled]]:
-        """Take out those that are not tried once more after all, with how they ended."""
-        return ready.take_isolated(lambda ended: _words(ended) in self._in_vain)
+            return True  # how much memory it takes says nothing of another program
+        accident = compiled.status in _RETRIED and compiled.cause not in _PERMANENT
+        self._accidents += accident
+        return accident and self._accidents <= _MAX_RETRIES
 
     def _has_tokens(self, compiles: int) -> bool:
         """Return whether so many may run at once, one more than do; take the token that this
@@ -335,8 +330,3 @@ class RunningTickets:
     def _compiling(self) -> list[Ticket]:
         """Return those whose compiler has not ended, as far as is known."""
         return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]
-
-
-def _words(compiled: Compiled) -> object:
-    """Return what a compile's end has in common with those of other schedules."""
-    return compiled.status, normalised(compiled.reason)

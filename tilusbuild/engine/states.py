@@ -8,8 +8,8 @@ none: of a hundred thousand that are up to date nothing is kept but their status
     ASKED        a remote was asked whether it has it         READY, DONE, SKIPPED, DROPPED
     READY        waits for a worker, a token and memory       ASKED, RUNNING, SKIPPED, DROPPED
     LOCKED       another builder has its lock: retried later  RUNNING, READY, SKIPPED, DROPPED
-    ISOLATED     its compile was an accident: retried when    RUNNING, READY, DONE, SKIPPED,
-                 nothing else runs                            DROPPED
+    ISOLATED     its compile was an accident: retried when    RUNNING, READY, SKIPPED, DROPPED
+                 nothing else runs
     RUNNING      a worker has it: lock, look up again,        PUBLISHING, DONE, LOCKED, ISOLATED,
                  render, compile                              SKIPPED, UNWANTED
     PUBLISHING   its compiler has ended and holds no token;   DONE, SKIPPED, UNWANTED
@@ -21,12 +21,11 @@ none: of a hundred thousand that are up to date nothing is kept but their status
     DROPPED      was wanted by a plan before this one
 
 All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to
-RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED or SKIPPED; DONE also of
-what is not retried after all), by a remote's (DONE or READY), by a new plan (READY, ASKED,
-UNWANTED, DROPPED), by `_release` when what it needs is there (ASKED) or will not be (SKIPPED), and
-by a stop (SKIPPED). A worker never changes a state. The last three are
-final: a program that is wanted again gets a new ticket. `Ticket.move` raises on any other change,
-so that a mistake ends the build instead of compiling a program twice.
+RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED or SKIPPED), by a
+remote's (DONE or READY), by a new plan (READY, ASKED, UNWANTED, DROPPED), by `_release` when what
+it needs is there (ASKED) or will not be (SKIPPED), and by a stop (SKIPPED). A worker never changes
+a state. The last three are final: a program that is wanted again gets a new ticket. `Ticket.move`
+raises on any other change, so that a mistake ends the build instead of compiling a program twice.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ TRANSITIONS: dict[BuildState, set[BuildState]] = {
     _S.ASKED: {_S.READY, _S.DONE, *_ENDS},
     _S.READY: {_S.ASKED, _S.RUNNING, *_ENDS},
     _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS},
-    _S.ISOLATED: {_S.RUNNING, _S.READY, _S.DONE, *_ENDS},
+    _S.ISOLATED: {_S.RUNNING, _S.READY, *_ENDS},
     _S.RUNNING: {
         _S.PUBLISHING,
         _S.DONE,
@@ -159,18 +158,6 @@ class ReadyQueue:
     def add_isolated(self, ticket: Ticket) -> None:
         """Add one that is tried once more when nothing else runs."""
         self._isolated.append(ticket)
-
-    def take_isolated(self, hopeless: Callable[[Compiled], bool]) -> list[tuple[Ticket, Compiled]]:
-        """Take out those that are to be tried once more and whose first end is hopeless; return
-        them with that end."""
-        waiting, self._isolated = self._isolated, deque()
-        taken: list[tuple[Ticket, Compiled]] = []
-        for ticket in waiting:
-            if ticket.accident is not None and hopeless(ticket.accident):
-                taken.append((ticket, ticket.accident))
-            else:
-                self._isolated.append(ticket)
-        return taken
 
     def remove(self, ticket: Ticket) -> None:
         """Take out one that waits here."""
