@@ -218,7 +218,8 @@ def test_a_closed_pipe_does_not_stop_the_build() -> None:
 
 def test_a_stream_that_knows_no_unicode_gets_escapes() -> None:
     raw = io.BytesIO()
-    reporter = PlainReporter(io.TextIOWrapper(raw, encoding="ascii"))
+    below = io.TextIOWrapper(raw, encoding="ascii")
+    reporter = PlainReporter(cast("TextIO", TerminalStream(below)))
     reporter.emit(Story(1).finished(0, label="größe"))
     assert raw.getvalue() == b"[1/1] gr\\xf6\\xdfe 1.00 s\n"
 

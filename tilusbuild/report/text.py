@@ -102,12 +102,7 @@ class Stream:
         if not self.alive:
             return
         try:
-            try:
-                self._write(text)
-            except UnicodeEncodeError:
-                encoding = self._stream.encoding or "ascii"
-                plain = text.encode(encoding, "backslashreplace").decode(encoding)
-                self._write(plain)
+            self._write(text)
             self._stream.flush()
         except (OSError, ValueError) as error:
             self.alive = False
