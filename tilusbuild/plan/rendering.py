@@ -84,8 +84,9 @@ class Reads:
             templates.update(map(renderer.path, asked))
             paths.update(header.path for header in closure.headers if header.path)
             paths.update(closure.probed)
-            any_name = any_name or closure.sought is None
-            names.update(closure.sought or ())
+            sought = closure.sought
+            any_name = any_name or sought is None
+            names.update(sought or ())
         return Inputs(
             frozenset(paths | templates),
             frozenset(templates),

@@ -19,7 +19,6 @@ import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -105,22 +104,15 @@ class Closure(Struct, frozen=True):
     @property
     def sought(self) -> frozenset[str] | None:
         """The names that its includes ask for, part by part; None for any."""
-        return names_sought(self.external, tuple(h.name for h in self.headers), self.shadowing)
+        if self.external is None:
+            return None
+        names = (*self.external, *(header.name for header in self.headers), *self.shadowing)
+        return frozenset(part for name in names for part in name.split("/"))
 
     @property
     def manifest(self) -> str:
         """One line per header, as sha256sum writes and checks them."""
         return manifest_of(self.headers)
-
-
-@lru_cache(maxsize=64)  # most sources of a plan ask for the same, some hundred names
-def names_sought(
-    external: tuple[str, ...] | None, headers: tuple[str, ...], shadowing: frozenset[str]
-) -> frozenset[str] | None:
-    """Return `Closure.sought` of these."""
-    if external is None:
-        return None
-    return frozenset(part for name in (*external, *headers, *shadowing) for part in name.split("/"))
 
 
 def closure_of(files: Iterable[Header]) -> Closure:

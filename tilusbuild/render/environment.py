@@ -369,7 +369,8 @@ def _see_loops(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> 
         raise TemplateSyntaxError(f'"{word}" outside of a loop', node.lineno, name)
     if isinstance(node, nodes.For):
         node.iter = nodes.Filter(node.iter, "_steps", [], [], None, None, lineno=node.lineno)
-    inside = isinstance(node, nodes.For) or (in_loop and not isinstance(node, _FUNCTIONS))
+        in_loop = True
+    inside = in_loop and not isinstance(node, _FUNCTIONS)
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Stmt):
             _see_loops(child, name, in_loop=inside)
