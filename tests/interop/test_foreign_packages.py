@@ -21,7 +21,6 @@ from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import pack
 from tilusbuild.package.check import verify
 from tilusbuild.package.collect import PackageOrder
-from tilusbuild.package.diff import changes, side
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileEntry, FileList, parse
@@ -275,19 +274,6 @@ def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> 
     with pytest.raises(PackageError):
         install(path, tmp_path / "there")
     assert not list((tmp_path / "there").iterdir())
-
-
-def test_what_changed_between_two(make: Made, tmp_path: Path) -> None:
-    cache = make("hidet")
-    first = packed(cache, tmp_path / "one")
-    (task,) = cache.glob("ops/*/*/*/meta.json")
-    task.write_text("{}")
-    shutil.rmtree(cache / "graphs")
-    second = packed(cache, tmp_path / "two")
-    with side(first, Limits()) as a, side(second, Limits()) as b:
-        found = [(each.what, each.kind, each.label.split("/")[0]) for each in changes(a, b)]
-        assert found == [("entry", "removed", "graphs"), ("entry", "changed", "ops")]
-        assert list(changes(a, a)) == []
 
 
 def test_where_each_system_looks() -> None:

@@ -57,16 +57,12 @@ class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
 def run(arguments: PreflightArgs) -> int:
     """Print what would be chosen for each device; 1 when something would be missing."""
     from tilusbuild.errors import TilusbuildError
-    from tilusbuild.package.errors import no_package
     from tilusbuild.package.preflight import preflight
     from tilusbuild.package.read import of_scripts, unpacked
     from tilusbuild.runtime.errors import LoadError
 
     hosts = [_host(arguments, device) for device in arguments.devices]
     with unpacked(arguments.path, of_scripts, options.limits(arguments)) as (listing, directory):
-        if listing.key is not None:
-            hint = "`cache ls` shows the code of each entry"
-            raise no_package(f"{arguments.path}: it holds {listing.summary}", hint=hint)
         try:
             results = [preflight(listing, directory, host) for host in hosts]
         except LoadError as error:

@@ -37,7 +37,6 @@ from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, code_of
 from tilusbuild.report.text import counted
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.state.files import sha256_text
 
 ROOT = "caches"
 _Text = Annotated[str, Meta(max_length=200)]
@@ -125,14 +124,6 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
                 _refuse(f"the link {link} leads to {target!r:.200}, which is not an entry")
             if link in self.part.units:
                 _refuse(f"the link {link} is in the place of an entry")
-
-    def unit_digests(self) -> dict[str, str]:
-        held = {p.removeprefix(self.part.prefix): file.sha256 for p, file in self.files.items()}
-        held |= self.part.links
-        lines: dict[str, list[str]] = {unit: [] for unit in self.part.units}
-        for path, unit in self.part.owners(sorted(held)):
-            lines[unit or path].append(f"{held[path]} {path}\n")
-        return {unit: sha256_text("".join(each)) for unit, each in lines.items()}
 
 
 def cache_of(listing: FileList) -> ListedCache:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from tilusbuild.builder.costs import ComparedLine, Cost, Figures
 from tilusbuild.builder.explain import differences
@@ -51,8 +51,6 @@ class PackageSide(Struct, frozen=True):
     """What is known of the whole, by name."""
     scripts: Mapping[Key, Script]
     libraries: Mapping[str, str]
-    units: Mapping[str, str] = field(default_factory=dict)
-    """Of another kind of package: what counts as one thing, with a digest of all that it holds."""
 
 
 @contextmanager
@@ -71,8 +69,7 @@ def side(
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in listing.programs
         }
-        units = listing.unit_digests()
-        yield PackageSide(directory, _facts(listing), _scripts(paths, directory), libraries, units)
+        yield PackageSide(directory, _facts(listing), _scripts(paths, directory), libraries)
 
 
 def _of_cache(cache: Tree) -> PackageSide:
@@ -124,9 +121,6 @@ def changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
         if before != after:
             why = f"{before or 'none'} → {after or 'none'}"
             yield ChangeLine("package", "changed", name, (why,))
-    for unit in sorted({*a.units, *b.units}):
-        if a.units.get(unit) != b.units.get(unit):
-            yield ChangeLine("entry", _kind(a.units.get(unit), b.units.get(unit)), unit)
     for key in sorted({*a.scripts, *b.scripts}):
         old, new = a.scripts.get(key), b.scripts.get(key)
         if old is None or new is None:

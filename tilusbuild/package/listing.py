@@ -144,10 +144,6 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def check_kind(self) -> None:
         """Raise a `PackageError` for what is wrong with the kind's own part."""
 
-    def unit_digests(self) -> Mapping[str, str]:
-        """Return a digest of each thing that `diff` compares as one."""
-        return {}
-
     def encode(self) -> bytes:
         """Return the one text of the list. Raises `PackageError` for what `parse` would refuse."""
         check(self)

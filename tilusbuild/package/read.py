@@ -106,6 +106,8 @@ def unpacked(
         TemporaryDirectory("package") as directory,
     ):
         listing = parse(reader.list_bytes())
+        if listing.key is not None:
+            raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
         check_limits(listing, reader, limits)
         chosen = choose(listing)
         checker = Checker(listing, directory.path)

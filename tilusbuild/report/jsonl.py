@@ -85,7 +85,7 @@ class CallLine(JsonLine, frozen=True):
 
 
 class ChangeLine(JsonLine, frozen=True):
-    """One difference of two packages or caches. `what` is "package", "entry", "script", "program"
+    """One difference of two packages or caches. `what` is "package", "script", "program"
     or "table"; `kind` "added", "removed" or "changed". `label` says of what; `reasons` say how."""
 
     event: ClassVar[str] = "change"
