@@ -16,7 +16,9 @@ import pytest
 from support.processes import run_to_end
 from support.recipes import link_without_nvcc, write_module
 from tilusbuild.compile import Recipe
+from tilusbuild.compile.checks import launch_problem
 from tilusbuild.compile.kernel_names import symbol_of
+from tilusbuild.compile.pipelines.nvcc import image_name
 from tilusbuild.compile.program import Compile, compile_program
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import InputError
@@ -112,7 +114,7 @@ def device(tmp_path: Path, nvrtc_toolchain: Any, runner: Runner) -> Callable[...
     """device(recipe) runs the steps of the device code, and no others."""
 
     def compiled(recipe: Recipe, include_dir: str | None = None) -> DeviceCode:
-        if problem := recipe.pipeline.problem(recipe):
+        if problem := launch_problem(recipe):
             return DeviceCode(Compiled.stopped(Cause.CHECK, f"{problem}\n", problem))
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
@@ -121,8 +123,7 @@ def device(tmp_path: Path, nvrtc_toolchain: Any, runner: Runner) -> Callable[...
         compiling.prepare(include_dir)
         (work / "source.cu").write_text(recipe.source, errors="surrogateescape")
         os.utime(work / "source.cu", (1, 1))
-        image = recipe.pipeline.device_image(recipe)
-        assert image is not None
+        image = image_name(recipe)
         outcome = compiling.run(until=image)
         if outcome.cause is not None:
             return DeviceCode(outcome)

@@ -18,7 +18,6 @@ from tilusbuild.process.base import CompletedCommand
 from tilusbuild.status import Cause, Status
 
 SAID = "no such tile: Cannot allocate memory"
-SOURCE = f'#include "parts.cuh"\n#error {SAID}\nstatic_assert(N < 3, "{SAID}");\n'
 FLAGS = ("-foo", "-maxrregcount=foo", "-Xptxas=-zzz", "-Xcudafe", "--zzz", "-std=c++99")
 
 PROGRAM = Program(
@@ -26,7 +25,6 @@ PROGRAM = Program(
     ours=frozenset({"program.s", "launcher.c", "exports.map"}),
     headers=lambda: frozenset({"project/parts.cuh", "project/deep/more.cuh"}),
     roots=("project",),
-    text=lambda name: SOURCE if name == "source.cu" else "",
 )
 
 
@@ -199,7 +197,7 @@ def test_what_says_nothing_of_the_program_is_never_a_verdict(words: str, status:
 @given(text=st.sampled_from(FAILED_CALLS), quoted=st.booleans(), edg=st.booleans())
 def test_a_source_may_say_what_it_likes(text: str, quoted: bool, edg: bool) -> None:
     words = f'"a tile: {text}"' if quoted else f"a tile: {text}"
-    program = Program((), frozenset(), frozenset, (), lambda _: f"#error {words}\n")
+    program = Program((), frozenset(), frozenset, ())
     snippet = f"  #error {words}\n   ^"
     log = (
         f"source.cu(1): catastrophic error: #error directive: {words}\n{snippet}"

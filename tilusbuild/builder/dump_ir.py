@@ -19,6 +19,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import lookup
 from tilusbuild.compile.model import Step
+from tilusbuild.compile.pipelines.nvcc import image_name
 from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.expr import Value
@@ -88,7 +89,8 @@ def _compiler_steps(project: Project, job: ProgramJob, made: RenderedProgram, st
         )
         compiling.prepare(None if digest is None else project.cache.include_path(digest))
         dump = Dump(compiling, directory, disassembler(toolchain.cuda))
-        outcome = compiling.run(until=recipe.pipeline.device_image(recipe))
+        is_kernel = recipe.pipeline.launcher.starts_kernel
+        outcome = compiling.run(until=image_name(recipe) if is_kernel else None)
         recipe.pipeline.dump(recipe, dump)
         dump.finish(outcome)
     finally:

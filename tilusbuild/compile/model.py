@@ -247,10 +247,8 @@ class Tools(Struct, frozen=True):
     """Absolute paths of directories and tools, and their names in a log."""
     cc_fingerprint: tuple[str, ...] = ()
     """Of the C compiler, which names what it made of a launcher or a check."""
-    cuda_headers: str | None = None
-    """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
     nvrtc: NvrtcLibrary | None = None
-    """What compiles through NVRTC on other machines, too."""
+    """What compiles through NVRTC on other machines, too; its headers are found under `cuda`."""
     links: Mapping[str, str] = field(default_factory=dict)
     """The tools that others look up by name, in `TOOLS`: name to path."""
     reach: Reach | None = None
@@ -411,10 +409,6 @@ class Pipeline(ABC):
 
     # What is checked, before a compile and after each of its steps
 
-    def problem(self, recipe: Recipe) -> str | None:
-        """Return why the recipe cannot work, however its source compiles."""
-        return None
-
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
         """Return an error, worded as a compiler's, that the compiler itself would not report;
         `headers` is the directory of the program's headers."""
@@ -425,10 +419,6 @@ class Pipeline(ABC):
         return
 
     # What others ask
-
-    def device_image(self, recipe: Recipe) -> str | None:
-        """Return the name of the file of device code, if a step makes one."""
-        return None
 
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the command that reads the source, for editors. Raises `ValueError` for none."""

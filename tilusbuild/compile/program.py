@@ -87,7 +87,8 @@ def compile_program(
     process, `notes` are those of the closure, `objects` the files of the recipe's objects; `units`
     keeps what programs share. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
-    if recipe.recorded is None and (problem := recipe.pipeline.problem(recipe)):
+    starts_kernel = recipe.pipeline.launcher.starts_kernel and recipe.recorded is None
+    if starts_kernel and (problem := checks.launch_problem(recipe)):
         return _finish(stage, Compiled.stopped(Cause.CHECK, "", problem))
     work = f"{stage}.work"
     try:
@@ -313,7 +314,6 @@ class Compile(Struct):
             ours=frozenset(ours),
             headers=self._promised_headers,
             roots=tuple(name for name, _ in recipe.includes.roots),
-            text=self._text_of,
         )
 
     def _promised_headers(self) -> frozenset[str] | None:
@@ -322,21 +322,11 @@ class Compile(Struct):
             return None
         if self.recipe.includes.digest is None:
             return frozenset()
-        listed = self._read(os.path.join("include", "MANIFEST"))
-        return frozenset(line[66:] for line in listed.splitlines()) if listed else None
-
-    def _text_of(self, name: str) -> str:
-        if name == "source.cu":
-            return self.recipe.source
-        if name in self.recipe.headers:
-            return self.recipe.headers[name]
-        return self._read(name) if name.startswith("include") else ""
-
-    def _read(self, name: str) -> str:
         try:
-            return read_text(os.path.join(self.work, name), "replace")
+            listed = read_text(self._file(os.path.join("include", "MANIFEST")), "replace")
         except OSError:
-            return ""
+            return None
+        return frozenset(line[66:] for line in listed.splitlines()) if listed else None
 
     def execute(self, step: Step) -> CompletedCommand:
         """Run one step's command in the private directory. Raises `OSError` if it cannot start."""

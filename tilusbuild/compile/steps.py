@@ -229,7 +229,6 @@ def tools_of(toolchain: Toolchain) -> Tools:
         environment={**toolchain.environment(), **_OWN_TOOLS},
         directories=directories,
         cc_fingerprint=toolchain.fingerprint_host,
-        cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
         nvrtc=nvrtc,
         links=links,
         reach=toolchain.reach(),

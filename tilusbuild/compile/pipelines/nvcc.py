@@ -114,14 +114,6 @@ class KernelPipeline(Pipeline):
     def generated(self, recipe: Recipe) -> dict[str, str]:
         return {"program.s": program_source(recipe, image_name(recipe))}
 
-    def problem(self, recipe: Recipe) -> str | None:
-        from tilusbuild.compile.checks import launch_problem
-
-        return launch_problem(recipe)
-
-    def device_image(self, recipe: Recipe) -> str:
-        return image_name(recipe)
-
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
         """Check the device code against the signature, the launch and the limits."""
         from tilusbuild.compile.checks import judge_code, judge_symbol

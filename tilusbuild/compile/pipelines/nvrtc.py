@@ -230,7 +230,8 @@ class KernelNvrtc(KernelPipeline):
         return toolchain.headers(cuda=True, nvrtc=True)
 
     def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
-        return {} if tools.cuda_headers is None else {CUDA_HEADERS: tools.cuda_headers}
+        headers = tools.nvrtc.include_dir if tools.nvrtc is not None else None
+        return {CUDA_HEADERS: headers} if headers is not None else {}
 
     def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         if notes:
