@@ -60,9 +60,8 @@ def check(outcome, stage: Path) -> None:
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("pipeline", ["kernel", "host"])
-def test_through_nvcc(compile_in, cuda_toolchain, tmp_path, pipeline):
-    check(compile_in(recipe_of(pipeline), cuda_toolchain, tmp_path), tmp_path)
+def test_through_nvcc_for_the_host(compile_in, cuda_toolchain, tmp_path):
+    check(compile_in(recipe_of("host"), cuda_toolchain, tmp_path), tmp_path)
 
 
 def test_through_gcc(compile_in, host_toolchain, tmp_path):
@@ -76,8 +75,7 @@ def test_through_nvrtc(compile_in, nvrtc_toolchain, tmp_path):
 @pytest.mark.nvcc
 def test_through_compile_sh(compile_in, cuda_toolchain, tmp_path):
     stage = tmp_path / "programs" / "hash"
-    outcome = compile_in(recipe_of("kernel"), cuda_toolchain, stage)
-    assert outcome.cause is None
+    check(compile_in(recipe_of("kernel"), cuda_toolchain, stage), stage)
     made = (stage / "module/lib.so").read_bytes()
     (stage / "module/lib.so").unlink()
     environment = {**os.environ, "NVCC": cuda_toolchain.cuda.nvcc}
@@ -86,5 +84,4 @@ def test_through_compile_sh(compile_in, cuda_toolchain, tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     assert (stage / "module/lib.so").read_bytes() == made
-    assert EXPECTED in made
     assert not list(tmp_path.rglob("*hacked*"))

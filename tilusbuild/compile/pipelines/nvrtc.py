@@ -265,18 +265,12 @@ class KernelNvrtc(KernelPipeline):
     def check_archs(
         self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
     ) -> None:
-        found: list[Diagnostic] = []
-        try:
-            toolchain.check_archs(archs, place, nvrtc=True)
-        except InputError as error:
-            found += error.diagnostics
+        toolchain.check_archs(archs, place, nvrtc=True)
         nvrtc = toolchain.nvrtc
         if (len(archs) > 1 or ptx) and nvrtc is not None and nvrtc.joiner is None:
             message = "several architectures, or PTX, in one library need libnvfatbin beside NVRTC"
             hint = "pip install 'tilusbuild[nvrtc]', or give each architecture a target of its own"
-            found.append(Diagnostic(message, place, hint))
-        if found:
-            raise InputError(*found)
+            raise InputError(Diagnostic(message, place, hint))
 
     def refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
         return refused_flags(flags)
