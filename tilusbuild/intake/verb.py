@@ -79,28 +79,22 @@ def run(arguments: ImportArgs) -> int:
 _OF_THE_SHELL = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS"
 """Variables that other builds' compilers read, and ours do not get."""
 
+_BY_NINJA = "{}; tilusbuild import build/build.ninja"
 _POINTERS = {
-    "setup.py": "tilusbuild import {}",
-    "compile_commands.json": "tilusbuild import {}",
-    "build.ninja": "tilusbuild import {}",
-    "CMakeLists.txt": "cmake -S . -B build -G Ninja; tilusbuild import build/build.ninja",
-    "meson.build": "meson setup build; tilusbuild import build/build.ninja",
-    "Makefile": "tilusbuild import {}, or bear -- make; tilusbuild import compile_commands.json",
+    "CMakeLists.txt": _BY_NINJA.format("cmake -S . -B build -G Ninja"),
+    "meson.build": _BY_NINJA.format("meson setup build"),
     "pyproject.toml": "python -m build, and import what its build directory has",
 }
-"""What to do with the files of other builds."""
+"""What to do with files that only other builds read."""
 
 
 def _pointed(what: str) -> str | None:
     """Return what serves instead of a folder, or of a file that only another build reads."""
-    name = os.path.basename(what)
     if not os.path.isdir(what):
-        return None if "{}" in _POINTERS.get(name, "{}") else _POINTERS[name]
-    found = (each for each in _POINTERS if os.path.isfile(os.path.join(what, each)))
-    if name := next(found, ""):
-        return _POINTERS[name].format(name)
+        return _POINTERS.get(os.path.basename(what))
     return (
-        "name its setup.py, compile_commands.json, build.ninja or Makefile; or write"
+        "name its setup.py, compile_commands.json, build.ninja or Makefile; of CMake: "
+        f"{_POINTERS['CMakeLists.txt']}; or write"
         ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml'
     )
 
