@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from support.processes import run_to_end, wait_until
@@ -51,19 +50,6 @@ def test_bad_programs_are_tuned_around_and_each_is_reported(tune_project: New) -
     ((key, program, source, seconds, at),) = project.table["entries"]
     assert (key, program, source, at) == ([1024], modes.index("fast"), "measured", [1000])
     assert seconds == pytest.approx(tuned["seconds"])
-
-
-def test_a_call_uses_what_was_chosen(tune_project: New) -> None:
-    project = tune_project("slow", "fast", sizes=(100, 5000))
-    out = project.run("tune", "scale").out
-    assert out.startswith("scale cpu on ")
-    kernel = load("scale", where=str(project.directory / ".cache"))
-    assert kernel.select(n=5000).source == "measured"
-    assert kernel.select(n=5000).schedule == {"mode": "fast"}
-    x = np.arange(5000, dtype=np.float32)
-    for _ in range(2):
-        np.testing.assert_allclose(kernel(2.0, x), 2 * x)
-    assert kernel._direct is not None, "through the dispatcher that tuning made"
 
 
 def test_choices_go_to_the_file_of_the_repository_from_a_tuning_and_from_a_log(

@@ -36,18 +36,6 @@ def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> N
     assert ended.get(timeout=60).status is None
 
 
-def test_a_line_is_reported_while_the_command_runs(runner: LocalRunner, tmp_path: Path) -> None:
-    lines: queue.Queue[str] = queue.Queue()
-    ended: queue.Queue[CommandEnded] = queue.Queue()
-    script = "echo before; while ! test -e go; do sleep 0.01; done; echo after"
-    CommandRun(runner, script, str(tmp_path), PATH, [], lines.put, ended.put)
-    assert lines.get(timeout=60) == "before"
-    assert ended.empty()
-    (tmp_path / "go").touch()
-    assert lines.get(timeout=60) == "after"
-    assert ended.get(timeout=60).status == 0
-
-
 def test_lines_are_whole_whatever_pieces_they_come_in() -> None:
     said: list[str] = []
     lines = Lines(said.append)
