@@ -299,11 +299,8 @@ def _measured(
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
 
-    def answered(*heard: Any) -> None:
-        answer, replayed = heard[3:]
-        display.run(answer.cost, replayed)
-
-    session = TuningSession(log, bench, wanted.budget, answered, rounds=rounds)
+    heard = lambda answer, replayed: display.run(answer.cost, replayed)  # noqa: E731
+    session = TuningSession(log, bench, wanted.budget, heard, rounds=rounds)
     private = project.cache.private(uses=False)
 
     def cases(numbers: Sequence[int]) -> Iterator[Case]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
@@ -31,7 +31,7 @@ from tilusbuild.state.clock import Moment
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.background import BuildEnded, BuildThread, CommandRun
-from tilusbuild.watch.change_detector import ChangeDetector, Detected, MakeWatcher
+from tilusbuild.watch.change_detector import ChangeDetector, MakeWatcher
 from tilusbuild.watch.dependencies import Dependencies, Part, project_files
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import PlanState, Replanner
@@ -51,18 +51,6 @@ class _SupersededError(Exception):
 
 class _StoppedError(Exception):
     """A signal came while a plan was made."""
-
-
-class _PendingChanges(Struct):
-    """Changes that no plan has seen yet."""
-
-    parts: set[Part] = field(default_factory=set)
-    since: float = 0.0
-    """When the first of them happened, or the first after something was wrong; 0 is not yet."""
-
-    def add(self, seen: Detected, since: float) -> None:
-        self.since = self.since or since
-        self.parts.update(seen.parts)
 
 
 class _Broken(Struct):
@@ -113,7 +101,10 @@ class Session:
             now=lambda: self._project.clock.recent(),
             make_watcher=make_watcher,
         )
-        self._pending = _PendingChanges()
+        self._pending: set[Part] = set()
+        """What changed and no plan has seen yet."""
+        self._since = 0.0
+        """When the first of that happened, or the first after something was wrong; 0 is not yet."""
         self._state: PlanState | None = None
         self._broken: _Broken | None = None
         self._build_thread: BuildThread | None = None
@@ -162,7 +153,7 @@ class Session:
 
     def _wants_plan(self) -> bool:
         """Return whether there is something to plan, and it may be planned now."""
-        return bool(self._pending.parts) and (self._broken is None or self._broken.news)
+        return bool(self._pending) and (self._broken is None or self._broken.news)
 
     def _take_within(self, seconds: float) -> None:
         try:
@@ -197,7 +188,8 @@ class Session:
         seen = self._detector.check(self._needs(), wider, started=started)
         if not seen.parts:
             return False
-        self._pending.add(seen, since)
+        self._since = self._since or since
+        self._pending.update(seen.parts)
         self._saves += 1
         if self._broken is not None:
             self._broken.news = True
@@ -224,8 +216,8 @@ class Session:
         if self._broken is not None:
             self._broken.news = False
         began, started = time.monotonic(), self._project.clock.moment()
-        self._saved = self._pending.since or began
-        dirty = set(self._pending.parts)
+        self._saved = self._since or began
+        dirty = set(self._pending)
         before = self._state
         try:
             if before is None:
@@ -240,7 +232,7 @@ class Session:
             self._no_plan(error, started)
             return
         self._state, self._project = state, state.project
-        self._pending = _PendingChanges(set(state.wrong))
+        self._pending, self._since = set(state.wrong), 0.0
         self._screen.emit(
             events.Replanned(
                 programs=state.plan.size,
@@ -261,7 +253,7 @@ class Session:
     def _no_plan(self, error: TilusbuildError, started: Moment) -> None:
         """Report why there is no new plan; the last one stays. A save since it was `started` may
         have mended it."""
-        self._pending.since = 0.0
+        self._since = 0.0
         self._wrong(error)
         if self._build_thread is not None and self._state is not None:
             self._build_thread.replace(self._state)
@@ -301,7 +293,7 @@ class Session:
         self._take_within(0.0)
         if self._signal is not None:
             raise _StoppedError
-        lasts = time.monotonic() - (self._pending.since or time.monotonic())
+        lasts = time.monotonic() - (self._since or time.monotonic())
         if self._detector.is_hinted and lasts < _PATIENCE and self._check_if_due():
             raise _SupersededError
 
@@ -349,7 +341,7 @@ class Session:
         ok = built.ok and self._broken is None
         count = len(built.programs)
         self._screen.emit(events.Rebuilt(ok, count, scripts, seconds, not self._saves))
-        superseded = self._signal is not None or bool(self._pending.parts)
+        superseded = self._signal is not None or bool(self._pending)
         if ok and self._command is not None and not superseded:
             self._execute(self._command, scripts)
 

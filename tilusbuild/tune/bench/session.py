@@ -111,15 +111,15 @@ ROUNDS = 32
 
 
 class TuningSession:
-    """A tuning's questions. `listen` is called with each answer: case, program, what, answer,
-    replayed; `rounds` is how often those that are nearly the best are sampled."""
+    """A tuning's questions. `listen` is called with each answer, and whether it was only read;
+    `rounds` is how often those that are nearly the best are sampled."""
 
     def __init__(
         self,
         log: SampleLog,
         bench: Bench,
         budget: Budget,
-        listen: Callable[[Case, Candidate, str, Answer, bool], None] = lambda *_: None,
+        listen: Callable[[Answer, bool], None] = lambda *_: None,
         *,
         rounds: int = ROUNDS,
     ) -> None:
@@ -173,7 +173,7 @@ class TuningSession:
             self.log.add(key, answer)
         self.spent.seconds += answer.cost
         self.spent.runs += 1
-        self._listen(case, program, what, answer, replayed)
+        self._listen(answer, replayed)
         return answer
 
 
