@@ -56,7 +56,7 @@ def test_every_page_opens_without_a_complaint_and_asks_nobody(window, report, pa
     assert window.complaints() == []
     assert {each.partition("#")[0] for each in window.requests()} == {report.as_uri()}
     drawn = window.js("return document.querySelectorAll('.chart:has(canvas)').length")
-    assert drawn == {"build": 1, "space": 3, "tuning": 4, "package": 1, "compare": 1}[page]
+    assert drawn == {"build": 1, "space": 3, "tuning": 3, "package": 1, "compare": 1}[page]
     wide = window.js("return document.documentElement.scrollWidth")
     assert wide <= width, "nothing sticks out"
     cut = (

@@ -234,29 +234,6 @@ const charts = (() => {
     };
   }
 
-  function race(instance, choice, look) {
-    const lines = instance.measured.filter((m) => m.device === choice.device);
-    const counts = lines.map((m) => {
-      const found = { refused: Object.keys(m.refused).length, "1 sample": 0, "2 to 4": 0, "5 to 32": 0, finalists: 0 };
-      for (const n of Object.values(m.samples)) found[n <= 1 ? "1 sample" : n <= 4 ? "2 to 4" : n <= 32 ? "5 to 32" : "finalists"] += 1;
-      return found;
-    });
-    if (!counts.length) return null;
-    const colours = { refused: COLOURS[5], "1 sample": COLOURS[7], "2 to 4": COLOURS[4], "5 to 32": COLOURS[0], finalists: COLOURS[2] };
-    return {
-      height: 90 + lines.length * 32,
-      option: {
-        ...base(look, "How far programs came in the race: refused, or dropped after so many samples"),
-        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ dataIndex, seriesName, value }) => [["", model.sizesText(lines[dataIndex].sizes)], [seriesName, rounded(value)], ...(seriesName === "refused" ? Object.entries(lines[dataIndex].refused).slice(0, 6).map(([p, why]) => [`/${p}`, why]) : [])]) },
-        legend: { textStyle: { color: look.muted }, top: 0, itemHeight: 10 },
-        grid: { left: room(lines.map((m) => model.sizesText(m.sizes)), look), right: 24, top: look.narrow ? 54 : 32, bottom: 24 },
-        xAxis: axis(look, { type: "value", minInterval: 1, name: "" }),
-        yAxis: axis(look, { type: "category", inverse: true, data: lines.map((m) => model.sizesText(m.sizes)), axisLabel: named(look), splitLine: { show: false } }),
-        series: Object.keys(colours).map((name) => ({ name, type: "bar", stack: "programs", barMaxWidth: 18, color: colours[name], itemStyle: { borderColor: look.back, borderWidth: 1 }, data: counts.map((c) => c[name] || null), label: { show: true, formatter: ({ value }) => (value ? String(value) : ""), color: "#fff", textBorderColor: "#222", textBorderWidth: 2 } })),
-      },
-    };
-  }
-
   function roofline(instance, choice, look) {
     const points = [];
     for (const m of instance.measured.filter((each) => each.device === choice.device))
@@ -337,5 +314,5 @@ const charts = (() => {
     };
   }
 
-  return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, race, roofline, sizes, change, rounded, bytes, time, percent, stepColour };
+  return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, roofline, sizes, change, rounded, bytes, time, percent, stepColour };
 })();

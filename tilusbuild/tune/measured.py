@@ -1,16 +1,11 @@
-"""What was measured of a plan's instances, for `report`: times, who was dropped when, the roofs.
+"""What was measured of a plan's instances, for `report`: times, who was refused, the roofs.
 
-Read from the tables and the logs that tuning left; what is not there, or cannot be read, was not
-measured.
+Read from the tables that tuning left; what is not there, or cannot be read, was not measured.
 """
 
 from __future__ import annotations
 
-import glob
-import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import ClassVar
 
 from tilusbuild.builder.project import Project
@@ -23,9 +18,6 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import Name
-from tilusbuild.runtime.script import Script
-from tilusbuild.tune.bench.session import CASE, RUN, answers, lines
-from tilusbuild.tune.tune import Key, key_of
 
 
 class MeasuredLine(JsonLine, frozen=True):
@@ -41,8 +33,6 @@ class MeasuredLine(JsonLine, frozen=True):
     seconds: Mapping[str, float]
     refused: Mapping[str, str]
     """Why a program cannot be used."""
-    samples: Mapping[str, int]
-    """How often each program was timed: who has fewer was dropped earlier."""
     bytes: float | None
     """Of a call: each tensor once, or what the manifest says."""
     flops: float | None
@@ -75,7 +65,6 @@ def _lines(
 ) -> Iterator[MeasuredLine]:
     script = look.script
     dispatch = project.manifest.scripts[instance.script].dispatch
-    counted = _samples(project.cache.state_path, script)
     try:
         found = latency.read(script)
     except LoadError:
@@ -92,7 +81,6 @@ def _lines(
             program=_chosen(look, each),
             seconds={str(program): seconds for program, seconds in each.seconds.items()},
             refused={str(program): why for program, why in each.refused.items()},
-            samples=counted.get((device, each.key), {}),
             bytes=moved,
             flops=flops,
             bandwidth=_scaled(bandwidth, 1e9),
@@ -109,30 +97,3 @@ def _chosen(look: DispatchOverview, each: latency.Measured) -> int | None:
 
 def _scaled(fact: object, unit: float) -> float | None:
     return float(fact) * unit if isinstance(fact, int | float) and fact else None
-
-
-def _samples(state: str, script: Script) -> dict[tuple[str, Key], dict[str, int]]:
-    """Return how often each program was timed, by its number, for each device and bucket in a
-    script's logs."""
-    numbers = {program: number for number, program in script.programs.items()}
-    found: dict[tuple[str, Key], dict[str, int]] = {}
-    name = os.path.basename(os.path.dirname(script.path))
-    for path in sorted(glob.glob(os.path.join(glob.escape(state), "tune", name, "*.jsonl"))):
-        try:
-            log = [*lines(path)]
-        except OSError:
-            continue
-        device, keys = "", dict[str, Key]()
-        for line in log:
-            with suppress(KeyError, TypeError, ValueError, AttributeError):
-                if line.get("what") == RUN:
-                    device = str(line["device"]["name"])
-                elif line.get("what") == CASE:
-                    keys[str(line["case"])] = key_of(script, line["integers"])
-        counts = Counter(key[:2] for key in answers(log) if key[2] == "sample")
-        for (case, program), count in counts.items():
-            if case in keys and program in numbers:
-                samples = found.setdefault((device, keys[case]), {})
-                number = str(numbers[program])
-                samples[number] = max(count, samples.get(number, 0))
-    return found
