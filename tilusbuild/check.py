@@ -354,9 +354,8 @@ def _outcomes(calls: Sequence[CheckedLine]) -> str:
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def tell(wanted: CheckRequest, out: TextIO, *, as_json: bool) -> tuple[int, int]:
-    """Check, and write each result as a line of JSON, or a report at the end. Return how many calls
-    were right, and how many were not; a script that nothing serves counts as one of these."""
+def write(wanted: CheckRequest, out: TextIO, *, as_json: bool) -> list[Row]:
+    """Check, and write each result as a line of JSON, or a report at the end."""
     rows = []
     for row in check(wanted):
         rows.append(row)
@@ -365,9 +364,41 @@ def tell(wanted: CheckRequest, out: TextIO, *, as_json: bool) -> tuple[int, int]
             out.flush()
     if not as_json:
         out.write(report(rows))
+    return rows
+
+
+def counts(rows: Sequence[Row]) -> tuple[int, int]:
+    """Return how many calls were right, and how many were not; a script that nothing serves counts
+    as one of these."""
     calls = [row.status == OK for row in rows if isinstance(row, CheckedLine)]
     unserved = sum(isinstance(row, ServedLine) and row.target is None for row in rows)
     return sum(calls), calls.count(False) + unserved
+
+
+def junit(rows: Sequence[Row]) -> bytes:
+    """Return the results as JUnit's XML: a suite for each script, a case for each call."""
+    from xml.etree import ElementTree as Xml
+
+    top = Xml.Element("testsuites")
+    for script in dict.fromkeys(row.script for row in rows):
+        suite = Xml.SubElement(top, "testsuite", name=script)
+        for row in (row for row in rows if row.script == script):
+            if isinstance(row, CheckedLine):
+                sizes = ", ".join(f"{name}={value}" for name, value in row.sizes.items())
+                name, bad = f"program {row.program} {row.target}, {sizes}", row.status != OK
+                message, text = row.status, f"{row.why}\nagain: {row.again}"
+            elif row.target is None:
+                name, bad, message, text = "serves the device", True, "; ".join(row.why), ""
+            else:
+                continue
+            case = Xml.SubElement(suite, "testcase", name=name, classname=script)
+            if bad:
+                failure = Xml.SubElement(case, "failure", message=message)
+                failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    made: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
+    return made + b"\n"
 
 
 def main(words: Sequence[str]) -> int:
@@ -387,7 +418,7 @@ def main(words: Sequence[str]) -> int:
         given = vars(parser.parse_args(words))
         as_json = given.pop("json")
         wanted = CheckRequest(shown=given["root"], **given)
-        _, bad = tell(wanted, sys.stdout, as_json=as_json)
+        _, bad = counts(write(wanted, sys.stdout, as_json=as_json))
     except KeyboardInterrupt:
         return 130
     except TilusbuildError as error:

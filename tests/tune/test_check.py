@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as Xml
 
 import pytest
 
@@ -65,8 +66,10 @@ def test_bad_programs_are_named_and_the_rest_is_checked(packed: New) -> None:
 
 def test_only_what_a_call_chooses_is_checked(packed: New) -> None:
     project, path = packed("fast", "wrong", form="tar.zst", sizes=(100, 5000))
-    out = project.run("check", path, "--chosen").out
+    out = project.run("check", path, "--chosen", "--junit", "result.xml").out
     assert out.count("1 ok") == 2
+    (suite,) = Xml.parse(project.directory / "result.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "0")
     _, one, _ = project.events("check", path, "scale/0", "--size", "n=5000")
     assert (one["sizes"], one["status"], one["chosen"]) == ({"n": 5000}, "ok", True)
 

@@ -29,6 +29,7 @@ class CheckArgs(LimitArgs, frozen=True, kw_only=True):
     time_limit: float = option(
         "--time-limit", type=float, default=30.0, metavar="S", help="seconds for a call (30)"
     )
+    junit: str | None = option("--junit", metavar="FILE", help="write the results as JUnit XML")
 
 
 def run(arguments: CheckArgs) -> int:
@@ -51,7 +52,10 @@ def run(arguments: CheckArgs) -> int:
             arguments.device,
             arguments.time_limit,
         )
-        good, bad = check.tell(wanted, sys.stdout, as_json=arguments.json)
+        rows = check.write(wanted, sys.stdout, as_json=arguments.json)
+    if arguments.junit is not None:
+        options.write_to(arguments.junit, check.junit(rows))
+    good, bad = check.counts(rows)
     if arguments.json:
         emit(CountsLine({"right": good, "wrong": bad}))
     return 1 if bad else 0
