@@ -20,7 +20,7 @@ ENDED = events.CommandEnded("make", 2, 1.0)
 
 
 def screen_on(err: io.StringIO, **how: Any) -> Screen:
-    options = {"json": None, **dict.fromkeys(("terminal", "quiet", "verbose"), False)}
+    options = {"json": None, **dict.fromkeys(("terminal", "quiet", "verbose", "clear"), False)}
     return Screen(reporter=lambda: PlainReporter(err), stderr=err, **{**options, **how})
 
 
@@ -83,6 +83,11 @@ def test_a_long_command_leaves_the_last_line_one_line() -> None:
     text = shown(events.CommandStarted(command), terminal=True).split("\r")[0]
     assert len(text) < 80
     assert text.startswith("running make xxx")
+
+
+def test_clear_is_for_terminals() -> None:
+    assert "\x1b[2J" in shown(CHANGED, terminal=True, clear=True)
+    assert "\x1b" not in shown(CHANGED, clear=True)
 
 
 def test_errors_are_shown_also_when_quiet_and_without_foreign_escapes() -> None:

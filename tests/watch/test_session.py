@@ -48,6 +48,7 @@ class Eye(Screen):
             terminal=False,
             quiet=True,
             verbose=False,
+            clear=False,
         )
         self.said: list[Event] = []
         self.at_rest: list[Callable[[], None]] = []

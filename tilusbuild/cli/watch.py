@@ -6,7 +6,7 @@ import os
 import sys
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import STRICT, CompilingArgs, Verb, option
+from tilusbuild.cli.arguments import STRICT, CompilingArgs, Verb, flag, option
 
 
 class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
@@ -16,6 +16,7 @@ class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
     command: str | None = option(
         "--exec", metavar="CMD", help="a shell command to run after each successful build"
     )
+    clear: bool = flag("--clear", help="clear the screen at each change, on a terminal")
 
 
 def run(arguments: WatchArgs) -> int:
@@ -43,6 +44,7 @@ def run(arguments: WatchArgs) -> int:
             terminal=can_redraw(sys.stderr, os.environ),
             quiet=arguments.quiet,
             verbose=bool(arguments.verbose),
+            clear=arguments.clear,
         )
         config = BuildConfig(
             keep_going=arguments.keep_going, strict=arguments.strict, verbose=arguments.verbose

@@ -18,6 +18,7 @@ from tilusbuild.report.summary import nothing_done
 from tilusbuild.report.text import Stream, cleaned, counted, duration, one_line, visible
 from tilusbuild.watch import events
 
+_CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _ERASE = "\r\x1b[2K"
 _PARTS = 5
 """Of what a change is about, so many are named."""
@@ -37,6 +38,7 @@ class Screen:
         terminal: bool,
         quiet: bool,
         verbose: bool,
+        clear: bool,
     ) -> None:
         self._make = reporter
         self._out = Stream(stderr, "styled")
@@ -44,6 +46,7 @@ class Screen:
         self._terminal = terminal
         self._quiet = quiet
         self._verbose = verbose
+        self._clear = clear
         self._guard = threading.RLock()
         self._build: _Guarded | None = None
         self._status = ""
@@ -70,6 +73,8 @@ class Screen:
                 return
             if not isinstance(event, events.Printed):
                 self._show("")
+            if self._clear and self._terminal and isinstance(event, events.Changed):
+                self._write(_CLEAR)
             for line in self._lines(event):
                 self._say(line)
 
