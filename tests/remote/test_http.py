@@ -221,6 +221,20 @@ def test_a_handshake_that_drips_is_late() -> None:
             assert time.monotonic() - began < 2
 
 
+def test_a_name_that_nobody_answers_for_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*_: object, **__: object) -> list[object]:
+        time.sleep(10)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    settings = RemoteSettings("http://cache.example", "test", connect_timeout=0.3)
+    with closing(HttpBackend(settings)) as remote:
+        began = time.monotonic()
+        with pytest.raises(RemoteTroubleError, match="no answer in time"):
+            contents(remote, [Blob("0" * 64, 2000)])
+        assert time.monotonic() - began < 2
+
+
 def test_what_comes_makes_a_request_longer_and_what_drips_does_not() -> None:
     """A file that takes its time is fetched whole."""
     data = bytes(3 << 20)

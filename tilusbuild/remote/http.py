@@ -10,7 +10,8 @@ what is skipped on the way to the content (interim answers, headers, trailers) h
 socket itself says no, so that it does not matter what the library is doing: each call has what is
 left of the request's time, and of the bytes that may come. A request has `seconds`, and one more
 for each MiB that was moved: a large file on a slow line is not late, and who drips earns nothing.
-To look a name up takes as long as the system lets it.
+A thread that looks a name up, or tries its addresses, is left behind where it takes too long: that
+call cannot be ended.
 
 The price of a plain layout: two requests for a program at least, one after the other on a
 connection (benchmarks/remote.py).
@@ -25,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -35,6 +37,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, IncompleteRead
 
 from tilusbuild._version import __version__
+from tilusbuild.process.base import start_thread
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
     UNTRUSTED,
@@ -270,7 +273,19 @@ class SecureLine(Line, ssl.SSLSocket):
 
 class _Connection(HTTPConnection):
     def _new_conn(self) -> Line:
-        line = Line(fileno=super()._new_conn().detach())
+        made: Future[socket.socket] = Future()
+        plain = super()._new_conn
+
+        def connect() -> None:
+            try:
+                made.set_result(plain())
+            except (HTTPError, OSError, ValueError) as error:
+                made.set_exception(error)
+
+        start_thread(connect)
+        if not wait([made], self.timeout).done:
+            raise TimeoutError
+        line = Line(fileno=made.result().detach())
         line.settimeout(self.timeout)  # for the handshake
         return line
 
