@@ -11,7 +11,7 @@ import tilusbuild
 
 LAYERS = [
     "runtime", "rooms", "option", "_version",
-    "errors", "shortage", "state", "noop", "table",
+    "errors", "state", "noop", "table",
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune", "check",

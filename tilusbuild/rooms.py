@@ -56,7 +56,6 @@ def load(named: str) -> Any:
 
 
 _DISTRIBUTIONS = {
-    "cyclonedx": "cyclonedx-python-lib",
     "google": "protobuf",
     "grpc": "grpcio",
     "tvm_ffi": "apache-tvm-ffi",

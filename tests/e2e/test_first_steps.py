@@ -54,7 +54,7 @@ def test_looking_around(project: Project):
     """`plan`, `explain` and `cache` before and after a build, to read and as JSON."""
     (before, total) = project.run("plan", "--json").events
     assert (before["programs"], before["to_compile"], before["built"]) == (2, 2, 0)
-    assert total == {"event": "summary", "programs": 2, "instances": 1, "remote": None}
+    assert total == {"event": "summary", "programs": 2, "instances": 1}
     assert "2 programs, 2 to compile" in project.run("plan").out
     assert {e["state"] for e in project.run("explain", "--json").events} == {"missing"}
     assert not project.cache.exists(), "looking writes nothing"

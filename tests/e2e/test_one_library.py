@@ -238,7 +238,7 @@ def test_every_verb_knows_what_a_library_was_made_into(new_project: NewProject):
     every = (
         *(("diff", ".cache", "other/.cache"), ("report",), ("graph",)),
         *(("cache", "ls"), ("cache", "show", "backend/0"), ("cache", "verify")),
-        *(("cache", "export", "--layout", each, each, "backend") for each in LAYOUTS),
+        *(("cache", "export", "--layout", each, each) for each in LAYOUTS),
         ("cache", "merge", "other/.cache"),
     )
     said = {words: project.run(*words).out for words in every}

@@ -71,8 +71,6 @@ def test_the_name_of_the_script_means_its_kernels_to_every_verb(new_project: New
     project.build()
     listed = project.run("cache", "ls", "poly", "--json").events
     assert {each["script"] for each in listed} == {"poly.forward", "poly.backward"}
-    exported = project.run("cache", "export", "out", "poly/1", "--layout", "hidet")
-    assert "2 scripts" in exported.out
     for words in (("cache", "show", "poly/1"), ("run", "poly/1", "--size", "n=8")):
         refused = project.run(*words, status=2).err
         assert "poly.forward/1" in refused, words

@@ -12,9 +12,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tilusbuild.errors import TilusbuildError
+from tilusbuild.errors import TilusbuildError, shortage_of
 from tilusbuild.runtime.regular import NotAFileError, open_regular
-from tilusbuild.shortage import shortage_of
 from tilusbuild.state.directories import is_directory, remove
 from tilusbuild.state.files import sync_directory
 

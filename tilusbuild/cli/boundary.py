@@ -22,12 +22,11 @@ from typing import ClassVar
 from msgspec import Struct
 
 from tilusbuild._version import __version__
-from tilusbuild.errors import InputError, TilusbuildError
+from tilusbuild.errors import PROCESSES, InputError, Shortage, TilusbuildError, shortage_of
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.rooms import missing_package
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.shortage import PROCESSES, Shortage, shortage_of
 from tilusbuild.state.temporary import temporary_place
 
 INTERNAL_ERROR = 70

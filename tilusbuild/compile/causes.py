@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from tilusbuild.errors import PROCESSES, shortage_of
 from tilusbuild.process.base import CompletedCommand
 from tilusbuild.process.local import signal_name
-from tilusbuild.shortage import PROCESSES, shortage_of
 from tilusbuild.status import Cause
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)

@@ -29,8 +29,7 @@ from tilusbuild.engine.events import (
 )
 from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.engine.states import Ticket
-from tilusbuild.errors import TilusbuildError
-from tilusbuild.shortage import shortage_of
+from tilusbuild.errors import TilusbuildError, shortage_of
 from tilusbuild.status import ACCIDENTS, ENDED, RECORDED, Compiled, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
