@@ -98,7 +98,7 @@ import json, os, sys, time
 time.sleep(0.1)  # a record is only kept of inputs that are clearly older than the build
 started = time.monotonic_ns()  # as the command line does
 began = time.process_time()
-from tilusbuild.noop import record
+from tilusbuild import noop
 from tilusbuild.cache import disk
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled
@@ -152,7 +152,7 @@ class Quiet:
     def tick(self): pass
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:
-    invocation = Invocation(record.key(words, os.environ), started)
+    invocation = Invocation(noop.key(words, os.environ), started)
     result = build.build(project, PlanSelection(), BuildConfig(jobs=JOBS), Quiet(),
                          invocation=invocation)
 assert result.summary.exit_status == 0, result.summary

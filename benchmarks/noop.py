@@ -83,19 +83,19 @@ PROFILE = """\
 import sys, time
 began = time.process_time()
 import os
-from tilusbuild.noop import record
+from tilusbuild import noop
 from tilusbuild import noop
 imported = time.process_time()
-name = record.key(["build"], os.environ)
-with open(record.path(name, os.environ), "rb") as file:
+name = noop.key(["build"], os.environ)
+with open(noop.path(name, os.environ), "rb") as file:
     data = file.read()
-pieces = record.pieces_of(data)
+pieces = noop.pieces_of(data)
 read = time.process_time()
-groups = record.groups_of(pieces)
+groups = noop.groups_of(pieces)
 ends = [bytes(names).split(b"\\0", 2)[1] for names, _ in groups]
-assert record._share_unchanged([group for group, end in zip(groups, ends) if not end])
+assert noop._share_unchanged([group for group, end in zip(groups, ends) if not end])
 seen = time.process_time()
-assert record._share_unchanged([group for group, end in zip(groups, ends) if end])
+assert noop._share_unchanged([group for group, end in zip(groups, ends) if end])
 held = time.process_time()
 print(imported - began, read - imported, seen - read, held - seen, len(data))
 """

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from support.processes import run_to_end
-from tilusbuild.noop import record
+from tilusbuild import noop
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
 FEW, MORE = 20, 40
@@ -94,7 +94,7 @@ def test_a_program_with_nothing_to_do(builds, monkeypatch) -> None:
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "stat", look)
-            assert record.holds(data, bytes(record.pieces_of(data)[0])) is not None
+            assert noop.holds(data, bytes(noop.pieces_of(data)[0])) is not None
         looked.append(len(names))
     # Its directory, `module`, the library: each shows what the others do not.
     assert (looked[1] - looked[0]) / (MORE - FEW) == 3

@@ -74,7 +74,7 @@ def test_a_number_means_one_program(tmp_path: Path) -> None:
         assert {int(path.name) for path in directory.glob("programs/*")} == {*found}
         described = json.loads((directory / "script.json").read_text())
         assert described["default"] == number
-        assert f" {number} " in project.run("dispatch", "show", "f").out
+        assert f"program {number}\n" in project.run("dispatch", "show", "f").out
         listed = project.run("cache", "ls", "f", "--json").events
         assert {each["index"] for each in listed if each["event"] == "program"} >= {*found}
         one = project.run("explain", f"f/{number}", "--level", level, "--json").events

@@ -22,7 +22,7 @@ from tilusbuild.runtime.regular import (
 PACKAGE = Path(tilusbuild.__file__).parent
 
 ALLOWED = {
-    "noop/record.py": "imports nothing; without waiting, and by the size that fstat gives",
+    "noop.py": "imports nothing; without waiting, and by the size that fstat gives",
     "cli/main.py": "the standard streams, and /dev/null in their place",
     "state/files.py": "a temporary file of ours, without waiting or following",
     "state/clock.py": "/proc files, and a file of its own without waiting or following",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilusbuild import noop
 from tilusbuild.builder import noop_record as write
-from tilusbuild.noop import record
 from tilusbuild.state.clock import REMOTE_LAG, FileClock, Moment
 from tilusbuild.state.directories import mounts
 from tilusbuild.state.files import sha256_file
@@ -68,7 +68,7 @@ def of_record(path: Path) -> Callable[[], bool]:
         b"name", b"summary", {str(path): sighting(path)}, {}, Moment(time.time_ns() + 10 * SECOND)
     )
     assert data is not None
-    return lambda: record.holds(data, b"name") is None
+    return lambda: noop.holds(data, b"name") is None
 
 
 WAYS = [of_stamp, of_record]

@@ -3,7 +3,7 @@
 Collected here is everything that the build's answer rests on: the manifest, T1 files, templates,
 headers and the directories that they were searched for in, every tool and header of the toolchain,
 the directories of PATH, tilusbuild's own code, and of the cache tree what a load needs and what a
-removed file shows in: docs/cache.md has the list. The bytes are those that `noop.record` reads.
+removed file shows in: docs/cache.md has the list. The bytes are those that `tilusbuild.noop` reads.
 
 What a record proves is what the plan read: each input has the stamp that was seen before it was
 read, and one that could have changed after that without another stamp makes that there is no
@@ -24,6 +24,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tilusbuild import noop
 from tilusbuild._version import __version__
 from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
@@ -33,7 +34,6 @@ from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
-from tilusbuild.noop import record
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
@@ -66,7 +66,7 @@ class Invocation(Struct, frozen=True):
     """The command that is being answered."""
 
     key: bytes
-    """By `noop.record.key`, in the directory where the command was given."""
+    """By `noop.key`, in the directory where the command was given."""
     started: int
     """When it began to read, by `time.monotonic_ns`."""
 
@@ -99,7 +99,7 @@ def write_record(
     """
     if any(status not in RECORDED for status in result.statuses.values()):
         return
-    path = record.path(read.invocation.key, project.environment)
+    path = noop.path(read.invocation.key, project.environment)
     if path is None:
         return
     with suppress(OSError):
@@ -284,13 +284,13 @@ def make(
             young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
             if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
                 return None
-            groups.append(((before, record.BETWEEN.decode().join(endings)), some, found))
+            groups.append(((before, noop.BETWEEN.decode().join(endings)), some, found))
     parts = [_packed(name), _packed(summary)]
     for around, middles, found in groups:
         names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
-        parts += [_packed(names), _packed(b"".join(record.STAMP.pack(*stamp) for stamp in found))]
+        parts += [_packed(names), _packed(b"".join(noop.STAMP.pack(*stamp) for stamp in found))]
     body = b"".join(parts)
-    return record.MAGIC + record.HEAD.pack(zlib.crc32(body), len(body)) + body
+    return noop.MAGIC + noop.HEAD.pack(zlib.crc32(body), len(body)) + body
 
 
 def _by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]:
@@ -308,7 +308,7 @@ def _by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]
 
 
 def _packed(data: bytes) -> bytes:
-    return record.COUNT.pack(len(data)) + data
+    return noop.COUNT.pack(len(data)) + data
 
 
 def _prune(directory: str) -> None:

@@ -14,7 +14,6 @@ import sys
 import time
 
 from tilusbuild import noop
-from tilusbuild.noop import record
 
 _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
@@ -138,7 +137,7 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
             # The key of a no-op record covers the directory that the command was started in, not
             # -C's.
             unknown = _unknown_variables()
-            key = record.key([*words, *unknown], os.environ)
+            key = noop.key([*words, *unknown], os.environ)
             command = parse(words, record=key, started=started)
             verb, json, color = command.verb, command.arguments.json, command.arguments.color
             _enter(command.arguments.directory)

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tilusbuild import _version
+from tilusbuild import _version, noop
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.index import forget_projects, read_index, record_build
@@ -27,7 +27,6 @@ from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
 from tilusbuild.manifest.settings import MANIFEST_NAME, variable
-from tilusbuild.noop import record
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.formats.wheels import MIN_TIME, platform
@@ -253,7 +252,7 @@ def note(project: Project) -> None:
 
 
 def _note_of(manifest: str) -> str | None:
-    records = record.directory(os.environ)
+    records = noop.directory(os.environ)
     with suppress(OSError):
         return records and os.path.join(os.path.dirname(records), "caches", sha256_file(manifest))
     return None

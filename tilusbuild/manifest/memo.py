@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw, json
 
+from tilusbuild import noop
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.check_files import check_files
 from tilusbuild.manifest.checks import Checks
@@ -26,7 +27,6 @@ from tilusbuild.manifest.document import Document, read_text
 from tilusbuild.manifest.model import NO_DOCUMENT, Manifest
 from tilusbuild.manifest.reading import A_MINUTE
 from tilusbuild.manifest.script import ScriptSection
-from tilusbuild.noop import record
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import is_settled, stamp_of
@@ -86,7 +86,7 @@ def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
 
 
 def _file(path: str, environment: Mapping[str, str]) -> str | None:
-    records = record.directory(environment)
+    records = noop.directory(environment)
     if records is None:
         return None
     return os.path.join(os.path.dirname(records), "manifests", sha256_text(os.path.abspath(path)))

@@ -5,9 +5,8 @@ file may have changed. Equal stamps prove that it did not only when the file was
 the file system's tick when it was read: a file that changes again within one tick keeps its times.
 How old it was, only the clock that stamps it can say (`tilusbuild.state.clock`).
 
-`tilusbuild.noop.record` and `tilusbuild.runtime.library` hold minimal copies, because the first
-may import nothing and the second nothing of the builder; tests/state/test_stamp.py holds all of
-them against one table of cases.
+`tilusbuild.noop` holds a minimal copy, because it may import nothing; tests/state/test_stamp.py
+holds both against one table of cases.
 """
 
 from __future__ import annotations

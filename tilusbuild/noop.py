@@ -1,4 +1,5 @@
-"""The no-op record: proof, in one pass of `stat`, that a build has nothing to do.
+"""The answer of a build with nothing to do: the no-op record of the last one proves it, in one pass
+of `stat`.
 
 A record names the command that it answers, every input that the plan read, every directory in which
 it searched for one, and what a load and the next build need of the cache tree, each with size,
@@ -9,10 +10,11 @@ its summary is printed again.
   or of another command is not used, and the build runs in full.
 - Its price is one `os.stat` for each entry. Of many entries, each further core looks at a share in
   a fork of the process: threads would wait for Python's lock during most of it.
-- This module imports `_operator`, `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild. It
-  is all that runs when there is nothing to do: each further import would show in that time. So it
-  knows the four numbers of `tilusbuild.state.stamp` by itself; `tests/state/test_stamp.py` compares
-  the two. Records are written by `builder.noop_record`.
+- This module imports `_operator`, `os`, `sys`, `struct`, `time` and `zlib`, and nothing of
+  tilusbuild: `tests/noop` holds the list. It is all that runs when there is nothing to do, and the
+  time of such a build is mostly the interpreter's, so an import more is a cost that everybody pays
+  at every build. So it knows the four numbers of `tilusbuild.state.stamp` by itself;
+  `tests/state/test_stamp.py` compares the two. Records are written by `builder.noop_record`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+import time
 import zlib
 from _operator import attrgetter, eq
 
@@ -50,6 +53,32 @@ _REMOTE = "TILUSBUILD_REMOTE_"
 """Of variables that have no part in what a build comes to, and may hold secrets."""
 
 _ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json")
+_VERBOSE = ("-v", "--verbose")
+
+
+def answer(words: Sequence[str]) -> int | None:
+    """Print the summary and return the exit status, when a record says that this build has nothing
+    to do. Return None when the build has to run in full."""
+    if "build" not in words or not set(words).isdisjoint(_VERBOSE):
+        return None
+    if any(word.startswith("--junit") for word in words) or "GITHUB_ACTIONS" in os.environ:
+        return None  # there is more to be written than is remembered
+    started = time.perf_counter()
+    found = read(key(words, os.environ), os.environ)
+    if found is None:
+        return None
+    status, text, quiet, lines = found.decode("utf-8", "surrogateescape").split("\0")
+    seconds = time.perf_counter() - started
+    if "--json" in words:
+        sys.stdout.write(lines.replace('"seconds": 0.0,', f'"seconds": {seconds:.3f},', 1))
+        text = quiet
+    elif "-q" in words or "--quiet" in words:
+        text = quiet
+    try:  # noqa: SIM105 - nothing is imported here that need not be
+        sys.stderr.write(text.replace("(0.00 s)", f"({seconds:.2f} s)"))
+    except OSError:
+        pass  # it has no part in the exit status
+    return int(status)
 
 
 def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
