@@ -69,6 +69,13 @@ def test_a_persons_cache_dir_is_relative_to_where_they_are(project, monkeypatch)
             {"TILUSBUILD_DEVICE_COMPILER": "nvc"},
             'TILUSBUILD_DEVICE_COMPILER must be one of nvcc, nvrtc, not "nvc"',
         ),
+        *(
+            ({f"TILUSBUILD_{name}": "\udcff"}, f'TILUSBUILD_{name} must be {what}, not "\udcff"')
+            for name, what in (
+                ("DEVICE_COMPILER", "one of nvcc, nvrtc"),
+                ("NICE", "a number from 0 to 19"),
+            )
+        ),
     ],
 )
 def test_bad_settings_name_the_culprit(environment: Mapping[str, str], message: str) -> None:

@@ -191,7 +191,7 @@ def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
         raise CorruptFileError(f"a schema that this version does not read: {value.get('schema')!r}")
     try:
         found = msgspec.convert(value.get("projects"), dict[str, BuiltProject])
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise CorruptFileError(f"it is malformed: {error}") from None
     for path, project in found.items():
         if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in project.scripts):

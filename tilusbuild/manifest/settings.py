@@ -221,7 +221,7 @@ def _decided(name: str, default: Kind, sources: Sources) -> Setting[Kind]:
     value = SWITCH.get(str(found.value).lower()) if kind is bool else found.value
     try:
         return Setting(convert(value, kind, strict=False), found.source)
-    except ValidationError:
+    except (ValidationError, UnicodeError):  # of a string that is not UTF-8
         raise input_error(
             f'{found.source} must be {wanted}, not "{found.value}"',
             hint=did_you_mean(str(value), DEVICE_COMPILERS) if name == "device-compiler" else None,
