@@ -19,12 +19,18 @@ _SOURCE = (
     r"/(?P<comment>/(?:\\\n|[^\n])*|\*.*?\*/)"
     r'|R"(?P<raw>[^()\\\s]{0,16})\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"'
 )
-_JINJA = r"\{(?P<remark>#.*?#\})|\{(?P<value>\{(?:(?!\}\}|;).)*\}\})|\{(?P<tag>%.*?%\})"
+# One without an end goes to the next, or to the end of the text: else each reads all of the rest.
+_JINJA = (
+    r"\{(?P<remark>#.*?(?:#\}|\Z))|\{(?P<value>\{(?:(?!\}\}|\{\{|;).)*\}\})"
+    r"|\{(?P<tag>%.*?(?:%\}|\Z))"
+)
 _IN_SOURCE = re.compile(_SOURCE, re.DOTALL)
 _IN_TEMPLATE = re.compile(f"{_JINJA}|{_SOURCE}", re.DOTALL)
 _VALUE, _TAG = "\1", "\2"
 """What a text has in the place of Jinja: letters of no C++."""
-_CPU = re.compile(r"\{[{%](?:(?![%}]\}).)*?\b(?:target\.kind|tilusbuild/portable)\b", re.DOTALL)
+_CPU = re.compile(
+    r"\{[{%](?:(?![%}]\}|\{[{%]).)*?\b(?:target\.kind|tilusbuild/portable)\b", re.DOTALL
+)
 _MARK = re.compile(
     r'e(?<!\we)xtern(?P<c>\s{1,9}"C")\s{0,9}\{|n(?<!\wn)amespace\b(?P<space>[\s\w:]{0,200})\{|[{}]'
     r"|__global__(?<!\w__global__)\b|#\s*define\s+(?P<macro>\w+)\s+(?P<text>[\w: \1]+?)\s*(?:\n|\Z)"
