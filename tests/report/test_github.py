@@ -39,7 +39,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(workspace: Path, event: Summary) -> str:
+def annotations_of(workspace: Path, event: Summary) -> str:
     """What goes to stderr."""
     stderr = io.StringIO()
     env = {"GITHUB_WORKSPACE": str(workspace)}
@@ -48,7 +48,7 @@ def told(workspace: Path, event: Summary) -> str:
 
 
 def test_a_failure_is_annotated_where_the_template_is_wrong(workspace: Path) -> None:
-    said = told(workspace, summary(ok=False, failures=(group(),)))
+    said = annotations_of(workspace, summary(ok=False, failures=(group(),)))
     first, second = said.splitlines()
     assert first == (
         "::error file=project/kernels/matmul.cu.j2,line=12,title=1 schedule%3A matmul/0 h100"
@@ -58,7 +58,7 @@ def test_a_failure_is_annotated_where_the_template_is_wrong(workspace: Path) -> 
 
 
 def test_failures_that_do_not_fail_the_build_are_warnings(workspace: Path) -> None:
-    said = told(workspace, summary(failures=(group(),)))
+    said = annotations_of(workspace, summary(failures=(group(),)))
     assert [line.split(" ")[0] for line in said.splitlines()] == ["::warning"]
 
 
