@@ -63,6 +63,7 @@ def start():
 
 COUNTED = {
     "lines": 39,
+    "lines of the core": 39,
     "code lines": 21,
     "files": 2,
     "classes": 4,
@@ -77,12 +78,46 @@ COUNTED = {
     "rooms that a build enters": 2,
     "climbs of a build": 1,
     "lines of tests": 2,
+    "OSErrors that are ignored": 0,
+    "one-word names in 1,000": 1000,
+    "participles in 1,000 names": 0,
+    "names defined five times": 0,
+    "words in 100 names": 100,
+    "comments in 1,000 lines": 25,
 }
+
+NAMES = """\
+class Reader:
+    # Why a line is skipped.
+    def read_line(self): ...
+    @property
+    def path(self): ...
+    def __iter__(self): ...
+
+
+def _opened():
+    try:
+        Reader().read_line()
+    except (OSError, ValueError):
+        pass
+
+
+def written():
+    with suppress(FileNotFoundError, OSError):
+        _opened()
+
+
+def feed():
+    try:
+        written()
+    except OSError as error:
+        raise SystemExit from error
+"""
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Two files that import each other, tagged `before`."""
+    """Return a repository with two files that import each other, tagged `before`."""
     for name, text in BEFORE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -116,6 +151,27 @@ def test_a_revision_is_counted_beside_the_working_tree(measure: Measure, reposit
     found = numbers(measure("--rev", "before", "--rev", ".").stdout)
     assert {name: cells[0] for name, cells in found.items()} == COUNTED
     assert (found["files"], found["classes"]) == ([2, 3], [4, 5])
+
+
+def test_names_comments_and_ignored_errors_are_counted(measure: Measure, repository: Path) -> None:
+    (repository / "tilusbuild/extra").mkdir()
+    (repository / "tilusbuild/extra/room.py").write_text("BRINGS = {}\n")
+    (repository / "tilusbuild/extra/reader.py").write_text(NAMES)
+    rows = numbers(measure("--rev", "before", "--rev", ".").stdout)
+    # Five functions before; of four more, one has two words and two are participles.
+    assert rows["one-word names in 1,000"] == [1000, 888]
+    assert rows["participles in 1,000 names"] == [0, 222]
+    assert rows["words in 100 names"] == [100, 111]
+    assert rows["OSErrors that are ignored"] == [0, 2]
+    assert rows["comments in 1,000 lines"] == [25, 1000 * 2 // rows["lines"][1]]
+    assert rows["lines of the core"][1] == rows["lines of the core"][0]
+
+
+def test_fewer_words_in_names_fail_like_more_lines(measure: Measure, repository: Path) -> None:
+    (repository / "tilusbuild/new.py").write_text("def read_line(): ...\n")
+    assert measure("--write").returncode == 0
+    (repository / "tilusbuild/new.py").write_text("def read(): ...\n")
+    assert "error: words in 100 names: 100 is under the budget of 116" in measure().stderr
 
 
 def test_a_number_that_rises_fails_until_the_budget_is_edited(measure, repository) -> None:
