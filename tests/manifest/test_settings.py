@@ -11,8 +11,8 @@ from tilusbuild.errors import InputError
 from tilusbuild.manifest import Setting, find, settings
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import parse_requirement
-from tilusbuild.manifest.settings import default_cache_dir
 from tilusbuild.manifest.table import Fault
+from tilusbuild.runtime import where
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_default_cache_is_at_the_root_of_the_repository(tmp_path: Path, kind
         marker.write_text("gitdir: elsewhere\n")
     else:
         marker.mkdir()
-    assert default_cache_dir(str(inner)) == str(tmp_path / ".cache")
+    assert where.project_cache(str(inner), None).path == str(tmp_path / ".cache")
 
 
 def test_find_walks_up_to_the_root_of_the_repository(tmp_path: Path) -> None:

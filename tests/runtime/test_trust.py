@@ -8,7 +8,7 @@ import pytest
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import find
-from tilusbuild.runtime import load, places
+from tilusbuild.runtime import load, where
 from tilusbuild.runtime.errors import LoadError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -48,14 +48,14 @@ def test_a_manifest_of_another_user(tmp_path, monkeypatch, what) -> None:
         with pytest.raises(InputError, match=f"belongs to another user, uid {STRANGER}"):
             find(str(start))
         with pytest.raises(LoadError, match="TILUSBUILD_SAFE_DIRECTORIES"):
-            places.project_cache(str(start))
+            where.check_trust(where.find_project_cache(str(start)))
     safe = (str(directory), f"/nowhere:{directory}", f"{tmp_path}/*", "*")
     for word in safe:
-        monkeypatch.setenv(places.SAFE_DIRECTORIES, word)
+        monkeypatch.setenv(where.SAFE_DIRECTORIES, word)
         assert find(str(below)) == str(directory / "tilus.toml")
-        assert places.project_cache(str(below))[0] == str(directory / "c")
+        assert where.find_project_cache(str(below)).path == str(directory / "c")
     for word in (str(tmp_path), f"{directory}x", "", "shared", f"{directory}x/*", "/*/"):
-        monkeypatch.setenv(places.SAFE_DIRECTORIES, word)
+        monkeypatch.setenv(where.SAFE_DIRECTORIES, word)
         with pytest.raises(InputError):
             find(str(below))
 

@@ -26,7 +26,6 @@ from tilusbuild.dispatch.csource import NoDispatcherError
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
-from tilusbuild.manifest.settings import MANIFEST_NAME, variable
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.formats.wheels import MIN_TIME, platform
@@ -34,9 +33,11 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import stoppable
 from tilusbuild.report.choose import choose, with_files
-from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared, is_within, upwards
+from tilusbuild.runtime import option
+from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import CALLED, Script, read_script
+from tilusbuild.runtime.where import MANIFEST_NAME, is_within, named_cache, user_cache, walk_up
 from tilusbuild.state.files import sha256_file, write_atomic
 
 Settings = Mapping[str, str | float | None]
@@ -223,7 +224,7 @@ def is_copy(manifest: str) -> bool:
     caches = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
     if "/pip-" in directory or is_within(directory, caches):
         return True
-    for above in upwards(directory):
+    for above in walk_up(directory):
         if os.path.isfile(os.path.join(above, "PKG-INFO")):
             return True
         if os.path.isfile(os.path.join(above, "pyproject.toml")):
@@ -233,12 +234,12 @@ def is_copy(manifest: str) -> bool:
 
 def _cache(manifest: str, copied: bool) -> Settings:
     """Return the settings that choose the cache: none, where any build there takes the same."""
-    if not copied or os.environ.get(variable("cache-dir")):
+    if not copied or named_cache(None, option.chosen(), os.environ) is not None:
         return {}
-    chosen = None
+    noted = None
     with suppress(OSError, ValueError):
-        chosen = read_text(_note_of(manifest) or "")
-    return {"cache-dir": chosen or os.path.join(os.path.expanduser("~"), ".cache", "tilus")}
+        noted = read_text(_note_of(manifest) or "")
+    return {"cache-dir": noted or user_cache()}
 
 
 def note(project: Project) -> None:

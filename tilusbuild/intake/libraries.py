@@ -33,7 +33,7 @@ from tilusbuild.manifest.command_words import has_value
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.pure_flags import impure, names_march
 from tilusbuild.plan.library import files_named
-from tilusbuild.runtime.places import is_within
+from tilusbuild.runtime.where import is_within
 from tilusbuild.toolchain.cuda import is_toolkit
 
 _EXTENSION = "TORCH_EXTENSION_NAME"

@@ -134,8 +134,8 @@ def _root(directory: str, sources: list[str]) -> str:
     """Return the directory that holds what was named and its sources: one of the same repository,
     or the one that has a build directory."""
     from tilusbuild.intake.libraries import top_of
-    from tilusbuild.runtime.places import is_within
     from tilusbuild.runtime.regular import read_text
+    from tilusbuild.runtime.where import is_within
 
     cache = os.path.join(directory, "CMakeCache.txt")
     if os.path.isfile(cache):

@@ -4,6 +4,6 @@ What stands here imports nothing heavy: pydantic takes longer to import than a s
 to run. `loading.load` reads a manifest, `memo.recalled` one that is remembered.
 """
 
-from tilusbuild.manifest.settings import MANIFEST_NAME, Setting, Settings, find, settings
+from tilusbuild.manifest.settings import Setting, Settings, find, settings
 
-__all__ = ["MANIFEST_NAME", "Setting", "Settings", "find", "settings"]
+__all__ = ["Setting", "Settings", "find", "settings"]

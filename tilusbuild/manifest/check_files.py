@@ -17,7 +17,7 @@ from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.runtime.places import is_within
+from tilusbuild.runtime.where import is_within
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.sections import Directory

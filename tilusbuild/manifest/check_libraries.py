@@ -18,7 +18,7 @@ from tilusbuild.manifest.check_targets import check_flag_list, check_references,
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.library import LANGUAGES, LINKED, files_matching
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.runtime.places import is_within
+from tilusbuild.runtime.where import is_within
 from tilusbuild.state.patterns import PatternTooWideError
 
 if TYPE_CHECKING:

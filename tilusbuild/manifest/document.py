@@ -16,8 +16,8 @@ from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.scanner import Locations, Path, Span, locate, toml
-from tilusbuild.runtime.places import MAX_MANIFEST
 from tilusbuild.runtime.regular import NotAFileError, open_file
+from tilusbuild.runtime.where import MAX_MANIFEST
 
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""

@@ -7,7 +7,6 @@ and for messages. Imports nothing heavy, because what needs no model imports thi
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
@@ -17,48 +16,44 @@ from msgspec import Meta, Struct, ValidationError, convert
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.manifest.sections import DeviceCompiler
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.runtime.places import distrust, upwards
+from tilusbuild.runtime.where import (
+    DEFAULT,
+    MANIFEST_NAME,
+    explain_distrust,
+    find_manifest,
+    named_cache,
+    project_cache,
+    search_directories,
+)
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
 
 
-MANIFEST_NAME = "tilus.toml"
-
-
 def find(start: str) -> str:
-    """Return the absolute path of the nearest `tilus.toml` in `start` or above it.
+    """Return the absolute path of the manifest of a directory (`runtime.where`).
 
-    Looks no higher than the root of the git repository that holds `start`. Raises `InputError`
-    that names the directories looked in, or the other user whose file it would be.
+    Raises `InputError` that names the directories looked in, or the other user whose file it would
+    be.
     """
-    looked = []
-    for directory in upwards(start):
-        candidate = os.path.join(directory, MANIFEST_NAME)
-        if os.path.lexists(candidate):
-            why = distrust(candidate)
-            if why is not None:
-                raise input_error(why.partition("\n")[0], hint=why.partition("\n")[2].strip())
-            return candidate
-        looked.append(directory)
-        if _is_git_root(directory):
-            break
-    raise input_error(
-        f"no {MANIFEST_NAME} here or above",
-        hint="searched in:\n"
-        + "".join(f"  {directory}\n" for directory in looked)
-        + "`tilusbuild init` makes a project to start from; -C DIR runs elsewhere",
-    )
-
-
-def _is_git_root(directory: str) -> bool:
-    # A directory in a clone, a file in a worktree or a submodule.
-    return os.path.exists(os.path.join(directory, ".git"))
+    manifest = find_manifest(start)
+    if manifest is None:
+        raise input_error(
+            f"no {MANIFEST_NAME} here or above",
+            hint="searched in:\n"
+            + "".join(f"  {directory}\n" for directory in search_directories(start))
+            + "`tilusbuild init` makes a project to start from; -C DIR runs elsewhere",
+        )
+    distrust = explain_distrust(manifest)
+    if distrust is not None:
+        message, _, remedy = distrust.partition("\n")
+        raise input_error(message, hint=remedy.strip())
+    return manifest
 
 
 Kind = TypeVar("Kind")
 
-BY_DEFAULT = ("tilus.toml", "default")
+BY_DEFAULT = (MANIFEST_NAME, DEFAULT)
 """The sources of a setting that were not chosen for this one command."""
 DEVICE_COMPILERS = get_args(DeviceCompiler)
 LEVELS = (0, 1, 2)
@@ -150,14 +145,6 @@ def settings_in(manifest: Manifest) -> dict[str, str | float | None]:
     }
 
 
-def default_cache_dir(root: str) -> str:
-    """`.cache` at the root of the git repository that holds `root`, else `~/.cache/tilus`."""
-    repository = next(filter(_is_git_root, upwards(root)), None)
-    if repository is not None:
-        return os.path.join(repository, ".cache")
-    return os.path.join(os.path.expanduser("~"), ".cache", "tilus")
-
-
 SettingValues = Mapping[str, str | float | None]
 Sources = tuple[SettingValues, Mapping[str, str | float], Mapping[str, str], SettingValues]
 """The command line's, the program's, the environment's, the manifest's."""
@@ -183,21 +170,20 @@ def _first(name: str, sources: Sources) -> Setting[str | float] | None:
         (program.get(name), "tilusbuild.option"),
         # An empty variable is how a shell unsets one for a single command.
         (environment.get(variable(name)) or None, variable(name)),
-        (declared.get(name), "tilus.toml"),
+        (declared.get(name), MANIFEST_NAME),
     )
     return next((Setting(value, source) for value, source in found if value is not None), None)
 
 
 def _cache_dir(root: str, sources: Sources) -> Setting[str]:
-    found = _first("cache-dir", sources)
-    if found is None:
-        return Setting(default_cache_dir(root), "default")
-    # The manifest's is relative to the manifest; a person's to where that person is.
-    base = root if found.source == "tilus.toml" else os.getcwd()
-    path = os.path.join(base, os.path.expanduser(str(found.value)))
-    if "\0" in path:
-        raise input_error(f"{found.source}: the path holds a NUL character")
-    return Setting(os.path.normpath(path), found.source)
+    options, program, environment, declared = sources
+    value = declared.get("cache-dir")
+    cache = named_cache(options.get("cache-dir"), program, environment) or project_cache(
+        root, None if value is None else str(value)
+    )
+    if "\0" in cache.path:
+        raise input_error(f"{cache.source}: the path holds a NUL character")
+    return Setting(cache.path, cache.source)
 
 
 _WHAT: dict[str, tuple[Any, str]] = {
@@ -216,7 +202,7 @@ _WHAT: dict[str, tuple[Any, str]] = {
 def _decided(name: str, default: Kind, sources: Sources) -> Setting[Kind]:
     found = _first(name, sources)
     if found is None:
-        return Setting(default, "default")
+        return Setting(default, DEFAULT)
     kind, wanted = _WHAT[name]
     value = SWITCH.get(str(found.value).lower()) if kind is bool else found.value
     try:

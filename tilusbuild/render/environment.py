@@ -40,8 +40,8 @@ from msgspec import Struct
 
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render import cuda, templates_directory
-from tilusbuild.runtime.places import is_within
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.where import is_within
 from tilusbuild.state.stamp import Sighting, sighting
 from tilusbuild.toolchain.headers import package_dir
 

@@ -1,5 +1,6 @@
-"""Where scripts are searched for: a place given, TILUSBUILD_CACHE_DIR, installed packages, the
-project's own cache. The first that has the script is the one; nothing is written anywhere.
+"""The trees that `load` searches for a script: one that is named by `where=`; else the cache that a
+person names, the installed packages, the project's cache (`runtime.where`). The first that has the
+script is the one; nothing is written anywhere.
 
 A place is a cache tree or a package: a directory with `scripts/` and `programs/` in it. Of a cache
 tree, `index.json` says which script directories the last build of each project made; the others are
@@ -9,29 +10,30 @@ A Python package can hold its kernels in a directory of its own, `_kernels`. Whe
 is installed in place, and its project's cache has them: `pyproject.toml` says where the manifest
 is. The name of such a package comes before a directory of that name, because the working directory
 is not the caller's choice where a package names itself.
-
-A build runs what the `tilus.toml` that it finds says, and `load` runs the code in the cache that it
-finds. Both look upwards from the working directory, so anybody who may write in a directory above,
-as all may in `/tmp`, could answer. As with git's `safe.directory`, what is found so must belong to
-the user, to root, or to who called `sudo`: the file and the directory that it is in. What is named,
-by `where=` or a cache's path, is believed: whoever names it has looked.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.where import (
+    MANIFEST_NAME,
+    CacheDir,
+    check_trust,
+    find_project_cache,
+    is_within,
+    named_cache,
+    read_toml,
+    walk_up,
+)
 
 ENTRY_POINTS = "tilusbuild.packages"
-VARIABLE = "TILUSBUILD_CACHE_DIR"
 KERNELS = "_kernels"
 """The directory of a Python package that holds its kernels."""
 TABLES = (
@@ -41,10 +43,10 @@ TABLES = (
 )
 """The tables of a `pyproject.toml` that declare such kernels."""
 JIT_ROOT_PREFIX = "kernel-cache:"
+"""Begins the name, in index.json, of a request that a running program made: its script is not a
+project's."""
 LOST_ROOT = "lost index"
-"""Who keeps the scripts that were there when an index was begun again."""
-"""What names begin with in index.json that stand for a program which a program asked for by itself:
-its script is not the one that a project has."""
+"""The name, in index.json, under which scripts are kept whose projects a damaged index named."""
 
 
 class SearchPlace(NamedTuple):
@@ -108,32 +110,33 @@ def _of_project(by_manifest: Mapping[str, set[str]], directory: str, start: str)
     return set().union(*by_manifest.values())
 
 
-def is_within(path: str, directory: str) -> bool:
-    """Return whether a path is a directory or lies in it."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
 def places(where: object) -> Iterator[SearchPlace]:
     """Yield the places to look in, in order. Raises `LoadError` for a place that is none."""
     if where is not None:
         yield _given(where)
         return
-    chosen, named = option.chosen().get("cache-dir"), os.environ.get(VARIABLE)
-    if isinstance(chosen, str):
-        yield SearchPlace(chosen, "tilusbuild.option")
-    elif named:
-        yield SearchPlace(os.path.abspath(named), VARIABLE)
+    named = _named_cache()
+    if named is not None:
+        yield SearchPlace(named.path, named.origin)
     yield from _packages()
-    yield SearchPlace(*project_cache(here()))
+    cache = _trusted_cache(here())
+    yield SearchPlace(cache.path, cache.origin)
 
 
 def get_cache_dir() -> str:
-    """Return the directory, absolute, that a build or a load in the working directory would use:
-    the one chosen, else that in `TILUSBUILD_CACHE_DIR`, else the project's own, else `.cache` at
-    the root of the git repository around, else `~/.cache/tilus`."""
-    named = option.chosen().get("cache-dir") or os.environ.get(VARIABLE)
-    found = named if isinstance(named, str) else project_cache(os.getcwd())[0]
-    return os.path.abspath(os.path.expanduser(found))
+    """Return the directory, absolute, that a build or a load in the working directory would use.
+    Raises `LoadError` when files of another user decide."""
+    return (_named_cache() or _trusted_cache(os.getcwd())).path
+
+
+def _named_cache() -> CacheDir | None:
+    return named_cache(None, option.chosen(), os.environ)
+
+
+def _trusted_cache(start: str) -> CacheDir:
+    cache = find_project_cache(start)
+    check_trust(cache)
+    return cache
 
 
 def here() -> str:
@@ -155,8 +158,9 @@ def _given(where: Any) -> SearchPlace:
     above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     if not os.path.isdir(os.path.join(path, "scripts")):
         # A project's directory stands for its cache, a script's own for the tree around it.
-        if os.path.isfile(os.path.join(path, "tilus.toml")):
-            return SearchPlace(*project_cache(path, named=True), path)
+        if os.path.isfile(os.path.join(path, MANIFEST_NAME)):
+            cache = _named_cache() or find_project_cache(path)
+            return SearchPlace(cache.path, cache.origin, path)
         if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
             return SearchPlace(above, "where")
     return SearchPlace(path, "where")
@@ -202,21 +206,19 @@ def _kernels_of(directory: str) -> SearchPlace | None:
     inside = os.path.join(directory, KERNELS)
     if os.path.isdir(os.path.join(inside, "scripts")):
         return SearchPlace(inside, f"package {os.path.basename(directory)}")
-    for above in upwards(directory):
+    for above in walk_up(directory):
         path = os.path.join(above, "pyproject.toml")
         if os.path.isfile(path):
             break
     else:
         return None
-    _, table = declared(_toml(path))
+    _, table = declared(read_toml(path))
     if table is None:
         return None
-    said = table.get("manifest", "tilus.toml")
-    project = os.path.dirname(os.path.join(above, said if isinstance(said, str) else ""))
-    chosen = option.chosen().get("cache-dir") or os.environ.get(VARIABLE)
-    if isinstance(chosen, str):
-        return SearchPlace(os.path.abspath(chosen), path, project)
-    return SearchPlace(project_cache(project, named=True)[0], path, project)
+    manifest = table.get("manifest", MANIFEST_NAME)
+    project = os.path.dirname(os.path.join(above, manifest if isinstance(manifest, str) else ""))
+    cache = _named_cache() or find_project_cache(project)
+    return SearchPlace(cache.path, path, project)
 
 
 def declared(document: Any) -> tuple[tuple[str, ...], dict[str, Any] | None]:
@@ -243,118 +245,8 @@ def _packages() -> Iterator[SearchPlace]:
         yield SearchPlace(directory, f"package {entry.name}")
 
 
-def project_cache(start: str, *, named: bool = False) -> tuple[str, str]:
-    """Return the cache of the project around a directory, as a build there chooses it. `named`:
-    an option said that it is this project. Raises `LoadError` when another user's files
-    decide, and no option names them."""
-    for directory in upwards(start):
-        manifest = os.path.join(directory, "tilus.toml")
-        table = _toml(manifest).get("build") if os.path.isfile(manifest) else None
-        said = table.get("cache-dir") if isinstance(table, dict) else None
-        if isinstance(said, str):
-            found = os.path.join(directory, os.path.expanduser(said))
-            return _believed(found, (manifest,), named=named), manifest
-        git = os.path.join(directory, ".git")
-        if os.path.exists(git):
-            found = os.path.join(directory, ".cache")
-            return _believed(found, (git, found), named=named), "the git repository"
-    return os.path.join(os.path.expanduser("~"), ".cache", "tilus"), "the user's cache"
-
-
-def _believed(cache: str, decide: Iterable[str], *, named: bool) -> str:
-    for path in () if named else decide:
-        why = distrust(path)
-        if why is not None:
-            raise LoadError(why)
-    return cache
-
-
-def _toml(path: str) -> dict[str, Any]:
-    """Return a file's tables; none of one that is not TOML, or when this Python reads no TOML: 3.10
-    does so where the builder, and with it tomli, is installed."""
-    try:
-        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-        found: dict[str, Any] = toml.loads(read_text(path, limit=MAX_MANIFEST))
-    except (ImportError, OSError, ValueError):
-        return {}
-    return found
-
-
-def upwards(start: str) -> Iterator[str]:
-    """Yield a directory and those above it."""
-    directory = os.path.abspath(start)
-    while True:
-        yield directory
-        parent = os.path.dirname(directory)
-        if parent == directory:
-            return
-        directory = parent
-
-
 def _names(directory: str) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except OSError:
         return []
-
-
-MAX_MANIFEST = 2 << 20
-"""Bytes of a manifest, for who reads one: all that is read of it is linear in them."""
-SAFE_DIRECTORIES = "TILUSBUILD_SAFE_DIRECTORIES"
-
-
-def distrust(path: str) -> str | None:
-    """Return why a file or directory that was found, and not named, is not believed, in words; None
-    when it is, or is not there."""
-    path = os.path.abspath(path)
-    directory = os.path.dirname(path)
-    for each in (path, directory):
-        owner = stranger(each)
-        if owner is not None:
-            if _is_safe(directory):
-                return None
-            return (
-                f"{each} belongs to another user, {owner}, and can run programs\n"
-                f"  {SAFE_DIRECTORIES}={directory} trusts it: directories, separated by `:`;"
-                " /* after one means all below it, * all"
-            )
-    return None
-
-
-def stranger(path: str) -> str | None:
-    """Return who owns a file or a directory, or the link to it, if that is another user."""
-    for status in (os.lstat, os.stat):
-        try:
-            owner = status(path).st_uid
-        except OSError:
-            continue
-        if not is_trusted(owner):
-            return _user_name(owner)
-    return None
-
-
-def is_trusted(owner: int) -> bool:
-    """Return whether a user's files are believed."""
-    own = os.geteuid()
-    if owner in (own, 0):
-        return True
-    return own == 0 and os.environ.get("SUDO_UID") == str(owner)
-
-
-def _is_safe(directory: str) -> bool:
-    for word in os.environ.get(SAFE_DIRECTORIES, "").split(os.pathsep):
-        below = word.removesuffix("/*")
-        if word == "*" or (os.path.isabs(word) and os.path.normpath(word) == directory):
-            return True
-        if below != word and os.path.isabs(word) and f"{directory}/".startswith(f"{below}/"):
-            return True
-    return False
-
-
-def _user_name(owner: int) -> str:
-    import pwd
-
-    try:
-        return f"{pwd.getpwuid(owner).pw_name} (uid {owner})"
-    except KeyError:
-        return f"uid {owner}"

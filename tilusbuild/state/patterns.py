@@ -16,7 +16,7 @@ from itertools import islice
 
 from msgspec import Struct, field
 
-from tilusbuild.runtime.places import is_within
+from tilusbuild.runtime.where import is_within
 
 MAX_NAMES = 200_000
 """The names that one pattern may look at."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
 
-from tilusbuild.runtime.places import is_within
+from tilusbuild.runtime.where import is_within
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import Observation, observe
 from tilusbuild.watch import events

@@ -18,7 +18,7 @@ from msgspec import Struct
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.plan.instance import Inputs
 from tilusbuild.render.closure import Root
-from tilusbuild.runtime.places import is_within
+from tilusbuild.runtime.where import is_within
 from tilusbuild.state.patterns import PatternTooWideError, matching
 from tilusbuild.toolchain import Toolchain
 

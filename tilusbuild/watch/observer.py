@@ -21,7 +21,7 @@ from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from tilusbuild.process.base import starting_threads
-from tilusbuild.runtime.places import is_within
+from tilusbuild.runtime.where import is_within
 from tilusbuild.watch.dependencies import is_editor_temp_file
 
 # watchdog only logs it when events were lost: no line of a person's terminal is for that.
