@@ -114,6 +114,11 @@ def _meta(path: str, program: str) -> dict[str, Any]:
         raise
     except OSError as error:
         raise CorruptFileError(f"{layout.META} cannot be read: {error.strerror}") from None
+    return parse_meta(data, program)
+
+
+def parse_meta(data: bytes, program: str) -> dict[str, Any]:
+    """Return what a meta.json says, less its seal, checked in form. Raises `CorruptFileError`."""
     try:
         meta = unseal(data)
     except CorruptFileError as error:

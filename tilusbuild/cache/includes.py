@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import InputChangedError, wrap_oserror
@@ -55,33 +57,70 @@ def read_manifest(data: bytes) -> dict[str, str]:
     return found
 
 
-def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple[str, str]]:
-    """(relative name, what is wrong) of a header directory; empty when it is right.
+class Problem(NamedTuple):
+    """A defect of a file: its name in the entry or the header directory, "" for all of it."""
 
-    Not `deep`: only that everything is there and nothing else. Raises `FileNotFoundError` when
-    there is no directory, and `OSError`.
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}" if self.name else self.what
+
+
+def check_headers(
+    digest: str, manifest: bytes | None, digests: Mapping[str, str | None]
+) -> list[Problem]:
+    """Return the problems of a header directory, sorted; an empty list when it is right.
+
+    `manifest` is the content of its `MANIFEST`, None without one. `digests` has the sha256 of each
+    file by relative name, None for a file whose content is not compared; `MANIFEST` may be among
+    them.
     """
-    names = set(layout.files_below(path))
+    if manifest is None:
+        return [Problem(layout.MANIFEST, "is missing")]
     try:
-        data = read_bytes(os.path.join(path, layout.MANIFEST))
-        if sha256_bytes(data) != digest:
+        if sha256_bytes(manifest) != digest:
             raise CorruptFileError(
                 f"the directory is not named by the hash of its {layout.MANIFEST}"
             )
-        listed = read_manifest(data)
-    except FileNotFoundError:
-        return [(layout.MANIFEST, "is missing")]
-    except (CorruptFileError, NotAFileError) as error:
-        return [(layout.MANIFEST, str(error))]
-    problems = [(name, "is not in the manifest") for name in names - {layout.MANIFEST, *listed}]
-    for name, wanted in listed.items():
-        if name not in names:
-            problems.append((name, "is missing"))
-        elif os.path.islink(os.path.join(path, name)):
-            problems.append((name, "is a link"))
-        elif deep and sha256_file(os.path.join(path, name)) != wanted:
-            problems.append((name, "was modified"))
+        listed = read_manifest(manifest)
+    except CorruptFileError as error:
+        return [Problem(layout.MANIFEST, str(error))]
+    names = digests.keys() - {layout.MANIFEST}
+    problems = [Problem(name, "is not in the manifest") for name in names - listed.keys()]
+    problems += [Problem(name, "is missing") for name in listed.keys() - names]
+    problems += [
+        Problem(name, "was modified")
+        for name in names & listed.keys()
+        if digests[name] not in (None, listed[name])
+    ]
     return sorted(problems)
+
+
+def include_problems(path: str, digest: str, *, deep: bool = True) -> list[Problem]:
+    """Return the problems of the header directory at `path`, sorted; none when it is right.
+
+    Not `deep`: contents are not compared, only names. Raises `FileNotFoundError` when there is no
+    directory, and `OSError`.
+    """
+    digests: dict[str, str | None] = dict.fromkeys(layout.files_below(path))
+    try:
+        manifest = read_bytes(os.path.join(path, layout.MANIFEST))
+    except FileNotFoundError:
+        manifest = None
+    except NotAFileError as error:
+        return [Problem(layout.MANIFEST, str(error))]
+    irregular = []
+    for name in digests:
+        mode = os.lstat(os.path.join(path, name)).st_mode
+        if not stat.S_ISREG(mode):
+            what = "is a link" if stat.S_ISLNK(mode) else "is not a regular file"
+            irregular.append(Problem(name, what))
+        elif deep:
+            digests[name] = sha256_file(os.path.join(path, name))
+    problems = check_headers(digest, manifest, digests)
+    named = {problem.name for problem in problems}
+    return sorted([*problems, *(each for each in irregular if each.name not in named)])
 
 
 def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:

@@ -8,23 +8,25 @@ It reads everything. What is published or removed meanwhile is not reported. No 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
 from tilusbuild.cache.disk import BY_HAND, wrap_oserror
-from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
+from tilusbuild.cache.entries import find_entry
 from tilusbuild.cache.garbage import entries_in, exclusive_use, script_entries
-from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.includes import Problem, include_problems
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.state.files import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_file
 from tilusbuild.state.stamp import stamp_of
 from tilusbuild.status import Status
 
@@ -138,25 +140,24 @@ def _found(
             yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
-def program_problems(path: str, program: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, what is wrong) of a program's files. Raises `CorruptFileError`, `OSError`."""
-    meta = read_meta(path, program)
-    files = {name: (size, digest) for name, size, digest in listed(meta)}
+def program_problems(path: str, program: str) -> list[Problem]:
+    """Return the problems of the entry in the directory `path`. Raises `OSError`."""
+    files: dict[str, Content] = {}
+    irregular = []
     for name in layout.files_below(path):
-        if name not in files and name != layout.META and not name.startswith(layout.DUMPS):
-            yield name, "is not listed in meta.json"
-    intact = True
-    for name, (size, digest) in files.items():
-        problem = size_problem(os.path.join(path, name), size)
-        if problem is None and sha256_file(os.path.join(path, name)) != digest:
-            problem = "was modified"
-        if problem is not None:
-            intact = False
-            yield name, problem
-    if intact:
-        texts = [_read(os.path.join(path, n)) for n in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)]
-        if sha256_bytes(b"".join(text or b"" for text in texts)) != program:
-            yield "", "the directory is not named by the hash of its program.txt and options.txt"
+        if name.startswith(layout.DUMPS):
+            continue
+        file = os.path.join(path, name)
+        status = os.lstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            irregular.append(Problem(name, "is not a regular file"))
+        elif name in (layout.META, *layout.TEXTS):
+            files[name] = read_bytes(file)
+        else:
+            files[name] = FileFacts(status.st_size, sha256_file(file))
+    named = {problem.name for problem in irregular}
+    problems = check_entry(program, files, origin=Origin.CACHE)
+    return [*irregular, *(each for each in problems if each.name not in named)]
 
 
 def _includes(tree: Tree) -> Iterator[CacheProblem]:

@@ -18,7 +18,9 @@ from msgspec import Struct, field
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
-from tilusbuild.cache.includes import read_manifest
+from tilusbuild.cache.checks import FileFacts, Origin, check_entry
+from tilusbuild.cache.entries import parse_meta
+from tilusbuild.cache.includes import Problem, check_headers
 from tilusbuild.manifest.table import toml_text
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
@@ -50,15 +52,15 @@ from tilusbuild.package.model import (
     purpose_of_script,
 )
 from tilusbuild.plan.identity import section_of
-from tilusbuild.plan.recorded import program_files
 from tilusbuild.runtime import choose, direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Code, Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import serving
-from tilusbuild.state.files import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
+from tilusbuild.status import Status
 
 _MAX_TEXT_SIZE = 64 << 20
 _MAX_WAITING = 512 << 20
@@ -191,40 +193,27 @@ def _within(path: str) -> str:
 def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], files: Files) -> None:
     """Check a program. Raises `PackageError`. `data` has `PROGRAM_FILES`."""
     where = f"{layout.PROGRAMS}/{digest}"
-    if sha256_bytes(data[layout.PROGRAM_TXT] + data[layout.OPTIONS_TXT]) != digest:
-        raise inconsistent(f"{where}: the directory is not named by the hash of its texts")
-    texts = (data[n].decode("utf-8", "surrogateescape") for n in layout.TEXTS)
-    known = program_files(*texts)
-    for name, entry in files.items():
-        if name not in known:
-            raise inconsistent(f"{where}/{name} is not a file that its pipeline makes")
-        if known[name] not in (None, entry.sha256):
-            raise inconsistent(f"{where}/{name} is not the one that its texts name")
-    _check_meta(where, digest, data[layout.META], files)
-    made = f"{where}/{layout.LIBRARY}"
-    held = _check_code(made, listing.programs[digest], data[layout.LIBRARY], listing.needs)
+    contents = {name: FileFacts(entry.size, entry.sha256) for name, entry in files.items()}
+    if problems := check_entry(digest, {**contents, **data}, origin=Origin.PACKAGE):
+        raise _inconsistent_at(where, problems[0])
+    if parse_meta(data[layout.META], digest)["status"] != Status.BUILT:
+        raise inconsistent(f"{where}/{layout.META} is not the metadata of a program that was built")
+    library = f"{where}/{layout.LIBRARY}"
+    held = _check_code(library, listing.programs[digest], data[layout.LIBRARY], listing.needs)
     promised = _promised(listing.targets[listing.programs[digest].target])
     # A library of objects has what these have: none of them may be device code.
     linked = "library" in section_of(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
     if held != promised and not linked:
         raise code_mismatch(
-            f"{made} holds code for {images_text(held)};"
+            f"{library} holds code for {images_text(held)};"
             f" target {listing.programs[digest].target} is {images_text(promised)}"
         )
 
 
-def _check_meta(where: str, digest: str, data: bytes, files: Files) -> None:
-    try:
-        meta = unseal(data)
-    except CorruptFileError as error:
-        raise inconsistent(f"{where}/{layout.META} is corrupt: {error}") from None
-    if meta.get("program") != digest or meta.get("status") != "built":
-        raise inconsistent(f"{where}/{layout.META} is not the metadata of a program that was built")
-    known = meta.get("files")
-    for name, entry in files.items():
-        listed = {"size": entry.size, "sha256": entry.sha256}
-        if name != layout.META and not (isinstance(known, dict) and known.get(name) == listed):
-            raise inconsistent(f"{where}/{name} is not what {layout.META} beside it says")
+def _inconsistent_at(where: str, problem: Problem) -> PackageError:
+    """Return the error for a problem of the entry or the header directory `where`."""
+    name, what = problem
+    return inconsistent(f"{where}/{name}: {what}" if name else f"{where}: {what}")
 
 
 def _check_code(
@@ -265,19 +254,9 @@ def host_problem(listed: HostNeeds, needs: LibraryNeeds) -> str | None:
 
 def check_include(digest: str, manifest: bytes, files: Files) -> None:
     """Check headers against the MANIFEST that names their directory. Raises `PackageError`."""
-    where = f"{layout.INCLUDE}/{digest}"
-    try:
-        if sha256_bytes(manifest) != digest:
-            raise CorruptFileError(
-                f"the directory is not named by the hash of its {layout.MANIFEST}"
-            )
-        wanted = read_manifest(manifest)
-    except CorruptFileError as error:
-        raise inconsistent(f"{where}: {error}") from None
-    packed = {name: entry.sha256 for name, entry in files.items() if name != layout.MANIFEST}
-    if packed != wanted:
-        different = min(n for n in {**packed, **wanted} if packed.get(n) != wanted.get(n))
-        raise inconsistent(f"{where}/{different} is not what {layout.MANIFEST} says")
+    digests = {name: entry.sha256 for name, entry in files.items()}
+    if problems := check_headers(digest, manifest, digests):
+        raise _inconsistent_at(f"{layout.INCLUDE}/{digest}", problems[0])
 
 
 # Scripts.

@@ -1,0 +1,298 @@
+"""The check of an entry, wherever its files come from: another cache, a remote, a package.
+
+`check_entry` is pure: it reads no disk and takes no lock. It compares the files with `meta.json`,
+and the two texts with the program's hash. Of an entry that a stranger may have written it also
+works out what follows from the texts, and reports all that differs: the files that the program's
+pipeline makes and the digests of most; the include directories; from the product and the
+compilers' log what `meta.json` may say of the code. Three claims remain, and are checked in form
+only: that the product is what the compilers make of the source, the text of `compile.sh`, and why
+a program does not compile. Price: one hash of each content, and one reading of the product.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from msgspec import DecodeError, Meta, Struct, json
+
+from tilusbuild.binary import BinaryError, CodeImage, parse_ptxas, read_archs, read_needs
+from tilusbuild.binary.elf import MAGIC
+from tilusbuild.cache import layout
+from tilusbuild.cache.entries import listed, parse_meta, product_of
+from tilusbuild.cache.includes import Problem, check_headers
+from tilusbuild.compile.checks import images_of
+from tilusbuild.compile.launcher import EXPORTS
+from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.module import image_rows, kernel_rows
+from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT
+from tilusbuild.plan.identity import section_of
+from tilusbuild.plan.recorded import headers_of, pipeline_of, program_files
+from tilusbuild.runtime.sealed import CorruptFileError, seal
+from tilusbuild.state.files import sha256_bytes
+from tilusbuild.status import Status
+from tilusbuild.toolchain import nvrtc_command
+
+_AR_MAGIC = b"!<arch>\n"
+_LAUNCHER_FILES = {
+    layout.MANIFEST,
+    LAUNCHER,
+    LAUNCHER_OBJECT,
+    *map(os.path.basename, nvrtc_command.SHIPPED),
+}
+
+
+class Origin(Enum):
+    """Who wrote an entry: how much of it is checked depends on that."""
+
+    CACHE = "cache"
+    """A build wrote it into a cache on this machine: its digests are compared."""
+    REMOTE = "remote"
+    """Any machine may have written it: every file and every claim is compared with its texts."""
+    PACKAGE = "package"
+    """As `REMOTE`, but a package may leave out files, and has a list of its own for the code."""
+
+
+class FileFacts(NamedTuple):
+    """The size in bytes and the digest of a file whose content the caller has hashed."""
+
+    size: int
+    sha256: str
+
+
+Content: TypeAlias = bytes | FileFacts
+"""Of a file; a `mmap` serves as bytes."""
+
+
+_Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Text = Annotated[str, Meta(max_length=16 << 10)]
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class _FileForm(Struct, forbid_unknown_fields=True):
+    size: _Number
+    sha256: _Digest
+
+
+class _MetaForm(Struct, forbid_unknown_fields=True):
+    """The keys of a meta.json, with their types and ranges."""
+
+    schema: int
+    program: _Digest
+    status: _Text
+    reason: _Text
+    files: dict[str, _FileForm]
+    images: list[dict[str, _Number | _Text]]
+    kernels: dict[str, dict[str, dict[str, _Number]]]
+    digest: _Digest
+    dynamic_smem: _Number | _Text = 0
+    product: _Text = ""
+
+
+# Made here: msgspec ends the process where two threads meet a type for the first time.
+_META_FORM = json.Decoder(_MetaForm)
+
+
+def check_entry(
+    program: str,
+    files: Mapping[str, Content],
+    directories: Mapping[str, Mapping[str, Content]] | None = None,
+    *,
+    origin: Origin,
+) -> list[Problem]:
+    """Return the problems of a program's entry; an empty list for an entry that is right.
+
+    `files` has the content of each file by its name in the program's directory: `meta.json` and
+    the two texts as bytes and, from a remote, also `compile.sh`, the log and the product.
+    `directories` has the files of each include directory by its digest, `MANIFEST` as bytes; None
+    where these are checked separately. No content makes this raise an exception. Raises
+    `ValueError` if the caller did not pass as bytes what has to be read.
+    """
+    meta_json = _bytes_of(files, layout.META)
+    if meta_json is None:
+        return [Problem("", f"there is no {layout.META}")]
+    try:
+        if origin is Origin.REMOTE:
+            _check_form(meta_json)
+        meta = parse_meta(meta_json, program)
+    except CorruptFileError as error:
+        return [Problem("", str(error))]
+    if problems := list(_check_listing(files, meta)):
+        return problems
+    texts = [_bytes_of(files, name) or b"" for name in layout.TEXTS]
+    if sha256_bytes(b"".join(texts)) != program:
+        what = "the directory is not named by the hash of its program.txt and options.txt"
+        return [Problem("", what)]
+    if origin is Origin.CACHE:
+        return []
+    program_txt, options_txt = (text.decode("utf-8", "surrogateescape") for text in texts)
+    problems = list(_check_names(files, program_txt, options_txt))
+    if problems or origin is Origin.PACKAGE:
+        return problems
+    return list(_check_claims(files, meta, meta_json, program_txt, options_txt, directories))
+
+
+def _check_form(meta_json: bytes) -> None:
+    """Raise `CorruptFileError` for a meta.json with other keys, types or ranges than ours."""
+    try:
+        _META_FORM.decode(meta_json)
+    except (DecodeError, RecursionError) as error:
+        raise CorruptFileError(f"{layout.META} cannot be read: {error!s:.200}") from None
+
+
+def _check_listing(files: Mapping[str, Content], meta: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what differs between the files and the list in meta.json."""
+    listing = {name: FileFacts(size, digest) for name, size, digest in listed(meta)}
+    for name in sorted(files.keys() - listing.keys() - {layout.META}):
+        if not name.startswith(layout.DUMPS):
+            yield Problem(name, f"is not listed in {layout.META}")
+    for name, facts in listing.items():
+        if name not in files:
+            yield Problem(name, "is missing")
+        elif (size := _size_of(files[name])) != facts.size:
+            yield Problem(name, f"has {size} bytes instead of {facts.size}")
+        elif _digest_of(files[name]) != facts.sha256:
+            yield Problem(name, "was modified")
+
+
+def _check_names(
+    files: Mapping[str, Content], program_txt: str, options_txt: str
+) -> Iterator[Problem]:
+    """Yield the files that do not follow from the texts."""
+    known = program_files(program_txt, options_txt)
+    for name in files:
+        if name not in known:
+            yield Problem(name, "is not a file that its pipeline makes")
+        elif known[name] not in (None, _digest_of(files[name])):
+            yield Problem(name, "is not the one that its texts name")
+
+
+def _check_claims(
+    files: Mapping[str, Content],
+    meta: Mapping[str, Any],
+    meta_json: bytes,
+    program_txt: str,
+    options_txt: str,
+    directories: Mapping[str, Mapping[str, Content]] | None,
+) -> Iterator[Problem]:
+    """Yield what differs between an entry of a stranger and what follows from its texts."""
+    if (pipeline := pipeline_of(options_txt)) is None:
+        yield Problem(layout.OPTIONS_TXT, "names no pipeline")
+        return
+    if seal(meta) != meta_json:
+        yield Problem(layout.META, "is not in the form that publishing writes")
+    product = f"module/{pipeline.product}"
+    required = {layout.COMPILE_SH}
+    for name, digest in program_files(program_txt, options_txt).items():
+        if digest is not None and name != product:
+            required.add(name)
+    if meta["status"] == Status.BUILT:
+        required.add(product)
+        if product_of(meta).name != product:
+            yield Problem(layout.META, f"does not name the product {product}")
+    elif product in files:
+        yield Problem(product, f"is there, and {layout.META} says {meta['status']}")
+    missing = sorted(required - files.keys())
+    for name in missing:
+        yield Problem(name, "is missing")
+    if not missing:
+        yield from _check_directories(files, pipeline, program_txt, options_txt, directories)
+        yield from _check_code(files, meta, pipeline)
+
+
+def _check_directories(
+    files: Mapping[str, Content],
+    pipeline: Pipeline,
+    program_txt: str,
+    options_txt: str,
+    directories: Mapping[str, Mapping[str, Content]] | None,
+) -> Iterator[Problem]:
+    """Yield what is wrong with the include directories that compile.sh names."""
+    named = set(layout.mentioned_headers(_bytes_of(files, layout.COMPILE_SH) or b""))
+    headers, _ = headers_of(program_txt)
+    if directories is not None and named != directories.keys():
+        yield Problem(layout.COMPILE_SH, "does not name exactly the include directories beside it")
+    if headers is not None and headers not in named:
+        yield Problem(layout.COMPILE_SH, f"does not name {layout.INCLUDE}/{headers}")
+    launchers = sorted(named - {headers})
+    # A pipeline with a launcher has one directory for it, and no other.
+    if len(launchers) > pipeline.launcher.is_there:
+        yield Problem(f"{layout.INCLUDE}/{launchers[-1]}", "is not a directory that it can have")
+        return
+    source = section_of(options_txt, "generated").get(LAUNCHER)
+    for digest, members in sorted((directories or {}).items()):
+        where = f"{layout.INCLUDE}/{digest}"
+        # The digest of the headers' directory follows from program.txt: its files do, too.
+        for name, what in check_directory(digest, members):
+            yield Problem(f"{where}/{name}", what)
+        if digest in launchers:
+            for name in sorted(members.keys() - _LAUNCHER_FILES):
+                yield Problem(f"{where}/{name}", "is not a file that a launcher has")
+            if LAUNCHER not in members or _digest_of(members[LAUNCHER]) != source:
+                what = f"is not the one that {layout.OPTIONS_TXT} names"
+                yield Problem(f"{where}/{LAUNCHER}", what)
+
+
+def check_directory(digest: str, members: Mapping[str, Content]) -> list[Problem]:
+    """Return the problems of an include directory, whose `MANIFEST` is given as bytes."""
+    manifest = _bytes_of(members, layout.MANIFEST)
+    digests = {name: _digest_of(content) for name, content in members.items()}
+    return check_headers(digest, manifest, digests)
+
+
+def _check_code(
+    files: Mapping[str, Content], meta: Mapping[str, Any], pipeline: Pipeline
+) -> Iterator[Problem]:
+    """Yield what meta.json says of the code and what neither product nor log shows."""
+    log = _bytes_of(files, layout.LOG) or b""
+    kernels = kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))
+    built = meta["status"] == Status.BUILT
+    # A step that failed may have reported kernels before it did; then none is recorded.
+    if meta["kernels"] != kernels and (built or meta["kernels"]):
+        yield Problem(layout.META, "does not have the kernels that the compilers reported")
+    if not built:
+        if meta["images"]:
+            yield Problem(layout.META, f"has code, and says {meta['status']}")
+        return
+    name = f"module/{pipeline.product}"
+    try:
+        images = _images_in(name, _bytes_of(files, name) or b"", pipeline)
+    except BinaryError as error:
+        yield Problem(name, str(error))
+        return
+    if meta["images"] != image_rows(images):
+        yield Problem(layout.META, f"does not have the code that is in {name}")
+
+
+def _images_in(name: str, product: bytes, pipeline: Pipeline) -> Sequence[CodeImage]:
+    """Return the code in a product. Raises `BinaryError` for content that is not a product."""
+    if not pipeline.launcher.is_there:
+        magic = _AR_MAGIC if name.endswith(".a") else MAGIC
+        if product[: len(magic)] != magic:
+            raise BinaryError("is not what its name says")
+        return images_of(product)
+    try:
+        images, missing = read_archs(product), read_needs(product).missing(*EXPORTS)
+    except BinaryError as error:
+        raise BinaryError(f"is not a library: {error}") from None
+    if missing:
+        raise BinaryError(f"does not export {', '.join(missing)}")
+    return images
+
+
+def _bytes_of(files: Mapping[str, Content], name: str) -> bytes | None:
+    """Return a file's content; None without the file. Raises `ValueError` for facts alone."""
+    content = files.get(name)
+    if isinstance(content, FileFacts):
+        raise ValueError(f"{name} is to be given as bytes")
+    return content
+
+
+def _size_of(content: Content) -> int:
+    return content.size if isinstance(content, FileFacts) else len(content)
+
+
+def _digest_of(content: Content) -> str:
+    return content.sha256 if isinstance(content, FileFacts) else sha256_bytes(content)
