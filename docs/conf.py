@@ -53,7 +53,7 @@ def _read(app: sphinx.application.Sphinx, name: str, source: list[str]) -> None:
 
     def address(link: re.Match[str]) -> str:
         path = os.path.relpath(os.path.join(directory, link[1]), _ROOT)
-        is_page = path.startswith("docs/") and path.endswith((".md", ".svg"))
+        is_page = path.startswith("docs/") and path.endswith(".md")
         return link[1] if is_page else f"{_REPOSITORY}/{path}"
 
     source[0] = _LINK.sub(address, source[0])

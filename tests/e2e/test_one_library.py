@@ -236,7 +236,7 @@ def test_every_verb_knows_what_a_library_was_made_into(new_project: NewProject):
     project.edit("src/c.c", "100", "200")
     project.build()
     every = (
-        *(("diff", ".cache", "other/.cache"), ("report",), ("graph",)),
+        *(("diff", ".cache", "other/.cache"), ("report",)),
         *(("cache", "ls"), ("cache", "show", "backend/0"), ("cache", "verify")),
         *(("cache", "export", "--layout", each, each) for each in LAYOUTS),
         ("cache", "merge", "other/.cache"),
@@ -265,7 +265,7 @@ def test_every_verb_knows_that_a_library_is_not_called(backend: Project, tmp_pat
             said = backend.run(verb, name, status=2)
             assert f"{name} is a library, or an object of one" in said.err
     for words in (
-        *(("plan",), ("graph",), ("report",), ("build", "--dump-ir"), ("build", "--dry-run")),
+        *(("plan",), ("report",), ("build", "--dump-ir"), ("build", "--dry-run")),
         *(("cache", "show", "backend.sources/0"), ("explain",), ("build", "--level", "0")),
         *(("cache", "export", "--layout", kind, tmp_path / kind) for kind in LAYOUTS),
     ):

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from support import report_lines, scale
 from support.browser import Browser, browser
 from support.nvcc_journal import FakeCuda
-from support.project import NewProject, Project
+from support.project import NewProject
 from tilusbuild.page import html
 from tilusbuild.report.jsonl import json_line
 from tilusbuild.status import Status
 
-PAGES = ("build", "space", "tuning", "package", "compare")
+PAGES = ("build", "space", "tuning", "package")
 DATA = re.compile(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>')
 
 
@@ -56,7 +56,7 @@ def test_every_page_opens_without_a_complaint_and_asks_nobody(window, report, pa
     assert window.complaints() == []
     assert {each.partition("#")[0] for each in window.requests()} == {report.as_uri()}
     drawn = window.js("return document.querySelectorAll('.chart:has(canvas)').length")
-    assert drawn == {"build": 1, "space": 3, "tuning": 3, "package": 1, "compare": 1}[page]
+    assert drawn == {"build": 1, "space": 3, "tuning": 3, "package": 1}[page]
     wide = window.js("return document.documentElement.scrollWidth")
     assert wide <= width, "nothing sticks out"
     cut = (
@@ -240,28 +240,3 @@ def test_the_data_of_the_page_are_what_json_prints(new_project: NewProject, fake
     source = project.run("cache", "show", built[0]["hash"], "--source").out
     assert texts[built[0]["hash"]] == {"event": "texts", "source": source, "sass": ""}
     assert len(page) < 3_000_000
-
-
-def test_another_build_a_cache_and_a_package_are_compared_with(project: Project):
-    project.write("tilus.toml", (project.directory / "tilus.toml").read_text() + "[package.one]\n")
-    project.build()
-    before = project.run("report", "--json").out
-    (project.directory / "before.jsonl").write_text(before)
-    project.run("package", "--format", "dir")
-    project.copy(project.directory.parent / "old")
-    project.edit("kernels/scale.cu.j2", "y[i] = a * x[i]", "y[i] = x[i] * a * 1.0f")
-    project.edit("tilus.toml", "[1, 2]", "[2, 3]")
-    project.build()
-    (package,) = (project.directory / "dist").iterdir()
-    old = project.directory.parent / "old" / ".cache"
-    for other in ("before.jsonl", old, package):
-        events = project.run("report", "--json", "--against", str(other)).events
-        rows = {tuple(e["schedule"]): e for e in events if e["event"] == "compared"}
-        assert set(rows) == {("unroll=1",), ("unroll=2",), ("unroll=3",)}, other
-        assert rows["unroll=1",]["after"] is None
-        assert rows["unroll=3",]["before"] is None
-        both = rows["unroll=2",]
-        assert both["before"]["hash"] != both["after"]["hash"]
-        assert both["before"]["library"] > 0
-        if other is not package:
-            assert both["before"]["seconds"] > 0

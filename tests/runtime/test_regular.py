@@ -48,7 +48,6 @@ IN_OURS = {
     "builder/dump_ir.py",
     "builder/noop_record.py",
     "builder/compiler.py",
-    "cli/graph.py",
     "compile/declared.py",
     "compile/program.py",
     "dispatch/dispatcher.py",

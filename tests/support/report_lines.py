@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from tilusbuild.builder.costs import ComparedLine, Cost, Figures, Usage, total
+from tilusbuild.builder.costs import Cost, Usage, total
 from tilusbuild.builder.timeline import BuildTimeline
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
@@ -126,15 +126,6 @@ def lines(count: int) -> list[str]:
         CoverageLine(instance, {"m": 16, "n": 64}, 1, "measured", "measured"),
         CoverageLine(instance, {"m": 7, "n": 7}, 1, "nearest", "nearest <b>"),
         timeline(found),
-        *_compared(found),
         CostSummary(total(found)),
     ]
     return [json_line(line) for line in made]
-
-
-def _compared(found: list[Cost]) -> Iterator[ComparedLine]:
-    for cost in found[:60]:
-        schedule = tuple(f"{name}={value}" for name, value in cost.values.items())
-        after = Figures(cost.hash, cost.status, cost.registers, 0, cost.library, cost.seconds)
-        before = Figures("0", "built", 40, 0, 20_000, 1.0) if cost.index % 3 else None
-        yield ComparedLine(cost.script, cost.target, schedule, before, after)

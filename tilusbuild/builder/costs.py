@@ -105,30 +105,6 @@ class Total(Struct, frozen=True):
     """How many spill."""
 
 
-class Figures(Struct, frozen=True):
-    """Of a program on one side; null is not known."""
-
-    hash: str
-    status: str
-    registers: int | None
-    spills: int | None
-    library: int | None
-    seconds: float | None
-    """Of its last compile."""
-
-
-class ComparedLine(JsonLine, frozen=True):
-    """A program on both sides; null where it is not."""
-
-    event: ClassVar[str] = "compared"
-    script: str
-    target: str
-    schedule: tuple[str, ...]
-    """`NAME=VALUE` of each constant and parameter."""
-    before: Figures | None
-    after: Figures | None
-
-
 def costs(plan: Plan, cache: Tree) -> list[Cost]:
     """Return every program, in plan order. Reads only."""
     history = History(cache.state_path)

@@ -42,8 +42,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
                 "build", "explain gemm/12"),
     "report": ("show what builds cost: time, memory, registers, sizes",
                "build", "report --top 5"),
-    "graph": ("print the build graph, in Graphviz' language",
-              "build", "graph gemm"),
     "compdb": ("write compile_commands.json for clangd and other editors",
                "build", "compdb -o compile_commands.json"),
     "run": ("run a kernel on generated inputs, check and time it",

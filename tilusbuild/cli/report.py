@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.builder.costs import ComparedLine, Cost, Total, costs, costs_text, total, totals
+from tilusbuild.builder.costs import Cost, Total, costs, costs_text, total, totals
 from tilusbuild.builder.timeline import BuildTimeline, last
 from tilusbuild.cache import layout
 from tilusbuild.cli import options
@@ -41,11 +41,6 @@ class ReportArgs(SelectionArgs, frozen=True, kw_only=True):
     )
     html: str | None = option(
         "--html", metavar="FILE", help="write a page to look at, in one file that needs no network"
-    )
-    against: str | None = option(
-        "--against",
-        metavar="OTHER",
-        help="compare with a cache, a package, or what `report --json` printed earlier",
     )
 
 
@@ -105,7 +100,6 @@ def run(arguments: ReportArgs) -> int:
 def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
     """Yield everything that is known: what `--json` prints, and what the page shows."""
     from tilusbuild._version import __version__
-    from tilusbuild.package.diff import compared
     from tilusbuild.plan.spaces import reports
     from tilusbuild.tune.measured import measured
 
@@ -125,8 +119,6 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
                 yield CoverageLine(look.script.label, sizes, *choice[:3])
     if (timeline := last(project.cache.state_path)) is not None:
         yield timeline
-    if arguments.against is not None:
-        yield from compared(plan, found, arguments.against, whole=selection.is_whole)
     yield CostSummary(total(found))
 
 
@@ -155,6 +147,6 @@ VERB = Verb(
     run,
     (
         *(ProjectLine, ScriptCostLine, Cost, SpaceLine, MeasuredLine, CoverageLine),
-        *(BuildTimeline, ComparedLine, CostSummary),
+        *(BuildTimeline, CostSummary),
     ),
 )

@@ -80,11 +80,6 @@ class History:
             return NOTHING
         return Estimate(known[0], known[1] or None)
 
-    def by_mark(self) -> dict[str, float]:
-        """Return the seconds of each remembered program, by the first digits of its hash."""
-        valid = ((value, _valid(value)) for _, value in self._file.items())
-        return {str(value[2]): known[0] for value, known in valid if known is not None}
-
     def _remembered(self, job: Job) -> Estimate:
         groups = self._summed()
         if (known := _valid(self._file.get(_key(job)))) is not None:

@@ -2,40 +2,32 @@
 
 Scripts are matched by name, target and constants, programs by their schedule. Why a
 program has another hash is read from the two texts that the hash covers, as `explain` does.
-`compared` puts the programs of another cache or package, or of an earlier `report --json`, beside
-those of a plan: a program that changed is still the same row.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from tilusbuild.builder.costs import ComparedLine, Cost, Figures
 from tilusbuild.builder.explain import differences
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import find_entry, product_of, read_meta
+from tilusbuild.cache.entries import find_entry, product_of
 from tilusbuild.cache.index import programs, read_index, script_listings
 from tilusbuild.cache.tree import Tree
-from tilusbuild.engine.history import History
-from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.expr import Value
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest.table import toml_text
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, texts, unpacked
-from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import ChangeLine
 from tilusbuild.report.text import counted
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.tables import serving
 from tilusbuild.status import Status
 
@@ -54,16 +46,14 @@ class PackageSide(Struct, frozen=True):
 
 
 @contextmanager
-def side(
-    path: str, limits: Limits, wanted: Callable[[FileList], set[str]] = texts
-) -> Iterator[PackageSide]:
-    """Open a package or a cache for a comparison; of a package, the files that are `wanted`.
+def side(path: str, limits: Limits) -> Iterator[PackageSide]:
+    """Open a package or a cache for a comparison.
 
     Raises `PackageError`s, and `TilusbuildError` for scripts that cannot be read."""
     if is_cache(path):
         yield _of_cache(Tree(path))
         return
-    with unpacked(path, wanted, limits) as (listing, directory):
+    with unpacked(path, texts, limits) as (listing, directory):
         paths = [os.path.join(directory, s.root) for s in listing.scripts]
         libraries = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
@@ -213,84 +203,3 @@ def grouped(found: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, list[str]
         key = (change.what, change.kind, change.reasons)
         groups.setdefault(key, (change, []))[1].append(change.label)
     yield from groups.values()
-
-
-# Beside a plan.
-
-Row: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""Script, target, and `NAME=VALUE` of every constant and parameter."""
-
-
-def compared(
-    plan: Plan, found: Sequence[Cost], other: str, *, whole: bool
-) -> Iterator[ComparedLine]:
-    """Yield every program of either side; unless the plan is of the `whole` project, only of its
-    scripts and targets. Raises `InputError` and `PackageError`s for `other`."""
-    pairs = {(each.script, each.target.name) for each in plan.instances}
-    names = {each.label: (*each.params, *each.parameters) for each in plan.instances}
-    after = {_row(cost, names[cost.instance]): _figures(cost) for cost in found}
-    is_report = os.path.isfile(other) and read_bytes(other)[:10] == b'{"event": '
-    before = dict(_of_report(other, names) if is_report else _of_tree(other))
-    for row in dict.fromkeys([*after, *before]):
-        if whole or row[:2] in pairs:
-            yield ComparedLine(*row, before.get(row), after.get(row))
-
-
-def _row(cost: Cost, names: Sequence[str]) -> Row:
-    return cost.script, cost.target, _texts({name: cost.values[name] for name in names})
-
-
-def _texts(values: Mapping[str, Value]) -> tuple[str, ...]:
-    return tuple(f"{name}={toml_text(value)}" for name, value in values.items())
-
-
-def _figures(cost: Cost) -> Figures:
-    return Figures(cost.hash, cost.status, cost.registers, cost.spills, cost.library, cost.seconds)
-
-
-def _of_report(path: str, names: Mapping[str, Sequence[str]]) -> Iterator[tuple[Row, Figures]]:
-    for text in read_bytes(path).decode("utf-8", "replace").splitlines():
-        try:
-            line: dict[str, Any] = json.loads(text)
-            if line["event"] != "program":
-                continue
-            usages = line["usages"]
-            values = {n: line["values"][n] for n in names.get(line["instance"], line["values"])}
-            figures = Figures(
-                line["hash"],
-                line["status"],
-                max((int(usage["registers"]) for usage in usages), default=None),
-                max((int(usage["spills"]) for usage in usages), default=None),
-                line["library"],
-                line["seconds"],
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise input_error(f"{path}: not what `report --json` prints: {error}") from None
-        yield (line["script"], line["target"], _texts(values)), figures
-
-
-def _wanted(listing: FileList) -> set[str]:
-    metas = {f"{layout.PROGRAMS}/{program}/{layout.META}" for program in listing.programs}
-    return texts(listing) | metas
-
-
-def _of_tree(path: str) -> Iterator[tuple[Row, Figures]]:
-    with side(path, Limits(), _wanted) as found:
-        seconds = History(os.path.join(found.root, layout.STATE)).by_mark()
-        for script in found.scripts.values():
-            for number, program in script.programs.items():
-                try:
-                    meta = read_meta(os.path.join(found.root, layout.PROGRAMS, program), program)
-                except (FileNotFoundError, CorruptFileError):
-                    continue
-                usages = [u for archs in meta["kernels"].values() for u in archs.values()]
-                figures = Figures(
-                    program,
-                    meta["status"],
-                    max((u["registers"] for u in usages), default=None),
-                    max((u["spill_stores"] + u["spill_loads"] for u in usages), default=None),
-                    product_of(meta).size,
-                    seconds.get(program[:12]),
-                )
-                values = {**script.params, **script.schedule(number)}
-                yield (script.name, script.target, _texts(values)), figures

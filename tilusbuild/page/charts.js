@@ -13,7 +13,6 @@ const charts = (() => {
 
   const rounded = (v) => (v === null || v === undefined ? "–" : typeof v !== "number" ? String(v) : Number.isInteger(v) ? v.toLocaleString("en") : Math.abs(v) >= 100 ? v.toFixed(0) : String(Number(v.toPrecision(3))));
   // The next number with at most two digits that count, for the end of an axis.
-  const roundUp = (v) => { const step = 10 ** Math.floor(Math.log10(v || 1) - 1); return Math.ceil(v / step) * step || 1; };
   const bytes = (v) => (v >= 1e9 ? `${(v / 1e9).toFixed(1)} GB` : v >= 1e6 ? `${(v / 1e6).toFixed(1)} MB` : v >= 1e3 ? `${(v / 1e3).toFixed(0)} KB` : `${v} B`);
   // Names of an axis: long ones go on in the next line, so that no part of one is missing.
   const named = (look) => ({ color: look.ink, width: look.narrow ? 104 : 190, overflow: "break" });
@@ -288,31 +287,5 @@ const charts = (() => {
     };
   }
 
-  function change(found, choice, look) {
-    const id = ["registers", "spills", "library", "seconds"].includes(choice.figure) ? choice.figure : "registers";
-    const both = found.compared.filter((c) => c.before && c.after && c.before[id] !== null && c.after[id] !== null);
-    if (!both.length) return null;
-    const high = roundUp(both.reduce((n, c) => Math.max(n, c.before[id], c.after[id]), 0) * 1.05);
-    const figures = { color: look.muted, hideOverlap: true, formatter: rounded };
-    const kind = (c) => (c.after[id] > c.before[id] ? "more" : c.after[id] < c.before[id] ? "less" : "same");
-    const looks = { same: [COLOURS[7], "circle"], more: [COLOURS[5], "triangle"], less: [COLOURS[0], "diamond"] };
-    const title = model.metrics.find((m) => m.id === id).title;
-    return {
-      height: 380,
-      option: {
-        ...base(look, `${title} before and after`),
-        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ data: d }) => (d.row ? [["", `${d.row.script} ${d.row.target}`], ["schedule", d.row.schedule.join(" ")], ["before", rounded(d.row.before[id])], ["after", rounded(d.row.after[id])]] : [])) },
-        legend: { data: Object.keys(looks), textStyle: { color: look.muted }, top: 0, itemHeight: 10 },
-        grid: { left: 80, right: 28, top: 44, bottom: 46 },
-        xAxis: axis(look, { type: "value", name: `${title}, before`, nameLocation: "middle", nameGap: 28, max: high, axisLabel: figures }),
-        yAxis: axis(look, { type: "value", name: "after", nameLocation: "end", max: high, axisLabel: figures }),
-        series: [
-          ...Object.entries(looks).map(([name, [color, symbol]]) => ({ name, type: "scatter", color, symbol, symbolSize: 8, data: both.filter((c) => kind(c) === name).map((c) => ({ value: [c.before[id], c.after[id]], row: c })) })),
-          { type: "line", symbol: "none", silent: true, data: [[0, 0], [high, high]], lineStyle: { color: look.muted, type: "dashed", width: 1 } },
-        ],
-      },
-    };
-  }
-
-  return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, roofline, sizes, change, rounded, bytes, time, percent, stepColour };
+  return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, roofline, sizes, rounded, bytes, time, percent, stepColour };
 })();

@@ -32,8 +32,7 @@ _PAGE = """\
 <header>
 <h1>tilusbuild</h1><p></p><button type="button" id="theme">light / dark</button>
 <nav aria-label="pages"><a href="#build">Build</a><a href="#space">Space</a>\
-<a href="#tuning">Tuning and dispatch</a><a href="#package">Package</a>\
-<a href="#compare">Compare</a></nav>
+<a href="#tuning">Tuning and dispatch</a><a href="#package">Package</a></nav>
 </header>
 <main></main>
 <noscript>This report draws itself with JavaScript.</noscript>

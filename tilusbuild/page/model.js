@@ -64,7 +64,7 @@ const model = (() => {
     const timeline = of("timeline")[0] || null;
     const attempted = new Map((timeline ? timeline.attempts : []).map((a) => [a.hash, a]));
     const distinct = [...new Map(programs.map((p) => [p.hash, p])).values()];
-    return { lines, texts, programs, distinct, instances: [...instances.values()], timeline, attempted, compared: of("compared"), summary: of("summary")[0], project: of("project")[0] };
+    return { lines, texts, programs, distinct, instances: [...instances.values()], timeline, attempted, summary: of("summary")[0], project: of("project")[0] };
   }
 
   function inOrder(a, b) {

@@ -260,26 +260,14 @@
       return [figure("sizes", "Disk space", "The libraries on disk, by script, target and schedule. Click to go in, use the path below to go out.", (l) => charts.sizes(found, state, l)),
         table("files", [program, { title: "script", text: true, get: (p) => p.script }, { title: "target", text: true, get: (p) => p.target }, number("bytes", (p) => p.library), scheduled], found.distinct.filter((p) => p.library), { by: 3, down: true, most: 25, label: "libraries" })];
     },
-
-    compare() {
-      const kind = (c) => (!c.before ? "added" : !c.after ? "removed" : c.before.hash === c.after.hash ? "same" : "changed");
-      const figures = model.metrics.filter((m) => ["registers", "spills", "library", "seconds"].includes(m.id));
-      state.figure ||= (figures.find((m) => found.compared.some((c) => c.before && c.after && c.before[m.id] !== null && c.after[m.id] !== null)) || figures[0]).id;
-      const points = figure("change", "Before and after", "Every program that is on both sides; above the line it is more than before.", (l) => charts.change(found, state, l), "not known on both sides");
-      const counts = ["changed", "added", "removed", "same"].map((name) => fact(name, charts.rounded(found.compared.filter((c) => kind(c) === name).length)));
-      const delta = (id) => (c) => (c.before && c.after && c.before[id] !== null && c.after[id] !== null ? c.after[id] - c.before[id] : null);
-      const signed = (v) => (v > 0 ? "+" : "") + charts.rounded(v);
-      return [make("div", { class: "facts" }, ...counts), make("div", { class: "controls" }, select("figure", "figure", figures.map((m) => [m.id, m.title]), state.figure, (v) => { state.figure = v; points.draw(); })), points,
-        table("compared", [{ title: "what", text: true, get: kind, kind: (c) => `difference ${kind(c)}` }, { title: "script", text: true, get: (c) => c.script }, { title: "target", text: true, get: (c) => c.target }, { title: "schedule", text: true, wide: true, get: (c) => c.schedule.join(" ") }, ...figures.flatMap((m) => [number(m.id, (c) => (c.after || c.before)[m.id]), number(`Δ ${m.id}`, delta(m.id), signed)])], found.compared, { label: "differences", most: 50 })];
-    },
   };
   // A page with nothing on it is not offered.
   const has = {
-    build: true, space: found.instances.length, compare: found.compared.length, package: found.distinct.some((p) => p.library),
+    build: true, space: found.instances.length, package: found.distinct.some((p) => p.library),
     tuning: found.instances.some((i) => i.measured.length || i.coverage.length),
   };
   for (const name of Object.keys(pages)) if (!has[name]) { delete pages[name]; document.querySelector(`nav a[href="#${name}"]`).remove(); }
-  const titles = { build: "Build", space: "Space", tuning: "Tuning and dispatch", package: "Package", compare: "Compare" };
+  const titles = { build: "Build", space: "Space", tuning: "Tuning and dispatch", package: "Package" };
 
   function legend(built) {
     const colours = new Map();

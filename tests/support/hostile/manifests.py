@@ -154,7 +154,7 @@ def _deep(rng: random.Random, depth: int) -> Any:
 
 _COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("plan",), ("plan", "--json"), ("plan", "-v"), ("plan", "--space"), ("build", "-n")),
-    *(("explain",), ("graph",), ("dispatch", "show", "scale"), ("compdb",)),
+    *(("explain",), ("dispatch", "show", "scale"), ("compdb",)),
 )
 _MAX_COUNT = 4000
 """Values of a list that is made longer."""

@@ -98,7 +98,7 @@ def trial(rng: random.Random) -> Trial:
     if rng.random() < 0.1:
         data = damaged(rng, data)
     return Trial(
-        rng.choice((("plan",), ("build", "-n"), ("plan", "--json"), ("graph",))),
+        rng.choice((("plan",), ("build", "-n"), ("plan", "--json"))),
         {"project/tilus.toml": text(BASE).encode(), "project/scale.cu.j2": data},
         places=("scale.cu.j2", "tilus.toml"),
     )

@@ -31,7 +31,6 @@ _VERBS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("explain",),
     ("report",),
-    ("graph",),
     ("package", "one", "-o", "dist"),
     ("verify", ".cache"),
     ("diff", ".cache", "."),

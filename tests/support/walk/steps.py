@@ -195,7 +195,6 @@ class Walk:
                 ("cache", "ls"),
                 ("cache", "stats"),
                 ("report",),
-                ("graph",),
                 ("compdb",),
                 ("render", name),
                 ("run", name),
