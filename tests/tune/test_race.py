@@ -186,13 +186,14 @@ class TestBudget:
             ("60s", Budget(seconds=60)),
             ("1.5m", Budget(seconds=90)),
             ("2h", Budget(seconds=7200)),
+            ("1h30m", Budget(seconds=5400)),
             ("500", Budget(runs=500)),
         ],
     )
     def test_is_written_as_time_or_runs(self, text: str, budget: Budget) -> None:
         assert Budget.parse(text) == budget
 
-    @pytest.mark.parametrize("text", ["", "s", "-5", "1.5", "ten", "5 s", "1e9s", "٣"])
+    @pytest.mark.parametrize("text", ["", "s", "-5", "1.5", "ten", "5 s 5", "1e9s", "٣", "٣s"])
     def test_is_nothing_else(self, text: str) -> None:
         with pytest.raises(ValueError, match="is not a budget"):
             Budget.parse(text)

@@ -22,6 +22,7 @@ from msgspec.structs import force_setattr, replace
 
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
+from tilusbuild.runtime import durations
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -37,10 +38,6 @@ _SIZE_UNITS = {
     **{prefix + "iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:ms|[smhd])\s*)+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhd])")
-
 
 MAX_DURATION = 1000 * 86400
 """Seconds. What is meant to be without end is not given."""
@@ -382,11 +379,11 @@ def _duration(value: object) -> float:
     right = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = _float(value)
-    elif isinstance(value, str) and _DURATION.fullmatch(value.strip()):
-        parts = _DURATION_PART.findall(value)
-        seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
     else:
-        raise Fault("is not a duration", right)
+        try:
+            seconds = durations.parse_duration(value if isinstance(value, str) else "")
+        except ValueError:
+            raise Fault("is not a duration", right) from None
     if not seconds > 0:
         raise Fault("must be more than nothing", right)
     if seconds > MAX_DURATION:

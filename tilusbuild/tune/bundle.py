@@ -54,6 +54,7 @@ _CARRIED_RUNTIME = (
     "cuda_driver",
     "device",
     "dtypes",
+    "durations",
     "errors",
     "process",
     "regular",

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tilusbuild.runtime.durations import parse_duration
 from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.tune.bench.bench import (
     CRASH,
@@ -45,16 +46,15 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """`90s`, `5m`, `2h`, or a number of runs. Raises `ValueError`."""
-        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-        number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
-        if not number.isascii() or not number.replace(".", "", 1).isdigit():
-            raise ValueError(f'"{text}" is not a budget: write 90s, 5m, 2h, or a number of runs')
-        if unit:
-            return cls(seconds=float(number) * units[unit])
-        if "." in number:
-            raise ValueError(f'"{text}" is not a budget: a number of runs is whole')
-        return cls(runs=int(number))
+        """Return the budget of a duration, as `90s` or `1h30m`, or of a number of runs. Raises
+        `ValueError`."""
+        if text.isascii() and text.isdigit():
+            return cls(runs=int(text))
+        try:
+            return cls(seconds=parse_duration(text))
+        except ValueError:
+            right = "write 90s, 5m, 1h30m, or a number of runs"
+            raise ValueError(f'"{text}" is not a budget: {right}') from None
 
 
 @dataclass(slots=True)
