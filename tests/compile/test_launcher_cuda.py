@@ -9,7 +9,7 @@ import pytest
 from support.recipes import make_recipe
 from tilusbuild.compile.checks import launch_problem
 from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.expr import parse
+from tilusbuild.expr import parse_expression
 from tilusbuild.signature import Tile
 
 TENSOR = {"dtype": "f32", "shape": [1000]}
@@ -344,7 +344,7 @@ class TestStructs:
 
 
 def tile(*box, **more):
-    return Tile("x", tuple(parse(size) for size in box), **more)
+    return Tile("x", tuple(parse_expression(size) for size in box), **more)
 
 
 class TestTensorMaps:
@@ -369,7 +369,13 @@ class TestTensorMaps:
         return driver.call(library, *calls, environment=self.PARAMETERS).answers
 
     def test_is_made_of_the_tensor_with_the_innermost_dimension_first(self, driver, link):
-        made = tile("block // 4", "32", swizzle=parse(64), l2_promotion=parse(256), nan=True)
+        made = tile(
+            "block // 4",
+            "32",
+            swizzle=parse_expression(64),
+            l2_promotion=parse_expression(256),
+            nan=True,
+        )
         assert self.call(driver, link(self.recipe(made=made)), {}) == [[0, ""]]
         (line,) = driver.lines("map")
         assert line.startswith("map type=9 at 0x100000 200:0:32:1 48:400:64:1 interleave=0 ")
@@ -426,16 +432,24 @@ class TestTensorMaps:
         [
             (("257", "32"), {}, "x_map.box.0 is 257, outside 1..256"),
             (("64", "12"), {}, "a row of x_map.box has 24 bytes, not a multiple of 16"),
-            (("64", "64"), {"swizzle": parse(64)}, "128 bytes, more than the 64 of its swizzle"),
             (
                 ("64", "64"),
-                {"l2_promotion": parse(32)},
+                {"swizzle": parse_expression(64)},
+                "128 bytes, more than the 64 of its swizzle",
+            ),
+            (
+                ("64", "64"),
+                {"l2_promotion": parse_expression(32)},
                 "promotion is 32, not one of 0, 64, 128, 256",
             ),
-            (("64", "64"), {"interleave": parse(16)}, "interleaved, which needs 3 dimensions"),
             (
                 ("64", "64"),
-                {"element_strides": (parse(1), parse(9))},
+                {"interleave": parse_expression(16)},
+                "interleaved, which needs 3 dimensions",
+            ),
+            (
+                ("64", "64"),
+                {"element_strides": (parse_expression(1), parse_expression(9))},
                 "x_map.element-strides.1 is 9, outside 1..8",
             ),
         ],

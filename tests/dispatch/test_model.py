@@ -7,7 +7,7 @@ import pytest
 
 from tilusbuild.arch import parse_arch
 from tilusbuild.dispatch.model import declared
-from tilusbuild.expr import ExprError, parse
+from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.plan.model import Target
 
 SCHEDULES = [{"tile": 32, "warps": 4}, {"tile": 256, "warps": 4}, {"tile": 64, "warps": 4}]
@@ -15,7 +15,9 @@ SCHEDULES = [{"tile": 32, "warps": 4}, {"tile": 256, "warps": 4}, {"tile": 64, "
 
 def instance(facts: dict[str, Any], arch: str = "sm_90a") -> Any:
     launch = SimpleNamespace(
-        grid=(parse("cdiv(m, tile)"),), block=(parse("warps * 32"),), smem=parse("0")
+        grid=(parse_expression("cdiv(m, tile)"),),
+        block=(parse_expression("warps * 32"),),
+        smem=parse_expression("0"),
     )
     spec = SimpleNamespace(recipe=SimpleNamespace(launch=launch))
     target = Target("t", (parse_arch(arch),), False, facts)

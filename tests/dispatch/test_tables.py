@@ -15,7 +15,7 @@ from support.marks import Marks, record
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
-from tilusbuild.expr import ExprError, parse
+from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.semantics import NoValueError, function_of
@@ -182,7 +182,7 @@ SOURCES = [
 @pytest.mark.parametrize("source", SOURCES)
 @given(m=st.integers(-(10**6), 10**6), n=st.integers(-5, 5))
 def test_a_tree_has_the_values_of_its_expression(source: str, m: int, n: int) -> None:
-    parsed = parse(source)
+    parsed = parse_expression(source)
     tree = json.loads(json.dumps(tree_of(parsed.tree)))
     assert node_of(tree) == parsed.tree
     function = function_of(tree, ("m", "n"))

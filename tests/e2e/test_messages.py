@@ -15,7 +15,7 @@ from support.scale import TEMPLATE, manifest, script
 from tilusbuild.compile import checks
 from tilusbuild.engine.events import FailureGroup, Summary
 from tilusbuild.errors import InputError
-from tilusbuild.expr import ExprError, parse
+from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.manifest.loading import load
 from tilusbuild.render.messages import missing_header_help
 from tilusbuild.report.summary import summary_text
@@ -34,7 +34,7 @@ from tilusbuild.report.summary import summary_text
 )
 def test_operators_of_c_are_named(text: str, said: str, column: int) -> None:
     with pytest.raises(ExprError) as caught:
-        parse(text)
+        parse_expression(text)
     assert said in caught.value.message
     assert caught.value.column == column
 

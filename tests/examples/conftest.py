@@ -14,7 +14,7 @@ import pytest
 
 from support.cuda_on_cpu.emulator import Kernel, Launched
 from support.paths import ROOT
-from tilusbuild.expr import Value, parse
+from tilusbuild.expr import Value, parse_expression
 from tilusbuild.manifest.loading import load
 from tilusbuild.plan.model import Target, instances_of, target_constants, targets_of
 from tilusbuild.plan.spaces import spec_of
@@ -51,9 +51,9 @@ class Program:
         names = {**self.values, **target_constants(self.target), **dimensions}
         grid, block, smem = self.launch_texts
         return (
-            [int(parse(text).evaluate(names)) for text in grid],
-            [int(parse(text).evaluate(names)) for text in block],
-            int(parse(smem).evaluate(names)),
+            [int(parse_expression(text).evaluate(names)) for text in grid],
+            [int(parse_expression(text).evaluate(names)) for text in block],
+            int(parse_expression(smem).evaluate(names)),
         )
 
 

@@ -28,13 +28,13 @@ def compile_c(tmp_path: Path) -> Callable[[list[Expr]], Compiled]:
     def build(expressions: list[Expr]) -> Compiled:
         lines = [c_prelude()]
         names = {"a": "a", "b": "b", "arch.c": "c", "x": "x", "p": "p"}
-        kinds = [expression.c_type(C_TYPES) for expression in expressions]
+        kinds = [expression.find_c_type(C_TYPES) for expression in expressions]
         for number, expression in enumerate(expressions):
             result = "double" if kinds[number] == "float" else "int64_t"
             lines.append(
                 f"{result} f{number}(int64_t a, int64_t b, int64_t c, double x, int p, int *e)"
                 "{ tb_expr_error = 0;"
-                f" {result} r = {expression.c(names, C_TYPES)}; *e = tb_expr_error; return r; }}"
+                f" {result} r = {expression.to_c(names, C_TYPES)}; *e = tb_expr_error; return r; }}"
             )
         batch = next(batches)
         source, library = tmp_path / f"forms{batch}.c", tmp_path / f"forms{batch}.so"

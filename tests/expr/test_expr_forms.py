@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.expr import Expr, ExprError, Value, parse
-from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.expr import Expr, ExprError, Value, parse_expression
+from tilusbuild.expr.vector import evaluate_columns
 
 NAMES = ("a", "b", "arch.c", "x", "p", "s")
 C_TYPES = {"x": "float", "p": "bool"}
@@ -82,7 +82,7 @@ steady = settings(derandomize=True, max_examples=400)
 def parsed(source: str) -> Expr | None:
     """The expression, unless it breaks a limit, as a random one may."""
     try:
-        return parse(source)
+        return parse_expression(source)
     except ExprError:
         return None
 
@@ -107,7 +107,7 @@ def test_the_canonical_text_means_the_same(source: str, point: dict[str, Value])
     expr = parsed(source)
     if expr is None or len(expr.canonical) > 2000:
         return
-    again = parse(expr.canonical)
+    again = parse_expression(expr.canonical)
     assert again == expr
     assert again.canonical == expr.canonical
     assert same(outcome(again, point), outcome(expr, point))
@@ -120,7 +120,7 @@ def test_the_vector_form_answers_as_the_scalar_form(source, rows) -> None:
     if expr is None:
         return
     columns = {name: np.array([row[name] for row in rows]) for name in NAMES}
-    values, bad = evaluate_marked(expr, columns)
+    values, bad = evaluate_columns(expr, columns)
     marks = np.zeros(len(rows), bool) if bad is None else bad
     answers = [None if mark else value for value, mark in zip(values.tolist(), marks, strict=True)]
     expected = [outcome(expr, row) for row in rows]
@@ -143,7 +143,7 @@ def as_c(source: str) -> Expr | None:
     expr = parsed(source)
     try:
         if expr is not None:
-            expr.c_type(C_TYPES)
+            expr.find_c_type(C_TYPES)
     except ExprError:
         return None
     return expr

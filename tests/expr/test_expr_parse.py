@@ -2,11 +2,11 @@
 
 import pytest
 
-from tilusbuild.expr import ExprError, parse
+from tilusbuild.expr import ExprError, parse_expression
 
 
 def test_a_rule_knows_its_names() -> None:
-    expr = parse("(block_m + block_n) * 2 <= arch.smem_per_block")
+    expr = parse_expression("(block_m + block_n) * 2 <= arch.smem_per_block")
     assert expr.names == {"block_m", "block_n", "arch.smem_per_block"}
     assert expr.source == "(block_m + block_n) * 2 <= arch.smem_per_block"
     assert expr.canonical == "(((block_m + block_n) * 2) <= arch.smem_per_block)"
@@ -29,8 +29,8 @@ def test_a_rule_knows_its_names() -> None:
     ],
 )
 def test_spelling_does_not_matter(left: str, right: str) -> None:
-    assert parse(left) == parse(right)
-    assert hash(parse(left)) == hash(parse(right))
+    assert parse_expression(left) == parse_expression(right)
+    assert hash(parse_expression(left)) == hash(parse_expression(right))
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_spelling_does_not_matter(left: str, right: str) -> None:
     [("1", "1.0"), ("1", "True"), ("(-1) ** 2", "-1 ** 2"), ("a - b - c", "a - (b - c)")],
 )
 def test_meaning_does(left: str, right: str) -> None:
-    assert parse(left) != parse(right)
+    assert parse_expression(left) != parse_expression(right)
 
 
 @pytest.mark.parametrize("value", [7, -7, True, 2.5, -0.0, 2**63 - 1, -(2**63)])
 def test_a_number_is_an_expression(value: int | float | bool) -> None:
-    expr = parse(value)
+    expr = parse_expression(value)
     assert repr(expr.evaluate({})) == repr(value)
-    assert repr(parse(expr.canonical).evaluate({})) == repr(value)
+    assert repr(parse_expression(expr.canonical).evaluate({})) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_number_is_an_expression(value: int | float | bool) -> None:
 )
 def test_anything_else_is_refused_with_its_column(source, column, words) -> None:
     with pytest.raises(ExprError) as caught:
-        parse(source)
+        parse_expression(source)
     assert words in caught.value.message
     if column is not None:
         assert caught.value.column == column
@@ -131,7 +131,7 @@ def test_anything_else_is_refused_with_its_column(source, column, words) -> None
 )
 def test_a_hostile_text_is_an_error_like_any_other(source: str) -> None:
     with pytest.raises(ExprError):
-        parse(source)
+        parse_expression(source)
 
 
 def test_what_an_integer_can_grow_to_is_bounded_before_anything_runs() -> None:
@@ -139,15 +139,15 @@ def test_what_an_integer_can_grow_to_is_bounded_before_anything_runs() -> None:
     for _ in range(3):
         source = f"({source} ** 62)"
     with pytest.raises(ExprError, match="bits"):
-        parse(source)
-    assert parse("a ** 62 > 0").evaluate({"a": 2**62}) is True
+        parse_expression(source)
+    assert parse_expression("a ** 62 > 0").evaluate({"a": 2**62}) is True
 
 
 def test_only_text_and_numbers_are_expressions() -> None:
     with pytest.raises(ExprError, match="not list"):
-        parse([1])  # type: ignore[arg-type]
+        parse_expression([1])  # type: ignore[arg-type]
 
 
 def test_a_literal_is_known_as_one() -> None:
-    assert parse("3 + 4").substitute({}).constant == 7
-    assert parse("a").constant is None
+    assert parse_expression("3 + 4").substitute({}).constant == 7
+    assert parse_expression("a").constant is None

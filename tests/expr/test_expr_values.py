@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilusbuild.expr import Expr, ExprError, Value, c_prelude, parse
+from tilusbuild.expr import Expr, ExprError, Value, c_prelude, parse_expression
 from tilusbuild.expr.tree import Logic
-from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.expr.vector import evaluate_columns
 
 POINT: dict[str, Value] = {
     "m": 100,
@@ -68,7 +68,7 @@ POINT: dict[str, Value] = {
     ],
 )
 def test_values(source: str, value: Value) -> None:
-    result = parse(source).evaluate(POINT)
+    result = parse_expression(source).evaluate(POINT)
     assert result == value
     assert type(result) is type(value)
 
@@ -84,7 +84,7 @@ def test_values(source: str, value: Value) -> None:
     ],
 )
 def test_what_is_not_needed_is_not_evaluated(source: str, value: Value) -> None:
-    expr = parse(source)
+    expr = parse_expression(source)
     assert expr.evaluate(POINT) == value
     columns = {name: np.array([POINT[name]] * 2) for name in expr.names}
     assert vector(expr, columns).tolist() == [value, value]
@@ -114,38 +114,41 @@ def test_what_is_not_needed_is_not_evaluated(source: str, value: Value) -> None:
     ],
 )
 def test_errors_say_what_and_where(source: str, column: int, words: str) -> None:
-    expr = parse(source)
+    expr = parse_expression(source)
     with pytest.raises(ExprError) as caught:
         expr.evaluate(POINT)
     assert words in caught.value.message
     assert caught.value.column == column
     if expr.names <= POINT.keys():
-        _, bad = evaluate_marked(expr, {n: np.array([POINT[n]] * 3) for n in expr.names})
+        _, bad = evaluate_columns(expr, {n: np.array([POINT[n]] * 3) for n in expr.names})
         assert bad.all()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**63, None, (1,)])
 def test_an_invalid_value_is_refused(value: object) -> None:
     with pytest.raises(ExprError):
-        parse("a + 0.5").evaluate({"a": value})  # type: ignore[dict-item]
+        parse_expression("a + 0.5").evaluate({"a": value})  # type: ignore[dict-item]
 
 
 def vector(expr: Expr, columns: dict[str, Any]) -> Any:
-    values, bad = evaluate_marked(expr, columns)
+    values, bad = evaluate_columns(expr, columns)
     assert bad is None
     return values
 
 
 def test_a_vector_never_wraps_around() -> None:
     column = np.array([2**20, 3], dtype=np.int64)
-    assert vector(parse("a ** 4 > 0"), {"a": column}).tolist() == [True, True]
-    assert vector(parse("a * a * a * a == 0"), {"a": column}).tolist() == [False, False]
+    assert vector(parse_expression("a ** 4 > 0"), {"a": column}).tolist() == [True, True]
+    assert vector(parse_expression("a * a * a * a == 0"), {"a": column}).tolist() == [False, False]
 
 
 def test_small_integer_columns_do_not_overflow_in_their_own_type() -> None:
     column = np.array([100, 120], dtype=np.int8)
-    assert vector(parse("a + a"), {"a": column}).tolist() == [200, 240]
-    assert vector(parse("a * a"), {"a": column.astype(np.uint8)}).tolist() == [10000, 14400]
+    assert vector(parse_expression("a + a"), {"a": column}).tolist() == [200, 240]
+    assert vector(parse_expression("a * a"), {"a": column.astype(np.uint8)}).tolist() == [
+        10000,
+        14400,
+    ]
 
 
 def test_a_vector_takes_constants_and_columns_of_any_kind() -> None:
@@ -155,23 +158,23 @@ def test_a_vector_takes_constants_and_columns_of_any_kind() -> None:
         "k": 2,
         "m": np.array([1, "z"], object),
     }
-    assert vector(parse("a * k"), columns).tolist() == [2, 4]
-    assert vector(parse("s == 'y' or a == 1"), columns).tolist() == [True, True]
-    assert vector(parse("m == 'z'"), columns).tolist() == [False, True]
-    assert vector(parse("s if a == 1 else 'w'"), columns).tolist() == ["x", "w"]
+    assert vector(parse_expression("a * k"), columns).tolist() == [2, 4]
+    assert vector(parse_expression("s == 'y' or a == 1"), columns).tolist() == [True, True]
+    assert vector(parse_expression("m == 'z'"), columns).tolist() == [False, True]
+    assert vector(parse_expression("s if a == 1 else 'w'"), columns).tolist() == ["x", "w"]
 
 
 def test_columns_that_broadcast_make_a_grid() -> None:
     columns = {"a": np.array([[1], [2]]), "b": np.array([[3, 4, 5]])}
-    assert vector(parse("a * b"), columns).tolist() == [[3, 4, 5], [6, 8, 10]]
+    assert vector(parse_expression("a * b"), columns).tolist() == [[3, 4, 5], [6, 8, 10]]
 
 
 def test_an_empty_column_has_no_values() -> None:
-    assert vector(parse("a + 1"), {"a": np.array([], dtype=np.int64)}).tolist() == []
+    assert vector(parse_expression("a + 1"), {"a": np.array([], dtype=np.int64)}).tolist() == []
 
 
 def test_partial_evaluation_leaves_what_is_unknown() -> None:
-    launch = parse("cdiv(n, block_n) * (2 if dtype == 'f16' else 4)")
+    launch = parse_expression("cdiv(n, block_n) * (2 if dtype == 'f16' else 4)")
     folded = launch.substitute({"block_n": 64, "dtype": "f16"})
     assert folded.canonical == "(cdiv(n, 64) * 2)"
     assert folded.names == {"n"}
@@ -179,19 +182,19 @@ def test_partial_evaluation_leaves_what_is_unknown() -> None:
 
 
 def test_partial_evaluation_keeps_an_error_where_it_is_guarded() -> None:
-    assert parse("k == 0 or m % k == 0").substitute({"k": 0}).canonical == "True"
-    assert parse("m == 0 or 1 // k == 0").substitute({"k": 0}).evaluate({"m": 0}) is True
+    assert parse_expression("k == 0 or m % k == 0").substitute({"k": 0}).canonical == "True"
+    assert parse_expression("m == 0 or 1 // k == 0").substitute({"k": 0}).evaluate({"m": 0}) is True
 
 
 def test_a_constant_must_fit() -> None:
     with pytest.raises(ExprError, match="k: the integer does not fit 64 bits"):
-        parse("k + m").substitute({"k": 2**64})
+        parse_expression("k + m").substitute({"k": 2**64})
 
 
 @pytest.mark.parametrize("source", ["1 << 62", "3", "-9223372036854775808", "~True", "True | 2"])
 def test_a_condition_of_one_side_has_the_value_of_a_condition(source: str) -> None:
     """As a space makes of a rule that folds to an integer."""
-    tree = parse(source).tree
+    tree = parse_expression(source).tree
     for op in ("and", "or"):
         assert Expr(source, Logic(op, (tree,))).evaluate({}) is True
 
@@ -201,10 +204,10 @@ C_POINT = {"a": 0, "b": 0, "arch.c": 0, "x": 0.0, "p": False}
 
 
 def test_the_text_is_an_expression_over_the_given_names() -> None:
-    assert parse("cdiv(n, 64)").c({"n": "args->n"}) == "tb_cdiv(args->n, INT64_C(64))"
-    assert parse("a < b or not p").c({"a": "a", "b": "b", "p": "p"}, {"p": "bool"}) == (
-        "((a < b) || (!p))"
-    )
+    assert parse_expression("cdiv(n, 64)").to_c({"n": "args->n"}) == "tb_cdiv(args->n, INT64_C(64))"
+    assert parse_expression("a < b or not p").to_c(
+        {"a": "a", "b": "b", "p": "p"}, {"p": "bool"}
+    ) == ("((a < b) || (!p))")
 
 
 def test_the_prelude_includes_nothing_but_stdint() -> None:
@@ -217,7 +220,7 @@ def test_the_prelude_includes_nothing_but_stdint() -> None:
     [("a + 1", "int"), ("a / 2", "float"), ("a < 1", "bool"), ("x * a", "float"), ("+p", "int")],
 )
 def test_the_type_is_known_before_it_runs(source: str, kind: str) -> None:
-    assert parse(source).c_type({"x": "float", "p": "bool"}) == kind
+    assert parse_expression(source).find_c_type({"x": "float", "p": "bool"}) == kind
 
 
 @pytest.mark.parametrize(
@@ -232,12 +235,12 @@ def test_the_type_is_known_before_it_runs(source: str, kind: str) -> None:
 )
 def test_what_c_cannot_say(source: str, words: str) -> None:
     with pytest.raises(ExprError, match=words):
-        parse(source).c({"a": "a", "s": "s", "x": "x"}, {"x": "float"})
+        parse_expression(source).to_c({"a": "a", "s": "s", "x": "x"}, {"x": "float"})
 
 
 def test_a_string_that_is_constant_folds_away() -> None:
-    folded = parse("(2 if dtype == 'f16' else 4) * n").substitute({"dtype": "f16"})
-    assert folded.c({"n": "n"}) == "tb_mul(INT64_C(2), n)"
+    folded = parse_expression("(2 if dtype == 'f16' else 4) * n").substitute({"dtype": "f16"})
+    assert folded.to_c({"n": "n"}) == "tb_mul(INT64_C(2), n)"
 
 
 def test_nested_chains_do_not_grow_without_bound() -> None:
@@ -245,7 +248,7 @@ def test_nested_chains_do_not_grow_without_bound() -> None:
     for _ in range(24):
         source = f"a < ({source}) < a"
     with pytest.raises(ExprError, match="too large for C"):
-        parse(source).c({"a": "a"})
+        parse_expression(source).to_c({"a": "a"})
 
 
 @pytest.mark.parametrize(
@@ -270,6 +273,6 @@ def test_nested_chains_do_not_grow_without_bound() -> None:
     ],
 )
 def test_errors_are_told_through_the_hook(compile_c, source, a, b, code) -> None:
-    run = compile_c([parse(source)])
+    run = compile_c([parse_expression(source)])
     error, _ = run(0, {**C_POINT, "a": a, "b": b})
     assert error == code

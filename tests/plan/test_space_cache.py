@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.expr import parse
+from tilusbuild.expr import parse_expression
 from tilusbuild.plan.spaces import Chosen, SpaceCache
 from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select
 
@@ -20,8 +20,8 @@ SPEC = SpaceSpec(
         Parameter(("fast", "scale"), ((True, 1), (False, 1.0), (True, 0.5))),
     ),
     constants={"limit": 100},
-    derived=(("area", parse("tile * stages")),),
-    restrict=(("fits", parse("area <= limit")),),
+    derived=(("area", parse_expression("tile * stages")),),
+    restrict=(("fits", parse_expression("area <= limit")),),
 )
 OTHERS = {
     "a value": SpaceSpec(SPEC.parameters[:2], SPEC.constants, SPEC.derived, SPEC.restrict),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import msgpack
 
 from support.published_spaces import Published, make_spec, points_of
-from tilusbuild.expr import ExprError, Value, parse
+from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.plan.spaces import KnownSpace
 from tilusbuild.space import (
     EmptySpaceError,
@@ -78,19 +78,19 @@ def spec_of(drawn: Mapping[str, Any]) -> SpaceSpec:
     names = "ijxpqsm"
     parameters = [Parameter((name,), tuple((v,) for v in drawn[name])) for name in names]
     parameters.append(Parameter(("pair", "word"), tuple(drawn["linked"])))
-    when, otherwise = parse("p"), (drawn["z_else"],)
+    when, otherwise = parse_expression("p"), (drawn["z_else"],)
     parameters.append(Parameter(("z",), tuple((v,) for v in drawn["z"]), when, otherwise))
     random.Random(drawn["order"]).shuffle(parameters)
     texts = [*drawn["derived"]]
     for number in (0, 1):  # d0 and d1 are used by others, and do not use themselves
         if "d0" in texts[number]:
             texts[number] = "j"
-    derived = tuple((f"d{n}", parse(text)) for n, text in enumerate(texts))
+    derived = tuple((f"d{n}", parse_expression(text)) for n, text in enumerate(texts))
     return SpaceSpec(
         parameters=tuple(parameters),
         constants={"k": 3},
-        derived=(("c", parse("k * 2")), *derived),
-        restrict=tuple((text, parse(text)) for text in drawn["rules"]),
+        derived=(("c", parse_expression("k * 2")), *derived),
+        restrict=tuple((text, parse_expression(text)) for text in drawn["rules"]),
     )
 
 
@@ -146,7 +146,7 @@ def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.Monkey
         return Schedule(index, values)
 
     parameters = tuple(Parameter((name,), tuple((v,) for v in range(100))) for name in "ab")
-    every = Space(SpaceSpec(parameters, derived=(("c", parse("a * b")),))).all()
+    every = Space(SpaceSpec(parameters, derived=(("c", parse_expression("a * b")),))).all()
     monkeypatch.setattr("tilusbuild.space.model.Schedule", make)
     assert isinstance(every, Schedules)
     assert every[4321].values == {"a": 43, "b": 21, "c": 903}

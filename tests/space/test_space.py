@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.published_spaces import make_spec, place_of
-from tilusbuild.expr import parse
+from tilusbuild.expr import parse_expression
 from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.report import report
@@ -26,7 +26,7 @@ def parameter(
     return Parameter(
         (name,),
         tuple((value,) for value in values),
-        None if when is None else parse(when),
+        None if when is None else parse_expression(when),
         None if otherwise is None else (otherwise,),
         None if default is None else (default,),
     )
@@ -115,7 +115,7 @@ class TestDefault:
     def test_the_rest_is_the_first_valid_point(self) -> None:
         spec = SpaceSpec(
             (parameter("a", [1, 2, 3]), parameter("b", [1, 2, 3], default=2)),
-            restrict=(("larger", parse("a > b")),),
+            restrict=(("larger", parse_expression("a > b")),),
         )
         assert Space(spec).complete({}).values == {"a": 3, "b": 2}
 
@@ -276,7 +276,7 @@ class TestWrongSpaces:
     def test_a_condition_on_itself(self) -> None:
         spec = SpaceSpec(
             (parameter("a", [1, 2], when="double > 2", otherwise=1),),
-            derived=(("double", parse("a * 2")),),
+            derived=(("double", parse_expression("a * 2")),),
         )
         with pytest.raises(SpaceError, match='the condition of "a" depends on "a" itself'):
             Space(spec)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.published_spaces import place_of, points_of
-from tilusbuild.expr import ExprError, Value, parse
+from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec
 from tilusbuild.space import join as join_module
 from tilusbuild.space import open as open_module
@@ -42,9 +42,9 @@ RULES = [
     "(a * 3 - u) % 4 <= v",
 ]
 DERIVED = {
-    "product": parse("a * b"),
-    "quotient": parse("product // v"),
-    "label": parse("c if d else 'none'"),
+    "product": parse_expression("a * b"),
+    "quotient": parse_expression("product // v"),
+    "label": parse_expression("c if d else 'none'"),
 }
 
 spaces = st.fixed_dictionaries(
@@ -72,7 +72,7 @@ def as_spec(drawn: dict) -> SpaceSpec:  # type: ignore[type-arg]
     parameters = [
         Parameter((name,), tuple((v,) for v in drawn[name])) for name in ("a", "b", "c", "d")
     ]
-    when = parse(drawn["f_when"]) if drawn["f_when"] else None
+    when = parse_expression(drawn["f_when"]) if drawn["f_when"] else None
     otherwise = (drawn["f_else"],) if when else None
     parameters.insert(2, Parameter(("f",), tuple((v,) for v in drawn["f"]), when, otherwise))
     parameters.append(Parameter(("u", "v"), tuple(drawn["uv"])))
@@ -81,7 +81,7 @@ def as_spec(drawn: dict) -> SpaceSpec:  # type: ignore[type-arg]
         parameters=tuple(parameters),
         constants={"k": 3},
         derived=tuple(reversed(DERIVED.items())),
-        restrict=tuple((text, parse(text)) for text in drawn["rules"]),
+        restrict=tuple((text, parse_expression(text)) for text in drawn["rules"]),
     )
 
 
@@ -166,7 +166,7 @@ def test_points_of_a_space_that_is_not_counted_are_equally_likely(monkeypatch) -
     monkeypatch.setattr(open_module, "BATCH", 64)
     values = tuple((v,) for v in range(6))
     parameters = (Parameter(("p",), values), Parameter(("q",), values), Parameter(("r",), values))
-    spec = SpaceSpec(parameters, restrict=(("sum", parse("p + q == 5")),))
+    spec = SpaceSpec(parameters, restrict=(("sum", parse_expression("p + q == 5")),))
     space, counts = Space(spec, budget=0), dict[int, int]()
     assert space.size == (None, 216)
     for seed in range(900):
@@ -189,7 +189,7 @@ def test_a_rule_over_all_parameters_looks_ahead() -> None:
     """134 million combinations, of which the rule could only be decided at the last parameter."""
     names = [f"p{i}" for i in range(9)]
     parameters = tuple(Parameter((n,), tuple((1 << v,) for v in range(8))) for n in names)
-    rule = parse(" * ".join(names) + " <= 4096")
+    rule = parse_expression(" * ".join(names) + " <= 4096")
     ways = [1] + [0] * 12  # ways[s]: exponents, 0 to 7 each, whose sum is s
     for _ in names:
         ways = [sum(ways[max(0, s - 7) : s + 1]) for s in range(13)]
@@ -199,7 +199,7 @@ def test_a_rule_over_all_parameters_looks_ahead() -> None:
 def test_small_blocks_and_large_ranks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks and ranks beyond 64 bits take every path of the join that large spaces take."""
     parameters = tuple(Parameter((n,), tuple((v,) for v in range(1, 6))) for n in "pqrst")
-    rules = (("order", parse("p <= q <= r")), ("sum", parse("r + s + t < 9")))
+    rules = (("order", parse_expression("p <= q <= r")), ("sum", parse_expression("r + s + t < 9")))
     spec = SpaceSpec(parameters, restrict=rules)
     whole = [dict(s.values) for s in Space(spec)]
     monkeypatch.setattr(join_module, "BLOCK", 7)

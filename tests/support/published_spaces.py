@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilusbuild.expr import Expr, ExprError, Value, parse
+from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec
 
 
@@ -31,8 +31,8 @@ def make_spec(
     return SpaceSpec(
         parameters=tuple(parameters),
         constants=constants or {},
-        derived=tuple((name, parse(text)) for name, text in (derived or {}).items()),
-        restrict=tuple((name, parse(text)) for name, text in (restrict or {}).items()),
+        derived=tuple((name, parse_expression(text)) for name, text in (derived or {}).items()),
+        restrict=tuple((name, parse_expression(text)) for name, text in (restrict or {}).items()),
     )
 
 

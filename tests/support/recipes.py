@@ -16,7 +16,7 @@ from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC, image_name
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
 from tilusbuild.compile.program import launcher_object
 from tilusbuild.compile.steps import steps, tools_of
-from tilusbuild.expr import parse
+from tilusbuild.expr import parse_expression
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import Argument, Tile, parse_argument, resolve, signature
 from tilusbuild.state.envelope import StepStore
@@ -84,12 +84,12 @@ def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:
     arguments = changes.pop("arguments", SAXPY)
     out = changes.pop("out", ("y",))
     launch = Launch(
-        tuple(parse(text) for text in changes.pop("grid", ("cdiv(n, block)",))),
-        tuple(parse(text) for text in changes.pop("block", ("block",))),
-        parse(changes.pop("smem", "0")),
-        tuple(parse(text) for text in changes.pop("cluster", ())),
+        tuple(parse_expression(text) for text in changes.pop("grid", ("cdiv(n, block)",))),
+        tuple(parse_expression(text) for text in changes.pop("block", ("block",))),
+        parse_expression(changes.pop("smem", "0")),
+        tuple(parse_expression(text) for text in changes.pop("cluster", ())),
         *(
-            parse(changes.pop(name)) if name in changes else None
+            parse_expression(changes.pop(name)) if name in changes else None
             for name in ("cooperative", "pdl", "carve_out")
         ),
     )

@@ -144,9 +144,9 @@ def _texts(recipe: Recipe, places: _Places) -> tuple[tuple[str, ...], tuple[str,
             expression.check_names({*numbers, *recipe.constants})
             if expression.names & numbers.keys():
                 rest = expression.substitute(others)
-                if rest.c_type() == "float":
+                if rest.find_c_type() == "float":
                     raise _wrong(place, expression, " is not an integer: use //")
-                texts[slot], sources[slot] = rest.c(names), f"{place} = {expression.source}"
+                texts[slot], sources[slot] = rest.to_c(names), f"{place} = {expression.source}"
         except ExprError as error:
             raise _wrong(place, expression, f": {error.message}") from None
     return tuple(texts), tuple(sources)

@@ -69,9 +69,9 @@ class Dims:
 
     def _text(self, dim: Expr) -> str:
         try:
-            if dim.c_type() == "float":
+            if dim.find_c_type() == "float":
                 raise ValueError(f"dimension {dim.canonical} is not an integer: use //")
-            return dim.c(self._numbers)
+            return dim.to_c(self._numbers)
         except ExprError as error:
             raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
 

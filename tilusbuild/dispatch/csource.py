@@ -205,7 +205,7 @@ class _Writer:
         """-2: no rule holds; -1: one has no value."""
         lines = []
         for when, program, source in self.rules:
-            text = CWriter(self.names).write(when)[0]
+            text = CWriter(self.names).write_node(when)[0]
             answer: object = self.place[program]
             if program in self.refused:
                 answer = self._refusal(f"the dispatch rule {source!r}", program)
@@ -237,7 +237,7 @@ class _Writer:
             types[name], ctype, cells = _column(name, values)
             names[name] = f"column_{number}[i]"
             lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
-        text, kind = CWriter(names, types).write(cost)
+        text, kind = CWriter(names, types).write_node(cost)
         number_type = "double" if kind == "float" else "int64_t"
         listed = ", ".join(str(self.place[i]) for i in programs) or "0"
         what = c_string(f"{self.script.name}: the model {model['source']!r} has no value")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.arch import occupancy
-from tilusbuild.expr import Expr, ExprError, Value, parse
+from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import target_constants
@@ -38,7 +38,9 @@ def declared(
     """Return the manifest's model, and the columns that it reads: by name, a value for each
     program, None where it is not known. There is no model on the cpu when it asks for resources,
     which are a GPU's. Raises `ExprError`."""
-    cost = parse(source).substitute({**target_constants(instance.target), **instance.params})
+    cost = parse_expression(source).substitute(
+        {**target_constants(instance.target), **instance.params}
+    )
     reads = sorted(cost.names - set(keys))
     used = [name.removeprefix(RESOURCE) for name in reads if name.startswith(RESOURCE)]
     if used and instance.target.kind == "cpu":
@@ -124,7 +126,7 @@ def work_of(
 
 def _number(source: Value | None, env: Mapping[str, Value]) -> float | None:
     try:
-        found = None if source is None else parse(source).substitute(env).constant
+        found = None if source is None else parse_expression(source).substitute(env).constant
     except ExprError:
         return None
     return float(found) if isinstance(found, int | float) else None

@@ -27,36 +27,36 @@ class CWriter:
         self._names = names
         self._types = types or {}
 
-    def write(self, node: Node) -> tuple[str, str]:
+    def write_node(self, node: Node) -> tuple[str, str]:
         """Return the C text of `node` and its type: "int", "float", "bool". Raises `ExprError`."""
-        text, kind = self._write(node)
+        text, kind = self._write_unbounded(node)
         if len(text) > MAX_TEXT:
             raise ExprError("the expression is too large for C", node.column)
         return text, kind
 
-    def _write(self, node: Node) -> tuple[str, str]:
+    def _write_unbounded(self, node: Node) -> tuple[str, str]:
         match node:
             case t.Const():
-                return self._constant(node)
+                return self._write_constant(node)
             case t.Name():
-                return self._name(node)
+                return self._write_name(node)
             case t.Unary():
-                return self._unary(node)
+                return self._write_unary(node)
             case t.Binary():
-                return self._binary(node)
+                return self._write_binary(node)
             case t.Compare():
-                return self._compare(node), BOOLEAN
+                return self._write_comparison(node), BOOLEAN
             case t.Member():
-                return self._member(node), BOOLEAN
+                return self._write_membership(node), BOOLEAN
             case t.Logic():
                 sign = " && " if node.op == "and" else " || "
-                return "(" + sign.join(self._condition(i) for i in node.items) + ")", BOOLEAN
+                return "(" + sign.join(self._write_condition(i) for i in node.items) + ")", BOOLEAN
             case t.Select():
-                return self._select(node)
+                return self._write_selection(node)
             case t.Call():
-                return self._call(node)
+                return self._write_call(node)
 
-    def _constant(self, node: t.Const) -> tuple[str, str]:
+    def _write_constant(self, node: t.Const) -> tuple[str, str]:
         value = node.value
         if isinstance(value, bool):
             return ("1" if value else "0"), BOOLEAN
@@ -68,81 +68,92 @@ class CWriter:
             return "(-INT64_C(9223372036854775807) - 1)", INTEGER
         return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))", INTEGER
 
-    def _name(self, node: t.Name) -> tuple[str, str]:
+    def _write_name(self, node: t.Name) -> tuple[str, str]:
         kind = self._types.get(node.name, INTEGER)
         if node.name not in self._names or kind not in _TYPES:
             raise ExprError(f"{node.name} is not known where this runs as C", node.column)
         return self._names[node.name], kind
 
-    def _integer(self, node: Node, what: str) -> str:
-        text, kind = self.write(node)
+    def _write_integer(self, node: Node, what: str) -> str:
+        text, kind = self.write_node(node)
         if kind == REAL:
             raise ExprError(f"{what} needs integers", node.column)
         return text
 
     @staticmethod
-    def _real(text: str, kind: str) -> str:
+    def _convert_to_real(text: str, kind: str) -> str:
         return text if kind == REAL else f"tb_real({text})"
 
-    def _condition(self, node: Node) -> str:
-        text, kind = self.write(node)
+    def _write_condition(self, node: Node) -> str:
+        text, kind = self.write_node(node)
         return text if kind == BOOLEAN else f"({text} != 0)"
 
-    def _unary(self, node: t.Unary) -> tuple[str, str]:
+    def _write_unary(self, node: t.Unary) -> tuple[str, str]:
         if node.op == "not":
-            return f"(!{self._condition(node.operand)})", BOOLEAN
+            return f"(!{self._write_condition(node.operand)})", BOOLEAN
         if node.op == "~":
-            return f"(-1 - (int64_t){self._integer(node.operand, '~')})", INTEGER
-        text, kind = self.write(node.operand)
+            return f"(-1 - (int64_t){self._write_integer(node.operand, '~')})", INTEGER
+        text, kind = self.write_node(node.operand)
         if kind == REAL:
             return f"({node.op}{text})", REAL
         return (f"tb_sub(0, {text})" if node.op == "-" else f"((int64_t){text})"), INTEGER
 
-    def _binary(self, node: t.Binary) -> tuple[str, str]:
+    def _write_binary(self, node: t.Binary) -> tuple[str, str]:
         op = node.op
         if op in "&|^":
-            left, right = self._integer(node.left, op), self._integer(node.right, op)
+            left, right = self._write_integer(node.left, op), self._write_integer(node.right, op)
             return f"((int64_t){left} {op} (int64_t){right})", INTEGER
         if op == "<<" and isinstance(node.right, t.Const):
-            return f"tb_mul({self._integer(node.left, op)}, {1 << int(node.right.value)})", INTEGER
+            return (
+                f"tb_mul({self._write_integer(node.left, op)}, {1 << int(node.right.value)})",
+                INTEGER,
+            )
         if op == ">>":
-            left, right = self._integer(node.left, op), self._integer(node.right, op)
+            left, right = self._write_integer(node.left, op), self._write_integer(node.right, op)
             return f"tb_shr({left}, {right})", INTEGER
-        left, left_kind = self.write(node.left)
-        right, right_kind = self.write(node.right)
+        left, left_kind = self.write_node(node.left)
+        right, right_kind = self.write_node(node.right)
         if op == "/":
-            return f"tb_div({self._real(left, left_kind)}, {self._real(right, right_kind)})", REAL
+            return (
+                f"tb_div({self._convert_to_real(left, left_kind)}, {self._convert_to_real(right, right_kind)})",
+                REAL,
+            )
         if REAL not in (left_kind, right_kind):
             return f"tb_{_HELPERS[op]}({left}, {right})", INTEGER
         if op in ("//", "%", "**"):
             raise ExprError(f'"{op}" of a float has no form in C', node.column)
-        left, right = self._real(left, left_kind), self._real(right, right_kind)
+        left, right = (
+            self._convert_to_real(left, left_kind),
+            self._convert_to_real(right, right_kind),
+        )
         return f"tb_f{_HELPERS[op]}({left}, {right})", REAL
 
-    def _pair(self, left: Node, op: str, right: Node) -> str:
-        left_text, left_kind = self.write(left)
-        right_text, right_kind = self.write(right)
+    def _write_comparison_pair(self, left: Node, op: str, right: Node) -> str:
+        left_text, left_kind = self.write_node(left)
+        right_text, right_kind = self.write_node(right)
         if REAL in (left_kind, right_kind):
             left_text, right_text = (
-                self._real(left_text, left_kind),
-                self._real(right_text, right_kind),
+                self._convert_to_real(left_text, left_kind),
+                self._convert_to_real(right_text, right_kind),
             )
         return f"({left_text} {op} {right_text})"
 
-    def _compare(self, node: t.Compare) -> str:
+    def _write_comparison(self, node: t.Compare) -> str:
         pairs, left = [], node.first
         for op, right in node.rest:
-            pairs.append(self._pair(left, op, right))
+            pairs.append(self._write_comparison_pair(left, op, right))
             left = right
         return pairs[0] if len(pairs) == 1 else "(" + " && ".join(pairs) + ")"
 
-    def _member(self, node: t.Member) -> str:
-        equal = " || ".join(self._pair(node.item, "==", choice) for choice in node.choices)
+    def _write_membership(self, node: t.Member) -> str:
+        equal = " || ".join(
+            self._write_comparison_pair(node.item, "==", choice) for choice in node.choices
+        )
         return f"(!({equal}))" if node.negated else f"({equal})"
 
-    def _select(self, node: t.Select) -> tuple[str, str]:
-        yes, yes_kind = self.write(node.yes)
-        no, no_kind = self.write(node.no)
+    def _write_selection(self, node: t.Select) -> tuple[str, str]:
+        yes, yes_kind = self.write_node(node.yes)
+        no, no_kind = self.write_node(node.no)
         if (yes_kind == REAL) != (no_kind == REAL):
             raise ExprError(
                 'one side of "if … else" is an integer and one a float: in C both must be the same'
@@ -150,18 +161,18 @@ class CWriter:
                 node.column,
             )
         kind = yes_kind if yes_kind == no_kind else INTEGER
-        return f"({self._condition(node.test)} ? {yes} : {no})", kind
+        return f"({self._write_condition(node.test)} ? {yes} : {no})", kind
 
-    def _call(self, node: t.Call) -> tuple[str, str]:
+    def _write_call(self, node: t.Call) -> tuple[str, str]:
         name = node.function
         if name not in ("min", "max", "abs"):
-            arguments = ", ".join(self._integer(a, name) for a in node.arguments)
+            arguments = ", ".join(self._write_integer(a, name) for a in node.arguments)
             return f"tb_{name}({arguments})", BOOLEAN if name == "divides" else INTEGER
-        written = [self.write(argument) for argument in node.arguments]
-        if any(kind == REAL for _, kind in written):
-            texts, prefix, result = [self._real(t, k) for t, k in written], "tb_f", REAL
+        operands = [self.write_node(argument) for argument in node.arguments]
+        if any(kind == REAL for _, kind in operands):
+            texts, prefix, result = [self._convert_to_real(t, k) for t, k in operands], "tb_f", REAL
         else:
-            texts, prefix, result = [text for text, _ in written], "tb_", INTEGER
+            texts, prefix, result = [text for text, _ in operands], "tb_", INTEGER
         text = texts[0] if len(texts) > 1 else f"{prefix}{name}({texts[0]})"
         for other in texts[1:]:
             text = f"{prefix}{name}({text}, {other})"

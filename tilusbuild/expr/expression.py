@@ -15,18 +15,18 @@ from typing import Any
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import tree as t
-from tilusbuild.expr.parser import checked_number, parse_text, parse_value
+from tilusbuild.expr.parser import check_number, parse_text, parse_value
 from tilusbuild.expr.tree import (
     Const,
     ExprError,
     Name,
     Node,
     Value,
-    canonical,
-    children,
+    format_canonical,
     is_boolean,
-    mapped,
-    walk,
+    list_children,
+    map_children,
+    walk_tree,
 )
 from tilusbuild.runtime import semantics
 from tilusbuild.runtime.semantics import NoValueError, result_of, truth
@@ -42,8 +42,8 @@ class Expr:
     def __init__(self, source: str, tree: Node) -> None:
         self.source = source
         self.tree = tree
-        self.names = frozenset(part.name for part in walk(tree) if isinstance(part, Name))
-        self.canonical = canonical(tree)
+        self.names = frozenset(part.name for part in walk_tree(tree) if isinstance(part, Name))
+        self.canonical = format_canonical(tree)
         self._order = tuple(sorted(self.names))
         self._function: Scalar | None = None
 
@@ -69,34 +69,34 @@ class Expr:
         """
         for name in self._order:
             if name not in env:
-                raise self._unknown(name, env)
+                raise self._unknown_name_error(name, env)
         return self.evaluate_lazily(env)
 
     def evaluate_lazily(self, env: Mapping[str, Any]) -> Value:
         """`evaluate`, where those names that the value does not depend on may be missing, or be an
         `ExprError`, which is raised when the name is needed."""
         if self._function is None:
-            self._function = function_of(self.tree)
+            self._function = compile_scalar(self.tree)
         try:
             return result_of(self._function(env))
         except NoValueError as error:
             raise ExprError(str(error), 1) from None
 
-    def _unknown(self, name: str, known: Mapping[str, Any]) -> ExprError:
+    def _unknown_name_error(self, name: str, known: Mapping[str, Any]) -> ExprError:
         hint = did_you_mean(name, known)
         message = f'unknown name "{name}"' + (f"; {hint}" if hint else "")
-        return ExprError(message, self.column_of(name))
+        return ExprError(message, self.find_column(name))
 
-    def column_of(self, name: str) -> int | None:
+    def find_column(self, name: str) -> int | None:
         """Return the column (from 1) where `name` stands first."""
-        columns = [p.column for p in walk(self.tree) if isinstance(p, Name) and p.name == name]
+        columns = [p.column for p in walk_tree(self.tree) if isinstance(p, Name) and p.name == name]
         return min((c for c in columns if c is not None), default=None)
 
     def check_names(self, known: Mapping[str, Any] | frozenset[str] | set[str]) -> None:
         """Raise `ExprError` with a suggestion if a free name is not in `known`."""
         for name in self._order:
             if name not in known:
-                raise self._unknown(name, dict.fromkeys(known))
+                raise self._unknown_name_error(name, dict.fromkeys(known))
 
     def substitute(self, env: Mapping[str, Value]) -> Expr:
         """Return the expression with the names of `env` replaced by their values, and folded.
@@ -109,11 +109,11 @@ class Expr:
                 try:
                     parse_value(value)
                 except ExprError as error:
-                    raise ExprError(f"{name}: {error.message}", self.column_of(name)) from None
-        tree = fold(self.tree, replaced)
-        return self if tree == self.tree else Expr(canonical(tree), tree)
+                    raise ExprError(f"{name}: {error.message}", self.find_column(name)) from None
+        tree = fold_constants(self.tree, replaced)
+        return self if tree == self.tree else Expr(format_canonical(tree), tree)
 
-    def c(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> str:
+    def to_c(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> str:
         """Return the expression in C11 (and C++), over the helpers of `c_prelude()`.
 
         `names` gives the C text of every free name, `types` their types where they are not
@@ -122,16 +122,16 @@ class Expr:
         """
         from tilusbuild.expr.c import CWriter
 
-        return CWriter(names, types).write(self.tree)[0]
+        return CWriter(names, types).write_node(self.tree)[0]
 
-    def c_type(self, types: Mapping[str, str] | None = None) -> str:
+    def find_c_type(self, types: Mapping[str, str] | None = None) -> str:
         """Return the type that `c` gives its value: "int", "float" or "bool". Raises as `c`."""
         from tilusbuild.expr.c import CWriter
 
-        return CWriter(dict.fromkeys(self.names, "x"), types).write(self.tree)[1]
+        return CWriter(dict.fromkeys(self.names, "x"), types).write_node(self.tree)[1]
 
 
-def parse(source: str | int | float | bool) -> Expr:
+def parse_expression(source: str | int | float | bool) -> Expr:
     """Return the expression that `source` says, or the literal that it is. Raises `ExprError`."""
     if isinstance(source, str):
         return Expr(source, parse_text(source))
@@ -152,7 +152,7 @@ def c_prelude() -> str:
     return PRELUDE
 
 
-def function_of(node: Node) -> Scalar:
+def compile_scalar(node: Node) -> Scalar:
     """Return a function of a mapping from names to values. It raises `ExprError`.
 
     A name whose value is an `ExprError` raises it when, and only when, the name is needed.
@@ -161,54 +161,60 @@ def function_of(node: Node) -> Scalar:
         case t.Const(value=value):
             return lambda env: value
         case t.Name():
-            return _name(node)
+            return _read_variable(node)
         case t.Unary():
-            apply, operand = semantics.UNARY[node.op], function_of(node.operand)
-            return _located(node, lambda env: apply(operand(env)))
+            apply, operand = semantics.UNARY[node.op], compile_scalar(node.operand)
+            return _locate_errors(node, lambda env: apply(operand(env)))
         case t.Binary():
             operation, left, right = (
                 semantics.BINARY[node.op],
-                function_of(node.left),
-                function_of(node.right),
+                compile_scalar(node.left),
+                compile_scalar(node.right),
             )
-            return _located(node, lambda env: operation(left(env), right(env)))
+            return _locate_errors(node, lambda env: operation(left(env), right(env)))
         case t.Compare():
-            rest = [(semantics.COMPARE[op], function_of(right)) for op, right in node.rest]
-            return _located(node, semantics.chain(function_of(node.first), rest))
+            rest = [(semantics.COMPARE[op], compile_scalar(right)) for op, right in node.rest]
+            return _locate_errors(node, semantics.chain(compile_scalar(node.first), rest))
         case t.Member():
-            choices = [function_of(choice) for choice in node.choices]
-            return semantics.member(function_of(node.item), choices, negated=node.negated)
+            choices = [compile_scalar(choice) for choice in node.choices]
+            return semantics.member(compile_scalar(node.item), choices, negated=node.negated)
         case t.Logic():
-            items = [function_of(item) for item in node.items]
-            return _located(node, semantics.logic(items, node.op == "or"))
+            items = [compile_scalar(item) for item in node.items]
+            return _locate_errors(node, semantics.logic(items, node.op == "or"))
         case t.Select():
-            test, yes, no = function_of(node.test), function_of(node.yes), function_of(node.no)
-            truth = _located(node.test, lambda env: semantics.truth(test(env)))
+            test, yes, no = (
+                compile_scalar(node.test),
+                compile_scalar(node.yes),
+                compile_scalar(node.no),
+            )
+            truth = _locate_errors(node.test, lambda env: semantics.truth(test(env)))
             return lambda env: yes(env) if truth(env) else no(env)
         case t.Call():
             call, arguments = (
                 semantics.CALLS[node.function],
-                [function_of(a) for a in node.arguments],
+                [compile_scalar(a) for a in node.arguments],
             )
-            return _located(node, lambda env: call(*[argument(env) for argument in arguments]))
+            return _locate_errors(
+                node, lambda env: call(*[argument(env) for argument in arguments])
+            )
 
 
-def _located(node: Node, function: Scalar) -> Scalar:
-    def apply(env: Mapping[str, Any]) -> Value:
+def _locate_errors(node: Node, function: Scalar) -> Scalar:
+    def evaluate_located(env: Mapping[str, Any]) -> Value:
         try:
             return function(env)
         except NoValueError as error:
             column = node.right.column if isinstance(node, t.Binary) else node.column
-            raise ExprError(f"{error} in {canonical(node):.200}", column) from None
+            raise ExprError(f"{error} in {format_canonical(node):.200}", column) from None
 
-    return apply
+    return evaluate_located
 
 
-def _name(node: t.Name) -> Scalar:
-    def value_of(env: Mapping[str, Any]) -> Value:
+def _read_variable(node: t.Name) -> Scalar:
+    def read_value(env: Mapping[str, Any]) -> Value:
         value = env[node.name]
         if isinstance(value, bool | int | float):
-            return checked_number(value, node.column)
+            return check_number(value, node.column)
         if isinstance(value, str):
             return value
         if isinstance(value, ExprError):
@@ -217,55 +223,55 @@ def _name(node: t.Name) -> Scalar:
             f"{node.name} is not a bool, int, float or str but {type(value).__name__}", node.column
         )
 
-    return value_of
+    return read_value
 
 
-def fold(node: Node, env: Mapping[str, Value]) -> Node:
+def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
     """`node` with the names of `env` replaced and everything constant computed."""
     match node:
         case t.Name():
             return t.Const(env[node.name], column=node.column) if node.name in env else node
         case t.Logic():
-            return _folded_logic(node, env)
-    parts = mapped(node, lambda child: fold(child, env))
+            return _fold_logic(node, env)
+    parts = map_children(node, lambda child: fold_constants(child, env))
     if isinstance(node, t.Select) and isinstance(parts[0], t.Const):
         test, yes, no = parts
         if not isinstance(test.value, str):
             chosen: Node = yes if truth(test.value) else no
             return chosen
-    made = type(node)(*parts, column=node.column)
-    return made if isinstance(node, t.Select) else _computed(made)
+    folded_node = type(node)(*parts, column=node.column)
+    return folded_node if isinstance(node, t.Select) else _compute_constant(folded_node)
 
 
-def _computed(node: Node) -> Node:
-    if all(isinstance(child, t.Const) for child in children(node)):
+def _compute_constant(node: Node) -> Node:
+    if all(isinstance(child, t.Const) for child in list_children(node)):
         try:
-            return t.Const(result_of(function_of(node)({})), column=node.column)
+            return t.Const(result_of(compile_scalar(node)({})), column=node.column)
         except (ExprError, NoValueError):
             return node
     return node
 
 
-def _folded_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
+def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
     """Drop the items that are known, up to the one that decides."""
-    stop = node.op == "or"
-    kept: list[Node] = []
+    deciding = node.op == "or"
+    undecided: list[Node] = []
     for item in node.items:
-        folded = fold(item, env)
+        folded = fold_constants(item, env)
         if isinstance(folded, t.Const) and not isinstance(folded.value, str):
-            if truth(folded.value) != stop:
+            if truth(folded.value) != deciding:
                 continue
-            if not kept:
-                return t.Const(stop, column=node.column)
-            kept.append(t.Const(stop, column=folded.column))
+            if not undecided:
+                return t.Const(deciding, column=node.column)
+            undecided.append(t.Const(deciding, column=folded.column))
             break
-        kept.append(folded)
-    if not kept:
-        return t.Const(not stop, column=node.column)
-    if len(kept) == 1 and is_boolean(kept[0]):
-        return kept[0]
+        undecided.append(folded)
+    if not undecided:
+        return t.Const(not deciding, column=node.column)
+    if len(undecided) == 1 and is_boolean(undecided[0]):
+        return undecided[0]
     if (
-        len(kept) == 1
+        len(undecided) == 1
     ):  # one item alone is not an `and`: keep a neighbour, so that the value is a bool
-        kept.append(t.Const(not stop, column=node.column))
-    return t.Logic(node.op, tuple(kept), column=node.column)
+        undecided.append(t.Const(not deciding, column=node.column))
+    return t.Logic(node.op, tuple(undecided), column=node.column)

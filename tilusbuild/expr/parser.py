@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import tree as t
-from tilusbuild.expr.tree import FUNCTIONS, INT64_MAX, INT64_MIN, ExprError, Node, children
+from tilusbuild.expr.tree import FUNCTIONS, INT64_MAX, INT64_MIN, ExprError, Node, list_children
 from tilusbuild.runtime import semantics
 
 MAX_CHARACTERS = 2000
@@ -26,15 +26,15 @@ MAX_BITS = 16384  # of an intermediate integer, when every name holds 64 bits
 PREFIXES = ("arch", "facts", "resources")
 
 
-def _operators(form: str, known: Iterable[str]) -> dict[type[ast.AST], str]:
+def _map_operators(template: str, operators: Iterable[str]) -> dict[type[ast.AST], str]:
     """Return operators by what Python's parser makes of them."""
-    read = {op: ast.parse(form.format(op), mode="eval").body for op in known}
-    return {type(getattr(node, "op", None) or node.ops[0]): op for op, node in read.items()}  # type: ignore[attr-defined]
+    expressions = {op: ast.parse(template.format(op), mode="eval").body for op in operators}
+    return {type(getattr(node, "op", None) or node.ops[0]): op for op, node in expressions.items()}  # type: ignore[attr-defined]
 
 
-BINARY_OPERATORS = _operators("1 {} 1", semantics.BINARY)
-UNARY_OPERATORS = _operators("{} a", semantics.UNARY)
-COMPARE_OPERATORS = _operators("1 {} 1", semantics.COMPARE)
+BINARY_OPERATORS = _map_operators("1 {} 1", semantics.BINARY)
+UNARY_OPERATORS = _map_operators("{} a", semantics.UNARY)
+COMPARE_OPERATORS = _map_operators("1 {} 1", semantics.COMPARE)
 _ONE_LINE = dict.fromkeys(map(ord, "\r\n\f\v"), " ")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _NUMBER_THEN_WORD = re.compile(r"[0-9][A-Za-z_]|\\")
@@ -50,18 +50,18 @@ def parse_text(source: str) -> Node:
     text = source[lead:].translate(_ONE_LINE).rstrip()
     if not text:
         raise ExprError("the expression is empty", 1)
-    reader = _Reader(text, lead)
-    tree = reader.read(_python_tree(text, lead), 1)
-    _bits(tree)
+    reader = _TreeReader(text, lead)
+    tree = reader.read_node(_parse_python(text, lead), 1)
+    _bound_bits(tree)
     return tree
 
 
 def parse_value(value: bool | int | float) -> Node:
     """Return the tree of a literal. Raises `ExprError` for a number that is not finite or large."""
-    return t.Const(checked_number(value, None))
+    return t.Const(check_number(value, None))
 
 
-def _python_tree(text: str, lead: int) -> ast.expr:
+def _parse_python(text: str, lead: int) -> ast.expr:
     try:
         if _NUMBER_THEN_WORD.search(text):
             # "1if a else 2" and "\d" only warn: here they are errors.
@@ -70,7 +70,7 @@ def _python_tree(text: str, lead: int) -> ast.expr:
                 return ast.parse(text, mode="eval").body
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        if (of_c := _of_c(text)) is not None:
+        if (of_c := _explain_c_operator(text)) is not None:
             raise ExprError(of_c[0], lead + of_c[1]) from None
         column = lead + error.offset if error.offset and error.offset > 0 else None
         raise ExprError(f"not an expression: {error.msg}", column) from None
@@ -89,7 +89,7 @@ _OPERATORS_OF_C = (
 )
 
 
-def _of_c(text: str) -> tuple[str, int] | None:
+def _explain_c_operator(text: str) -> tuple[str, int] | None:
     """Return what an operator of C is called here, and its column from 1."""
     outside = _QUOTED.sub(lambda match: "_" * len(match[0]), text)
     for pattern, message in _OPERATORS_OF_C:
@@ -111,7 +111,7 @@ def _check_characters(source: str) -> None:
             raise ExprError(f"unexpected character {character!r}", position)
 
 
-def checked_number(value: bool | int | float, column: int | None) -> bool | int | float:
+def check_number(value: bool | int | float, column: int | None) -> bool | int | float:
     """Return a number that an expression may have. Raises `ExprError`."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ExprError("the number is not finite", column)
@@ -120,7 +120,7 @@ def checked_number(value: bool | int | float, column: int | None) -> bool | int 
     return value
 
 
-class _Reader:
+class _TreeReader:
     """One walk over Python's tree that checks every node and counts them."""
 
     def __init__(self, text: str, lead: int) -> None:
@@ -128,88 +128,90 @@ class _Reader:
         self._lead = lead
         self._nodes = 0
 
-    def _column(self, node: ast.expr) -> int:
+    def _find_column(self, node: ast.expr) -> int:
         offset = node.col_offset
         if self._bytes is not None:
             offset = len(self._bytes[:offset].decode())
         return self._lead + offset + 1
 
-    def read(self, node: ast.expr, depth: int) -> Node:
+    def read_node(self, node: ast.expr, depth: int) -> Node:
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise ExprError(f"the expression has more than {MAX_NODES} parts", self._column(node))
+            raise ExprError(
+                f"the expression has more than {MAX_NODES} parts", self._find_column(node)
+            )
         if depth > MAX_DEPTH:
             raise ExprError(
-                f"the expression is nested more than {MAX_DEPTH} deep", self._column(node)
+                f"the expression is nested more than {MAX_DEPTH} deep", self._find_column(node)
             )
-        column = self._column(node)
+        column = self._find_column(node)
         match node:
             case ast.Constant() | ast.Name() | ast.Attribute():
-                return self._leaf(node, column)
+                return self._read_leaf(node, column)
             case ast.UnaryOp():
-                return self._unary(node, column, depth)
+                return self._read_unary(node, column, depth)
             case ast.BinOp():
-                return self._binary(node, column, depth)
+                return self._read_binary(node, column, depth)
             case ast.Compare():
-                return self._compare(node, column, depth)
+                return self._read_comparison(node, column, depth)
             case ast.BoolOp():
-                items = tuple(self.read(item, depth + 1) for item in node.values)
+                items = tuple(self.read_node(item, depth + 1) for item in node.values)
                 return t.Logic(
                     "and" if isinstance(node.op, ast.And) else "or", items, column=column
                 )
             case ast.IfExp():
-                yes = self.read(node.body, depth + 1)
-                test = self.read(node.test, depth + 1)
-                return t.Select(test, yes, self.read(node.orelse, depth + 1), column=column)
+                yes = self.read_node(node.body, depth + 1)
+                test = self.read_node(node.test, depth + 1)
+                return t.Select(test, yes, self.read_node(node.orelse, depth + 1), column=column)
             case ast.Call():
-                return self._call(node, column, depth)
+                return self._read_call(node, column, depth)
             case ast.Tuple() | ast.List():
                 raise ExprError('a tuple is only allowed to the right of "in"', column)
             case _:
                 what = f"{ast.unparse(node):.60}"
                 raise ExprError(f"{what} is not part of the expression language", column)
 
-    def _leaf(self, node: ast.expr, column: int) -> Node:
+    def _read_leaf(self, node: ast.expr, column: int) -> Node:
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
-                return t.Const(checked_number(number, column), column=column)
+                return t.Const(check_number(number, column), column=column)
             case ast.Constant(value=str() as text):
                 return t.Const(text, column=column)
             case ast.Constant(value=value):
                 raise ExprError(f"{value!r:.40} is not a number, a string or a bool", column)
             case ast.Name(id=name):
-                return self._name(name, column)
+                return self._read_name(name, column)
             case ast.Attribute(value=ast.Name(id=prefix), attr=name) if prefix in PREFIXES:
                 return t.Name(f"{prefix}.{name}", column=column)
         raise ExprError("attributes are only those of arch and facts", column)
 
-    def _name(self, name: str, column: int) -> t.Name:
+    def _read_name(self, name: str, column: int) -> t.Name:
         if name in FUNCTIONS:
             raise ExprError(f'"{name}" is a function and needs arguments', column)
         if name in PREFIXES:
             raise ExprError(f'"{name}" has no value of its own: write {name}.<something>', column)
         return t.Name(name, column=column)
 
-    def _unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
+    def _read_unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
         op = UNARY_OPERATORS[type(node.op)]
         if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
             self._nodes += 1
             return t.Const(INT64_MIN, column=column)
-        operand = self.read(node.operand, depth + 1)
+        operand = self.read_node(node.operand, depth + 1)
         if op in "+-" and isinstance(operand, t.Const) and type(operand.value) in (int, float):
             value = operand.value if op == "+" else semantics.UNARY["-"](operand.value)
             if value != -INT64_MIN:
                 return t.Const(value, column=column)
         return t.Unary(op, operand, column=column)
 
-    def _binary(self, node: ast.BinOp, column: int, depth: int) -> t.Binary:
+    def _read_binary(self, node: ast.BinOp, column: int, depth: int) -> t.Binary:
         op = BINARY_OPERATORS.get(type(node.op))
         if op is None:
             raise ExprError(
                 f"{type(node.op).__name__} is not part of the expression language", column
             )
-        left = self.read(node.left, depth + 1)
-        right = self.read(node.right, depth + 1)
+        left = self.read_node(node.left, depth + 1)
+        right = self.read_node(node.right, depth + 1)
         if op in ("**", "<<") and not (
             isinstance(right, t.Const)
             and type(right.value) is int
@@ -225,10 +227,10 @@ class _Reader:
                 raise ExprError(f'"{op}" needs numbers, not a string', side.column)
         return t.Binary(op, left, right, column=column)
 
-    def _compare(self, node: ast.Compare, column: int, depth: int) -> Node:
+    def _read_comparison(self, node: ast.Compare, column: int, depth: int) -> Node:
         if isinstance(node.ops[0], ast.In | ast.NotIn) and len(node.ops) == 1:
-            return self._member(node, column, depth)
-        first = self.read(node.left, depth + 1)
+            return self._read_membership(node, column, depth)
+        first = self.read_node(node.left, depth + 1)
         rest = []
         for operator, right in zip(node.ops, node.comparators, strict=True):
             op = COMPARE_OPERATORS.get(type(operator))
@@ -236,18 +238,20 @@ class _Reader:
                 if isinstance(operator, ast.In | ast.NotIn):
                     raise ExprError('put "in" inside a chain of comparisons in parentheses', column)
                 raise ExprError('compare with "==" and "!=", not with "is"', column)
-            rest.append((op, self.read(right, depth + 1)))
+            rest.append((op, self.read_node(right, depth + 1)))
         return t.Compare(first, tuple(rest), column=column)
 
-    def _member(self, node: ast.Compare, column: int, depth: int) -> t.Member:
+    def _read_membership(self, node: ast.Compare, column: int, depth: int) -> t.Member:
         right = node.comparators[0]
         if not isinstance(right, ast.Tuple | ast.List) or not right.elts:
-            raise ExprError('"in" needs a tuple on its right, such as (1, 2)', self._column(right))
-        item = self.read(node.left, depth + 1)
-        choices = tuple(self.read(choice, depth + 1) for choice in right.elts)
+            raise ExprError(
+                '"in" needs a tuple on its right, such as (1, 2)', self._find_column(right)
+            )
+        item = self.read_node(node.left, depth + 1)
+        choices = tuple(self.read_node(choice, depth + 1) for choice in right.elts)
         return t.Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)
 
-    def _call(self, node: ast.Call, column: int, depth: int) -> t.Call:
+    def _read_call(self, node: ast.Call, column: int, depth: int) -> t.Call:
         if not isinstance(node.func, ast.Name):
             raise ExprError("only the functions of the expression language can be called", column)
         name = node.func.id
@@ -261,29 +265,29 @@ class _Reader:
             count = f"{least} argument{'s' * (least > 1)}"
             need = count if most == least else f"at least {count}"
             raise ExprError(f'"{name}" takes {need}, not {len(node.args)}', column)
-        return t.Call(name, tuple(self.read(a, depth + 1) for a in node.args), column=column)
+        return t.Call(name, tuple(self.read_node(a, depth + 1) for a in node.args), column=column)
 
 
-def _bits(node: Node) -> int:
+def _bound_bits(node: Node) -> int:
     """Return an upper bound of the bits of an integer of `node`; too many are an error."""
-    below = [_bits(child) for child in children(node)]
+    child_bits = [_bound_bits(child) for child in list_children(node)]
     match node:
         case t.Const(value=value):
             bits = value.bit_length() if isinstance(value, int) else 0
         case t.Name():
             bits = 64
         case t.Binary(op="*"):
-            bits = sum(below)
+            bits = sum(child_bits)
         case t.Binary(op="**" | "<<", right=t.Const(value=int(exponent))):
-            bits = below[0] * max(exponent, 1) if node.op == "**" else below[0] + exponent
+            bits = child_bits[0] * max(exponent, 1) if node.op == "**" else child_bits[0] + exponent
         case t.Call(function="cdiv" | "align"):
-            bits = max(below) + 1
+            bits = max(child_bits) + 1
         case t.Call(function="pow2"):
             bits = 63
         case t.Logic() | t.Compare() | t.Member():
             bits = 1
         case _:
-            bits = max(below) + 1
+            bits = max(child_bits) + 1
     if bits > MAX_BITS:
         raise ExprError(
             f"an integer of this size could need {bits} bits, at most {MAX_BITS}", node.column

@@ -44,12 +44,12 @@ class _Node(Struct, frozen=True, kw_only=True, eq=False):
     column: int | None = None
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.content() == other.content()
+        return type(self) is type(other) and self.list_fields() == other.list_fields()
 
     def __hash__(self) -> int:
-        return hash(self.content())
+        return hash(self.list_fields())
 
-    def content(self) -> tuple[Any, ...]:
+    def list_fields(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__[:-1])
 
 
@@ -114,31 +114,31 @@ class Call(_Node, frozen=True):
 Node: TypeAlias = Const | Name | Unary | Binary | Compare | Member | Logic | Select | Call
 
 
-def children(node: Node) -> tuple[Node, ...]:
+def list_children(node: Node) -> tuple[Node, ...]:
     """Return the nodes right below `node`."""
-    found: list[Any] = []
-    mapped(node, found.append)
-    return tuple(found)
+    nodes: list[Any] = []
+    map_children(node, nodes.append)
+    return tuple(nodes)
 
 
-def mapped(node: Node, function: Callable[[Any], Any]) -> tuple[Any, ...]:
+def map_children(node: Node, function: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Return the fields of a node, less its column, with `function` of each node right below it."""
 
-    def of(field: Any) -> Any:
+    def map_field(field: Any) -> Any:
         if isinstance(field, tuple):
-            return tuple(map(of, field))
+            return tuple(map(map_field, field))
         return function(field) if isinstance(field, _Node) else field
 
-    return tuple(map(of, node.content()))
+    return tuple(map(map_field, node.list_fields()))
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk_tree(node: Node) -> Iterator[Node]:
     """`node` and every node below it."""
     stack = [node]
     while stack:
-        here = stack.pop()
-        yield here
-        stack.extend(children(here))
+        current = stack.pop()
+        yield current
+        stack.extend(list_children(current))
 
 
 def is_boolean(node: Node) -> bool:
@@ -154,36 +154,42 @@ def is_boolean(node: Node) -> bool:
             return isinstance(node, Compare | Member | Logic)
 
 
-def canonical(node: Node) -> str:
+def format_canonical(node: Node) -> str:
     """Return the normal text of a tree: one space around operators, parentheses everywhere."""
     match node:
         case Const():
-            return _constant(node.value)
+            return _format_constant(node.value)
         case Name():
             return node.name
         case Unary():
             gap = " " if node.op == "not" else ""
-            return f"({node.op}{gap}{canonical(node.operand)})"
+            return f"({node.op}{gap}{format_canonical(node.operand)})"
         case Binary():
-            return f"({canonical(node.left)} {node.op} {canonical(node.right)})"
+            return f"({format_canonical(node.left)} {node.op} {format_canonical(node.right)})"
         case Compare():
-            chain = "".join(f" {op} {canonical(right)}" for op, right in node.rest)
-            return f"({canonical(node.first)}{chain})"
+            chain = "".join(f" {op} {format_canonical(right)}" for op, right in node.rest)
+            return f"({format_canonical(node.first)}{chain})"
         case Member():
             word = "not in" if node.negated else "in"
-            choices = "".join(f"{canonical(choice)}, " for choice in node.choices).rstrip(" ")
-            return f"({canonical(node.item)} {word} ({choices}))"
+            choices = "".join(f"{format_canonical(choice)}, " for choice in node.choices).rstrip(
+                " "
+            )
+            return f"({format_canonical(node.item)} {word} ({choices}))"
         case Logic():
-            return "(" + f" {node.op} ".join(canonical(item) for item in node.items) + ")"
+            return "(" + f" {node.op} ".join(format_canonical(item) for item in node.items) + ")"
         case Select():
-            parts = canonical(node.yes), canonical(node.test), canonical(node.no)
+            parts = (
+                format_canonical(node.yes),
+                format_canonical(node.test),
+                format_canonical(node.no),
+            )
             return "({} if {} else {})".format(*parts)
         case Call():
-            arguments = ", ".join(canonical(argument) for argument in node.arguments)
+            arguments = ", ".join(format_canonical(argument) for argument in node.arguments)
             return f"{node.function}({arguments})"
 
 
-def _constant(value: Value) -> str:
+def _format_constant(value: Value) -> str:
     if isinstance(value, str):
         return ascii(value)
     text = repr(value)

@@ -30,7 +30,7 @@ class UnprovenError(Exception):
     """The scalar form has to answer."""
 
 
-class VectorPart(Struct):
+class Column(Struct):
     """A value per point, or one for all; `low`..`high` bound it if it is a bool or an integer;
     `bad` marks the points without a value (None: there is none)."""
 
@@ -38,13 +38,13 @@ class VectorPart(Struct):
     data: Any
     low: int = 0
     high: int = 1
-    bad: Any = None
+    invalid: Any = None
 
 
-def evaluate_marked(
+def evaluate_columns(
     expr: Expr,
     columns: Mapping[str, Any],
-    bad: Mapping[str, Any] | None = None,
+    invalid: Mapping[str, Any] | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[Any, Any]:
     """Return the values at all points and a mask of the points that have none (None if all have
@@ -54,26 +54,26 @@ def evaluate_marked(
     `bad` marks, for a name, the points where its value must not be used. `bounds` are intervals
     that the caller knows integer columns to lie in; they save looking for the extremes.
     """
-    shape = _shape(columns)
+    shape = _broadcast_shape(columns)
     try:
         with np.errstate(all="ignore"):
-            part = _Walk(columns, bad or {}, bounds or {}).value(expr.tree)
+            part = _ColumnEvaluator(columns, invalid or {}, bounds or {}).evaluate_node(expr.tree)
             values = np.broadcast_to(np.asarray(part.data), shape)
-            if part.bad is None:
+            if part.invalid is None:
                 return values, None
-            marks = np.broadcast_to(part.bad, shape)
+            marks = np.broadcast_to(part.invalid, shape)
             return values, marks if marks.any() else None
     except UnprovenError:
-        return _one_by_one(expr, columns, bad or {}, shape)
+        return _evaluate_points(expr, columns, invalid or {}, shape)
 
 
-def _shape(columns: Mapping[str, Any]) -> tuple[int, ...]:
+def _broadcast_shape(columns: Mapping[str, Any]) -> tuple[int, ...]:
     arrays = [column.shape for column in columns.values() if isinstance(column, np.ndarray)]
     return np.broadcast_shapes(*arrays)
 
 
-def _one_by_one(
-    expr: Expr, columns: Mapping[str, Any], bad: Mapping[str, Any], shape: tuple[int, ...]
+def _evaluate_points(
+    expr: Expr, columns: Mapping[str, Any], invalid: Mapping[str, Any], shape: tuple[int, ...]
 ) -> tuple[Any, Any]:
     count = int(np.prod(shape, dtype=np.int64))
     lists: dict[str, list[Any]] = {}
@@ -83,26 +83,26 @@ def _one_by_one(
             lists[name] = np.broadcast_to(column, shape).ravel().tolist()
         else:
             lists[name] = [column] * count
-        if bad.get(name) is not None:
+        if invalid.get(name) is not None:
             unusable = ExprError(f"{name} has no value here")
-            for row in np.flatnonzero(np.broadcast_to(bad[name], shape)):
+            for row in np.flatnonzero(np.broadcast_to(invalid[name], shape)):
                 lists[name][row] = unusable
     points = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-    values = [_or_none(expr, point) for point in (points if lists else [{}] * count)]
+    values = [_evaluate_or_none(expr, point) for point in (points if lists else [{}] * count)]
     marks = np.array([value is None for value in values], dtype=bool)
     filler = next((value for value in values if value is not None), 0)
-    array = value_array([filler if value is None else value for value in values])
+    array = pack_values([filler if value is None else value for value in values])
     return array.reshape(shape), (marks.reshape(shape) if marks.any() else None)
 
 
-def _or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
+def _evaluate_or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
     try:
         return expr.evaluate_lazily(env)
     except ExprError:
         return None
 
 
-def value_array(values: Sequence[Value]) -> Any:
+def pack_values(values: Sequence[Value]) -> Any:
     """Return values as an array that gives each back as it is, with its type."""
     kinds = {type(value) for value in values}
     if kinds == {int}:
@@ -114,154 +114,156 @@ def value_array(values: Sequence[Value]) -> Any:
     return array
 
 
-class _Walk:
+class _ColumnEvaluator:
     """One evaluation of a tree over columns."""
 
     def __init__(
         self,
         columns: Mapping[str, Any],
-        bad: Mapping[str, Any],
+        invalid: Mapping[str, Any],
         bounds: Mapping[str, tuple[int, int]],
     ) -> None:
         self._columns = columns
-        self._bad = bad
+        self._invalid = invalid
         self._bounds = bounds
 
-    def value(self, node: Node) -> VectorPart:
+    def evaluate_node(self, node: Node) -> Column:
         match node:
             case t.Const():
-                return constant(node.value)
+                return constant_column(node.value)
             case t.Name():
-                return self._name(node.name)
+                return self._evaluate_name(node.name)
             case t.Unary():
-                return self._unary(node)
+                return self._evaluate_unary(node)
             case t.Binary():
-                return self._binary(node)
+                return self._evaluate_binary(node)
             case t.Compare():
-                return self._compare(node)
+                return self._evaluate_comparison(node)
             case t.Member():
-                return self._member(node)
+                return self._evaluate_membership(node)
             case t.Logic():
-                return self._logic(node)
+                return self._evaluate_logic(node)
             case t.Select():
-                return self._select(node)
+                return self._evaluate_selection(node)
             case t.Call():
-                return self._call(node)
+                return self._evaluate_call(node)
 
-    def _name(self, name: str) -> VectorPart:
+    def _evaluate_name(self, name: str) -> Column:
         column = self._columns[name]
         if not isinstance(column, np.ndarray):
-            part = constant(column)
+            result = constant_column(column)
         elif column.dtype.kind not in KINDS or column.size == 0:
-            part = column_of_objects(column)
+            result = convert_objects(column)
         else:
-            part = VectorPart(KINDS[column.dtype.kind], column)
-            if part.kind == INT:
+            result = Column(KINDS[column.dtype.kind], column)
+            if result.kind == INT:
                 bounds = self._bounds.get(name)
-                part.low, part.high = bounds or (int(column.min()), int(column.max()))
-                part.data = column.astype(np.int64, copy=False)
-                if not fits(part.low, part.high):
+                result.low, result.high = bounds or (int(column.min()), int(column.max()))
+                result.data = column.astype(np.int64, copy=False)
+                if not fits_int64(result.low, result.high):
                     raise UnprovenError
-            elif part.kind == REAL:
-                part.data = column.astype(np.float64, copy=False)
+            elif result.kind == REAL:
+                result.data = column.astype(np.float64, copy=False)
                 if column.dtype != np.float64 or not np.isfinite(column).all():
                     raise UnprovenError
-        part.bad = self._bad.get(name)
-        return part
+        result.invalid = self._invalid.get(name)
+        return result
 
-    def _unary(self, node: t.Unary) -> VectorPart:
-        operand = self.value(node.operand)
+    def _evaluate_unary(self, node: t.Unary) -> Column:
+        operand = self.evaluate_node(node.operand)
         if node.op == "not":
-            return VectorPart(BOOL, np.logical_not(truth(operand)), bad=operand.bad)
+            return Column(BOOL, np.logical_not(to_booleans(operand)), invalid=operand.invalid)
         if node.op == "~":
             raise UnprovenError
-        part = operand if operand.kind == REAL else integer(operand)
+        part = operand if operand.kind == REAL else to_integer_column(operand)
         if node.op == "+":
             return part
         if part.kind == REAL:
-            return VectorPart(REAL, -part.data, bad=part.bad)
-        return integers(-part.data, -part.high, -part.low, part.bad)
+            return Column(REAL, -part.data, invalid=part.invalid)
+        return bounded_integers(-part.data, -part.high, -part.low, part.invalid)
 
-    def _binary(self, node: t.Binary) -> VectorPart:
-        left, right = self.value(node.left), self.value(node.right)
+    def _evaluate_binary(self, node: t.Binary) -> Column:
+        left, right = self.evaluate_node(node.left), self.evaluate_node(node.right)
         if node.op not in _ARITHMETIC or TEXT in (left.kind, right.kind):
             raise UnprovenError
-        bad = either(left.bad, right.bad)
+        bad = union_marks(left.invalid, right.invalid)
         if node.op == "/" or REAL in (left.kind, right.kind):
-            return real_arithmetic(node.op, left, right, bad)
-        return integer_arithmetic(node.op, integer(left), integer(right), bad)
+            return compute_doubles(node.op, left, right, bad)
+        return compute_integers(node.op, to_integer_column(left), to_integer_column(right), bad)
 
-    def _compare(self, node: t.Compare) -> VectorPart:
-        left = self.value(node.first)
-        holds, bad = None, left.bad
+    def _evaluate_comparison(self, node: t.Compare) -> Column:
+        left = self.evaluate_node(node.first)
+        holds, bad = None, left.invalid
         for op, side in node.rest:
-            right = self.value(side)
-            here = compared(op, left, right)
+            right = self.evaluate_node(side)
+            result = compare_columns(op, left, right)
             if holds is None:
-                holds, bad = here, either(bad, right.bad)
+                holds, bad = result, union_marks(bad, right.invalid)
             else:
-                bad = either(bad, None if right.bad is None else right.bad & holds)
-                holds = holds & here
+                bad = union_marks(bad, None if right.invalid is None else right.invalid & holds)
+                holds = holds & result
             left = right
-        return VectorPart(BOOL, holds, bad=bad)
+        return Column(BOOL, holds, invalid=bad)
 
-    def _member(self, node: t.Member) -> VectorPart:
-        item = self.value(node.item)
-        found, bad = np.False_, item.bad
+    def _evaluate_membership(self, node: t.Member) -> Column:
+        item = self.evaluate_node(node.item)
+        is_member, bad = np.False_, item.invalid
         for choice in node.choices:
-            part = self.value(choice)
-            if part.bad is not None:
-                bad = either(bad, part.bad & ~found)
-            found = found | compared("==", item, part)
-        return VectorPart(BOOL, ~found if node.negated else found, bad=bad)
+            part = self.evaluate_node(choice)
+            if part.invalid is not None:
+                bad = union_marks(bad, part.invalid & ~is_member)
+            is_member = is_member | compare_columns("==", item, part)
+        return Column(BOOL, ~is_member if node.negated else is_member, invalid=bad)
 
-    def _logic(self, node: t.Logic) -> VectorPart:
+    def _evaluate_logic(self, node: t.Logic) -> Column:
         """`open_` are the points that no item has decided yet."""
         stop = node.op == "or"
-        open_, bad = np.True_, None
+        undecided, bad = np.True_, None
         for item in node.items:
-            part = self.value(item)
-            if part.bad is not None:
-                bad = either(bad, part.bad & open_)
-            holds = truth(part)
-            open_ = open_ & (~holds if stop else holds)
-        return VectorPart(BOOL, ~open_ if stop else open_, bad=bad)
+            part = self.evaluate_node(item)
+            if part.invalid is not None:
+                bad = union_marks(bad, part.invalid & undecided)
+            holds = to_booleans(part)
+            undecided = undecided & (~holds if stop else holds)
+        return Column(BOOL, ~undecided if stop else undecided, invalid=bad)
 
-    def _select(self, node: t.Select) -> VectorPart:
-        test = self.value(node.test)
-        holds = truth(test)
+    def _evaluate_selection(self, node: t.Select) -> Column:
+        test = self.evaluate_node(node.test)
+        holds = to_booleans(test)
         if not isinstance(holds, np.ndarray) or holds.ndim == 0:
-            chosen = self.value(node.yes if holds else node.no)
-            chosen.bad = either(chosen.bad, test.bad)
+            chosen = self.evaluate_node(node.yes if holds else node.no)
+            chosen.invalid = union_marks(chosen.invalid, test.invalid)
             return chosen
-        yes, no = self.value(node.yes), self.value(node.no)
-        bad = either(
-            test.bad,
-            None if yes.bad is None else yes.bad & holds,
-            None if no.bad is None else no.bad & ~holds,
+        yes, no = self.evaluate_node(node.yes), self.evaluate_node(node.no)
+        bad = union_marks(
+            test.invalid,
+            None if yes.invalid is None else yes.invalid & holds,
+            None if no.invalid is None else no.invalid & ~holds,
         )
         if yes.kind != no.kind:
             raise UnprovenError
         data = np.where(holds, yes.data, no.data)
         low, high = min(yes.low, no.low), max(yes.high, no.high)
-        return VectorPart(yes.kind, data, low, high, bad)
+        return Column(yes.kind, data, low, high, bad)
 
-    def _call(self, node: t.Call) -> VectorPart:
-        parts = [self.value(argument) for argument in node.arguments]
+    def _evaluate_call(self, node: t.Call) -> Column:
+        parts = [self.evaluate_node(argument) for argument in node.arguments]
         if any(part.kind == TEXT for part in parts):
             raise UnprovenError
-        bad = either(*(part.bad for part in parts))
+        bad = union_marks(*(part.invalid for part in parts))
         if node.function in ("min", "max"):
-            return extreme(node.function, parts, bad)
-        return integer_call(node.function, [integer(part) for part in parts], bad)
+            return compute_extreme(node.function, parts, bad)
+        return call_integer_function(
+            node.function, [to_integer_column(part) for part in parts], bad
+        )
 
 
-def fits(low: int, high: int) -> bool:
+def fits_int64(low: int, high: int) -> bool:
     """Return whether an interval is one of 64-bit integers."""
     return low >= INT64_MIN and high <= INT64_MAX
 
 
-def either(*marks: Any) -> Any:
+def union_marks(*marks: Any) -> Any:
     """Marks where any of these has one."""
     result = None
     for mark in marks:
@@ -270,51 +272,51 @@ def either(*marks: Any) -> Any:
     return result
 
 
-def constant(value: Any) -> VectorPart:
+def constant_column(value: Any) -> Column:
     """Return one value as a column for all points."""
     if isinstance(value, bool):
-        return VectorPart(BOOL, np.bool_(value), int(value), int(value))
+        return Column(BOOL, np.bool_(value), int(value), int(value))
     if isinstance(value, int):
-        if not fits(value, value):
+        if not fits_int64(value, value):
             raise UnprovenError
-        return VectorPart(INT, np.int64(value), value, value)
+        return Column(INT, np.int64(value), value, value)
     if isinstance(value, str):
-        return VectorPart(TEXT, _text(value))
+        return Column(TEXT, _check_text(value))
     if not isinstance(value, float) or not np.isfinite(value):
         raise UnprovenError
-    return VectorPart(REAL, np.float64(value))
+    return Column(REAL, np.float64(value))
 
 
-def _text(value: str) -> str:
+def _check_text(value: str) -> str:
     if value.endswith("\0"):  # numpy takes it for padding
         raise UnprovenError
     return value
 
 
-def column_of_objects(column: Any) -> VectorPart:
+def convert_objects(column: Any) -> Column:
     """Return a column of Python's own values."""
     values = column.ravel().tolist()
     kinds = {type(value) for value in values}
     if kinds == {str} and not any(value.endswith("\0") for value in values):
-        return VectorPart(TEXT, np.array(values).reshape(column.shape))
+        return Column(TEXT, np.array(values).reshape(column.shape))
     if kinds == {bool}:
-        return VectorPart(BOOL, np.array(values, dtype=bool).reshape(column.shape))
-    if kinds <= {int} and all(fits(value, value) for value in values):
+        return Column(BOOL, np.array(values, dtype=bool).reshape(column.shape))
+    if kinds <= {int} and all(fits_int64(value, value) for value in values):
         data = np.array(values, dtype=np.int64).reshape(column.shape)
-        return VectorPart(INT, data, min(values, default=0), max(values, default=0))
+        return Column(INT, data, min(values, default=0), max(values, default=0))
     raise UnprovenError
 
 
-def integer(part: VectorPart) -> VectorPart:
+def to_integer_column(part: Column) -> Column:
     """Return the part as integers, a boolean as 0 and 1."""
     if part.kind == INT:
         return part
     if part.kind == BOOL:
-        return VectorPart(INT, part.data.astype(np.int64), part.low, part.high, part.bad)
+        return Column(INT, part.data.astype(np.int64), part.low, part.high, part.invalid)
     raise UnprovenError
 
 
-def real(part: VectorPart) -> Any:
+def to_doubles(part: Column) -> Any:
     """Return the part as doubles, if they are the same numbers."""
     if part.kind == REAL:
         return part.data
@@ -323,7 +325,7 @@ def real(part: VectorPart) -> Any:
     return part.data.astype(np.float64)
 
 
-def truth(part: VectorPart) -> Any:
+def to_booleans(part: Column) -> Any:
     """Return the part as conditions."""
     if part.kind == BOOL:
         return part.data
@@ -332,27 +334,27 @@ def truth(part: VectorPart) -> Any:
     return part.data != 0
 
 
-def integers(data: Any, low: int, high: int, bad: Any) -> VectorPart:
+def bounded_integers(data: Any, low: int, high: int, bad: Any) -> Column:
     """Return integers that were computed, if what they lie in fits 64 bits."""
-    if not fits(low, high):
+    if not fits_int64(low, high):
         raise UnprovenError
-    return VectorPart(INT, data, low, high, bad)
+    return Column(INT, data, low, high, bad)
 
 
-def reals(data: Any, bad: Any) -> VectorPart:
+def finite_doubles(data: Any, bad: Any) -> Column:
     """Doubles, with a mark on those that are beyond the finite ones."""
     beyond = ~np.isfinite(data)
     if beyond.any():
-        return VectorPart(REAL, np.where(beyond, 0.0, data), bad=either(bad, beyond))
-    return VectorPart(REAL, data, bad=bad)
+        return Column(REAL, np.where(beyond, 0.0, data), invalid=union_marks(bad, beyond))
+    return Column(REAL, data, invalid=bad)
 
 
-def _nonzero(divisor: Any, bad: Any) -> tuple[Any, Any]:
+def _replace_zeros(divisor: Any, bad: Any) -> tuple[Any, Any]:
     """Return the divisor with 1 for 0, and the marks with those points added."""
     zero = divisor == 0
     if not zero.any():
         return divisor, bad
-    return np.where(zero, divisor.dtype.type(1), divisor), either(bad, zero)
+    return np.where(zero, divisor.dtype.type(1), divisor), union_marks(bad, zero)
 
 
 _ARITHMETIC = {
@@ -365,19 +367,19 @@ _ARITHMETIC = {
 }
 
 
-def real_arithmetic(op: str, left: VectorPart, right: VectorPart, bad: Any) -> VectorPart:
+def compute_doubles(op: str, left: Column, right: Column, bad: Any) -> Column:
     """`+ - * / // %` of doubles."""
-    a, b = real(left), real(right)
+    a, b = to_doubles(left), to_doubles(right)
     if op in ("/", "//", "%"):
-        b, bad = _nonzero(b, bad)
-    return reals(_ARITHMETIC[op](a, b), bad)
+        b, bad = _replace_zeros(b, bad)
+    return finite_doubles(_ARITHMETIC[op](a, b), bad)
 
 
-def integer_arithmetic(op: str, left: VectorPart, right: VectorPart, bad: Any) -> VectorPart:
+def compute_integers(op: str, left: Column, right: Column, bad: Any) -> Column:
     """`+ - * // %` of integers."""
     divisor = right.data
     if op in ("//", "%") and right.low <= 0 <= right.high:
-        divisor, bad = _nonzero(divisor, bad)
+        divisor, bad = _replace_zeros(divisor, bad)
     if op == "%":
         low, high = min(right.low + 1, 0), max(right.high - 1, 0)
     elif op != "//":
@@ -389,7 +391,7 @@ def integer_arithmetic(op: str, left: VectorPart, right: VectorPart, bad: Any) -
     else:
         high = max(abs(left.low), abs(left.high))
         low = -high
-    return integers(_ARITHMETIC[op](left.data, divisor), low, high, bad)
+    return bounded_integers(_ARITHMETIC[op](left.data, divisor), low, high, bad)
 
 
 _COMPARISONS = {
@@ -402,7 +404,7 @@ _COMPARISONS = {
 }
 
 
-def compared(op: str, left: VectorPart, right: VectorPart) -> Any:
+def compare_columns(op: str, left: Column, right: Column) -> Any:
     """Return a comparison, as booleans."""
     if (left.kind == TEXT) != (right.kind == TEXT):
         if op not in ("==", "!="):
@@ -411,44 +413,44 @@ def compared(op: str, left: VectorPart, right: VectorPart) -> Any:
     if left.kind == TEXT:
         return _COMPARISONS[op](np.asarray(left.data), np.asarray(right.data))
     if REAL in (left.kind, right.kind):
-        return _COMPARISONS[op](real(left), real(right))
+        return _COMPARISONS[op](to_doubles(left), to_doubles(right))
     if left.kind == right.kind == BOOL:
         return _COMPARISONS[op](left.data, right.data)
-    return _COMPARISONS[op](integer(left).data, integer(right).data)
+    return _COMPARISONS[op](to_integer_column(left).data, to_integer_column(right).data)
 
 
-def extreme(name: str, parts: list[VectorPart], bad: Any) -> VectorPart:
+def compute_extreme(name: str, parts: list[Column], bad: Any) -> Column:
     """`min` or `max`."""
     beyond, bound = (np.less, min) if name == "min" else (np.greater, max)
     kinds = {part.kind for part in parts}
     if kinds == {INT, BOOL}:
         raise UnprovenError
-    columns = [real(part) if REAL in kinds else part.data for part in parts]
+    columns = [to_doubles(part) if REAL in kinds else part.data for part in parts]
     data = columns[0]
     for column in columns[1:]:  # of equal ones the first: numpy's own may give the other zero
         data = np.where(beyond(column, data), column, data)
     low, high = bound(part.low for part in parts), bound(part.high for part in parts)
-    return VectorPart(REAL if REAL in kinds else parts[0].kind, data, low, high, bad)
+    return Column(REAL if REAL in kinds else parts[0].kind, data, low, high, bad)
 
 
-def integer_call(name: str, parts: list[VectorPart], bad: Any) -> VectorPart:
+def call_integer_function(name: str, parts: list[Column], bad: Any) -> Column:
     """Return those functions of integers that rules use: `cdiv align divides`."""
     first, last = parts[0], parts[-1]
     most = max(abs(end) for part in parts for end in (part.low, part.high))
     if name == "cdiv":
-        divisor, bad = _nonzero(last.data, bad)
-        return integers(-np.floor_divide(-first.data, divisor), -most, most, bad)
+        divisor, bad = _replace_zeros(last.data, bad)
+        return bounded_integers(-np.floor_divide(-first.data, divisor), -most, most, bad)
     if name == "align":
         over = max(last.high, 1)
-        step, bad = _positive(last.data, bad)
+        step, bad = _replace_nonpositive(last.data, bad)
         data = -np.floor_divide(-first.data, step) * step
-        return integers(data, min(first.low - over, -most), first.high + over, bad)
+        return bounded_integers(data, min(first.low - over, -most), first.high + over, bad)
     if name == "divides":
-        divisor, bad = _nonzero(first.data, bad)
-        return VectorPart(BOOL, np.remainder(last.data, divisor) == 0, bad=bad)
+        divisor, bad = _replace_zeros(first.data, bad)
+        return Column(BOOL, np.remainder(last.data, divisor) == 0, invalid=bad)
     raise UnprovenError
 
 
-def _positive(step: Any, bad: Any) -> tuple[Any, Any]:
+def _replace_nonpositive(step: Any, bad: Any) -> tuple[Any, Any]:
     outside = step < 1
-    return (np.where(outside, np.int64(1), step), either(bad, outside))
+    return (np.where(outside, np.int64(1), step), union_marks(bad, outside))

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tilusbuild.expr import ExprError, Value, parse
+from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.intake import recorder
 from tilusbuild.intake.builds import recorded
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
@@ -149,7 +149,7 @@ class _Reader(Struct, frozen=True):
         if not isinstance(rule, str):
             return None
         try:
-            unknown = parse(rule).names - {*kernel.space}
+            unknown = parse_expression(rule).names - {*kernel.space}
         except ExprError as error:
             self._note(kernel, f"{rule}: {error.message}")
             return None

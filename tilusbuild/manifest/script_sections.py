@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import field
 
-from tilusbuild.expr import Expr, Value, parse
+from tilusbuild.expr import Expr, Value, parse_expression
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.table import (
     NOTHING,
@@ -41,7 +41,7 @@ def _rule_or_false(value: object) -> object:
 @lru_cache(maxsize=4096, typed=True)
 def expression(source: Value) -> Expr:
     """`parse`, remembered: views of many targets ask for the same texts. Raises `ExprError`."""
-    return parse(source)
+    return parse_expression(source)
 
 
 RestrictRule = Annotated[Text, Key(before=_rule)]
@@ -286,10 +286,10 @@ class Arg(Table, frozen=True):
     """Of a tensor map: what elements outside of the tensor read as."""
 
     @classmethod
-    def read(cls, value: object) -> object:
+    def read_node(cls, value: object) -> object:
         if isinstance(value, dict) and "tensor-map" in value:
             return {"type": TENSOR_MAP, **value}
-        return super().read(value)
+        return super().read_node(value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
@@ -428,7 +428,7 @@ class JinjaSection(Table, frozen=True):
     """`{{ true }}` writes `true`; without it `True`, as Python does."""
 
     @classmethod
-    def read(cls, value: object) -> object:
+    def read_node(cls, value: object) -> object:
         if value == "jinja2":
             return dict.fromkeys((*_SWITCHES, "cpp-values"), False) | {"undefined": "empty"}
         if not isinstance(value, dict):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tilusbuild.compile import Launch, Pipeline, Prune
 from tilusbuild.compile.declared import layout_asserts
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.expr import Expr, ExprError, Value, parse
+from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import signature_of
 from tilusbuild.manifest.script_sections import expression, filled_in, has_values
 from tilusbuild.runtime.structs import is_struct, struct_of
@@ -220,7 +220,10 @@ class Grouping(Struct):
 
     def _enumerated(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         own = {name for each in self.spec.parameters for name in each.names} & set(self.group)
-        rules = ((f"group {name}", parse(f"{name} == {values[name]!r}")) for name in sorted(own))
+        rules = (
+            (f"group {name}", parse_expression(f"{name} == {values[name]!r}"))
+            for name in sorted(own)
+        )
         spec = replace(self.spec, restrict=(*self.spec.restrict, *rules))
         try:
             space = Space(spec)

@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import MAX_RANGE
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr import ExprError, parse
+from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.runtime.dtypes import DTYPES
 
 
@@ -122,7 +122,7 @@ def _evaluate(name: str, values: tuple[int | float, ...]) -> Any:
     """Return `name(values…)`, computed as an expression of a manifest."""
     literals = ", ".join(repr(int(v) if isinstance(v, bool) else v) for v in values)
     try:
-        return parse(f"{name}({literals})").evaluate({})
+        return parse_expression(f"{name}({literals})").evaluate({})
     except ExprError as error:
         raise TemplateRuntimeError(error.message) from None
 

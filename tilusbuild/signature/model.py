@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.expr import Expr, parse
+from tilusbuild.expr import Expr, parse_expression
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
@@ -39,9 +39,9 @@ class Tile(Struct, frozen=True):
     """Elements, in the tensor's order of dimensions."""
     element_strides: tuple[Expr, ...] = ()
     """() is 1 in every dimension."""
-    interleave: Expr = parse(0)
-    swizzle: Expr = parse(0)
-    l2_promotion: Expr = parse(0)
+    interleave: Expr = parse_expression(0)
+    swizzle: Expr = parse_expression(0)
+    l2_promotion: Expr = parse_expression(0)
     nan: bool = False
     """Whether what is out of bounds reads as NaN; else it is zero."""
 

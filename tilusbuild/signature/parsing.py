@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr import ExprError, parse
+from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
 from tilusbuild.runtime.structs import is_struct, struct_of
 from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature, SignatureError, Tile
@@ -107,7 +107,7 @@ def _parse_dims(text: str, start: int) -> tuple[Dim, ...]:
             dims.append(word)
         else:
             try:
-                dims.append(parse(word))
+                dims.append(parse_expression(word))
             except ExprError as error:
                 raise SignatureError(
                     f'dimension "{word}": {error.message}', column + (error.column or 1) - 1

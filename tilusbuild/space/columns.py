@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.expr.vector import evaluate_marked, value_array
+from tilusbuild.expr.vector import evaluate_columns, pack_values
 from tilusbuild.space.model import Column, Derived, Domain, Model, SpaceError, show
 
 BLOCK = 1 << 16  # points of which derived values are computed at a time
@@ -27,7 +27,7 @@ class Table:
     @cached_property
     def array(self) -> Any:
         """The values for NumPy; integers in the smallest type that holds them."""
-        return narrowed(value_array(self.values))
+        return narrowed(pack_values(self.values))
 
 
 class Coded(Struct, frozen=True):
@@ -118,7 +118,7 @@ class Decoder:
             for start in range(0, max(count, 1), BLOCK):
                 part = slice(start, start + BLOCK)
                 needed = {name: arrays[name][part] for name in derived.expr.names}
-                values, marks = evaluate_marked(derived.expr, needed)
+                values, marks = evaluate_columns(derived.expr, needed)
                 if marks is not None:
                     place = start + int(np.argmax(marks))
                     raise _no_value(self._model.domains, derived, columns, place)

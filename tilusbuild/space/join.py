@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from tilusbuild.expr.tree import Binary, walk
-from tilusbuild.expr.vector import evaluate_marked, value_array
+from tilusbuild.expr.tree import Binary, walk_tree
+from tilusbuild.expr.vector import evaluate_columns, pack_values
 from tilusbuild.space.bounds import (
     Interval,
     NoBoundsError,
@@ -48,7 +48,7 @@ class _Points(Struct):
 
     rank: Any
     columns: dict[str, Any]
-    bad: dict[str, Any]
+    invalid: dict[str, Any]
     fault: Any = None
 
     def __len__(self) -> int:
@@ -193,10 +193,10 @@ class Join:
         """Return the points with each value of one more parameter that the rules allow."""
         shape = (len(points), width)
         columns = {name: column[:, None] for name, column in points.columns.items()}
-        bad = {name: mask[:, None] for name, mask in points.bad.items()}
+        bad = {name: mask[:, None] for name, mask in points.invalid.items()}
         columns |= {n: column[None, :] for n, column in self._columns[level.position].items()}
         for derived in level.derived:
-            values, marks = evaluate_marked(
+            values, marks = evaluate_columns(
                 derived.expr, {n: columns[n] for n in derived.expr.names}, bad, self._bounds
             )
             columns[derived.name] = values
@@ -228,7 +228,7 @@ class Join:
         self, rule: Rule, columns: Mapping[str, Any], bad: Mapping[str, Any]
     ) -> tuple[Any, Any]:
         needed = {name: columns[name] for name in rule.expr.names}
-        values, marks = evaluate_marked(rule.expr, needed, bad, self._bounds)
+        values, marks = evaluate_columns(rule.expr, needed, bad, self._bounds)
         if rule.pins is None:
             return values, marks
         domain = self._model.domains[rule.pins]
@@ -325,7 +325,7 @@ class Join:
 
 
 def _has_remainder(rule: Rule) -> bool:
-    return any(isinstance(node, Binary) and node.op == "%" for node in walk(rule.expr.tree))
+    return any(isinstance(node, Binary) and node.op == "%" for node in walk_tree(rule.expr.tree))
 
 
 def _duration(seconds: float) -> str:
@@ -338,7 +338,7 @@ def _duration(seconds: float) -> str:
 def columns_of(domain: Domain, position: int) -> dict[str, Any]:
     """Return a parameter's values as numpy columns, and its rows' numbers as one more."""
     columns = {row_name(position): _integers(range(len(domain.rows)))}
-    return columns | {name: value_array(values) for name, values in domain.columns.items()}
+    return columns | {name: pack_values(values) for name, values in domain.columns.items()}
 
 
 def _integers(values: Any) -> Any:
@@ -349,7 +349,7 @@ def _slice(points: _Points, start: int, stop: int) -> _Points:
     return _Points(
         points.rank[start:stop],
         {name: column[start:stop] for name, column in points.columns.items()},
-        {name: mask[start:stop] for name, mask in points.bad.items()},
+        {name: mask[start:stop] for name, mask in points.invalid.items()},
         None if points.fault is None else points.fault[start:stop],
     )
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, overload
 from msgspec import Struct, field
 
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, canonical, is_boolean
+from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, format_canonical, is_boolean
 
 
 class Domain(Struct, frozen=True):
@@ -268,7 +268,7 @@ def _conjuncts(expr: Expr) -> Iterator[Expr]:
     tree = expr.tree
     if isinstance(tree, Logic) and tree.op == "and":
         for item in tree.items:
-            yield from _conjuncts(Expr(canonical(item), item))
+            yield from _conjuncts(Expr(format_canonical(item), item))
     else:
         yield _truth(expr)
 

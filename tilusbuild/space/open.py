@@ -16,7 +16,7 @@ import numpy as np
 
 from tilusbuild.expr import Expr
 from tilusbuild.expr.tree import Const, Member, Name
-from tilusbuild.expr.vector import evaluate_marked, value_array
+from tilusbuild.expr.vector import evaluate_columns, pack_values
 from tilusbuild.space.component import Enumerated
 from tilusbuild.space.join import BudgetError, Join, row_name
 from tilusbuild.space.model import Model, Rule, SpaceError, fault_at
@@ -40,7 +40,7 @@ class OpenComponent:
             self._radix[position] = self.count
             self.count *= self._sizes[position]
         names = {name: (p, v) for p in members for name, v in model.domains[p].columns.items()}
-        self._arrays = {name: (p, value_array(values)) for name, (p, values) in names.items()}
+        self._arrays = {name: (p, pack_values(values)) for name, (p, values) in names.items()}
         self._derived = {derived.name: derived.expr for derived in model.derived}
 
     def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
@@ -132,7 +132,7 @@ class OpenComponent:
         def evaluated(expr: Expr) -> tuple[Any, Any]:
             for name in expr.names:
                 add(name)
-            return evaluate_marked(expr, {name: columns[name] for name in expr.names}, bad)
+            return evaluate_columns(expr, {name: columns[name] for name in expr.names}, bad)
 
         values, marks = evaluated(rule.expr)
         if rule.pins is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tilusbuild.expr import Expr, ExprError, Value, parse
+from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.expr.parser import BINARY_OPERATORS, COMPARE_OPERATORS, UNARY_OPERATORS
 from tilusbuild.runtime import semantics
 from tilusbuild.space.model import Parameter, SpaceError
@@ -199,7 +199,7 @@ def _condition(number: int, entry: Any) -> tuple[str, Expr]:
         lambda m: {"&&": " and ", "||": " or "}.get(m[0], m[0]), text.strip()
     )
     try:
-        return name, parse(python)
+        return name, parse_expression(python)
     except ExprError as error:
         raise SpaceError(
             f"condition {number}, {text!r:.120}: {error.message}", rule=name, column=error.column

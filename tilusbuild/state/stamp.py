@@ -110,7 +110,7 @@ class Observation(Struct, frozen=True):
     """What was found at a path, once."""
 
     stamp: Stamp
-    content: str | frozenset[str] | None
+    compared_fields: str | frozenset[str] | None
     """A file's digest, the names in a directory, None for nothing."""
     settled: bool
     """Whether an equal stamp means equal content."""
