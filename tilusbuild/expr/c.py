@@ -1,8 +1,8 @@
-"""A tree as one C expression over int64_t and double, and the prelude of helpers that it calls.
+"""Write a tree as one C expression over int64_t and double, and the helpers that it calls.
 
-The value is that of the scalar form, or `tb_expr_error` is set: C knows only 64 bits, so an
-intermediate integer beyond them is an error here where Python goes on. Strings have no C form:
-those that compare constants must have been folded away before.
+The C expression has the value of the scalar form, or sets `tb_expr_error`: an intermediate integer
+beyond 64 bits is an error in C, where Python goes on. Strings have no C form: `fold_constants` must
+have removed comparisons of constant strings before.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from tilusbuild.expr import tree as t
 from tilusbuild.expr.tree import INT64_MIN, ExprError, Node
 
-MAX_TEXT = 1 << 16  # a chain repeats its middle, so nested chains could grow without bound
+# A chain of comparisons repeats its middle, so nested chains could grow without bound.
+MAX_TEXT = 1 << 16
 INTEGER, REAL, BOOLEAN = "int", "float", "bool"
 _TYPES = (INTEGER, REAL, BOOLEAN)
 
 _HELPERS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "**": "pow"}
-"""After `tb_` those of integers, after `tb_f` those of doubles, which have the first three."""
+"""Suffixes of helpers: `tb_` + suffix for integers; `tb_f` + suffix for doubles, of + - * only."""
 
 
 class CWriter:
@@ -92,6 +93,8 @@ class CWriter:
         if node.op == "not":
             return f"(!{self._write_condition(node.operand)})", BOOLEAN
         if node.op == "~":
+            # In two's complement ~x is -1 - x, and so the bits of a bool or int64_t agree.
+            # In two's complement ~x is -1 - x, and so the bits of a bool or int64_t agree.
             return f"(-1 - (int64_t){self._write_integer(node.operand, '~')})", INTEGER
         text, kind = self.write_node(node.operand)
         if kind == REAL:
@@ -114,10 +117,8 @@ class CWriter:
         left, left_kind = self.write_node(node.left)
         right, right_kind = self.write_node(node.right)
         if op == "/":
-            return (
-                f"tb_div({self._convert_to_real(left, left_kind)}, {self._convert_to_real(right, right_kind)})",
-                REAL,
-            )
+            dividend = self._convert_to_real(left, left_kind)
+            return f"tb_div({dividend}, {self._convert_to_real(right, right_kind)})", REAL
         if REAL not in (left_kind, right_kind):
             return f"tb_{_HELPERS[op]}({left}, {right})", INTEGER
         if op in ("//", "%", "**"):

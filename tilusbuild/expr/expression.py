@@ -1,11 +1,11 @@
 """`Expr`: a parsed expression with its four forms. Two are equal when their canonical texts are.
 
-The forms are made at their first use. An `Expr` never changes in any way that can be seen.
+Each form is made at its first use. An `Expr` is immutable to its users.
 
-The scalar form is closures over the operations of `semantics`, with a column for each error: what
-an expression means. `fold` replaces names by constants and computes what then has a value. It never
-changes what an expression means: an operation that has no value, or whose value does not fit 64
-bits, stays as it is and fails, or is guarded, where the expression is evaluated.
+The scalar form defines the meaning of an expression: closures over the operations of `semantics`,
+each with a column for errors. `fold_constants` replaces names by values and computes constant
+operations. It keeps the meaning: an operation without a value, or with a value beyond 64 bits,
+stays in the tree, and fails only if an evaluation reaches it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Scalar = Callable[[Mapping[str, Any]], Value]
 
 
 class Expr:
-    """A parsed expression. `names` are its free names; those of arch and facts are dotted."""
+    """A parsed expression. `names` are its free names; names of arch and facts contain a dot."""
 
     __slots__ = ("_function", "_order", "canonical", "names", "source", "tree")
 
@@ -58,14 +58,14 @@ class Expr:
 
     @property
     def constant(self) -> Value | None:
-        """The value, when the expression is a literal."""
+        """The value if the expression is a literal, else None."""
         return self.tree.value if isinstance(self.tree, Const) else None
 
     def evaluate(self, env: Mapping[str, Value]) -> Value:
-        """Return the value at one point; an integer fits 64 bits and a float is finite.
+        """Return the value for these values of the names. Integers fit 64 bits, floats are finite.
 
-        Raises `ExprError`: a name that is not in `env`, a division by zero, an overflow, a
-        wrong type.
+        Raises `ExprError` for a name that is missing in `env`, a division by zero, an overflow and
+        a wrong type.
         """
         for name in self._order:
             if name not in env:
@@ -73,8 +73,11 @@ class Expr:
         return self.evaluate_lazily(env)
 
     def evaluate_lazily(self, env: Mapping[str, Any]) -> Value:
-        """`evaluate`, where those names that the value does not depend on may be missing, or be an
-        `ExprError`, which is raised when the name is needed."""
+        """Return the value like `evaluate`, but look a name up only when the evaluation reaches it.
+
+        A name that is not reached may be missing. A name whose value is an `ExprError` raises this
+        error when it is reached.
+        """
         if self._function is None:
             self._function = compile_scalar(self.tree)
         try:
@@ -88,20 +91,21 @@ class Expr:
         return ExprError(message, self.find_column(name))
 
     def find_column(self, name: str) -> int | None:
-        """Return the column (from 1) where `name` stands first."""
+        """Return the column (from 1) of the first use of `name`, or None if it is not known."""
         columns = [p.column for p in walk_tree(self.tree) if isinstance(p, Name) and p.name == name]
         return min((c for c in columns if c is not None), default=None)
 
     def check_names(self, known: Mapping[str, Any] | frozenset[str] | set[str]) -> None:
-        """Raise `ExprError` with a suggestion if a free name is not in `known`."""
+        """Raise `ExprError`, with a suggestion, for the first free name that is not in `known`."""
         for name in self._order:
             if name not in known:
                 raise self._unknown_name_error(name, dict.fromkeys(known))
 
     def substitute(self, env: Mapping[str, Value]) -> Expr:
-        """Return the expression with the names of `env` replaced by their values, and folded.
+        """Return the expression with the names of `env` replaced by their values and folded.
 
-        Names that are not in `env` stay. An operation without a value stays too.
+        Names that are missing in `env` stay, as do operations without a value. Raises `ExprError`
+        for a number that is not finite or beyond 64 bits.
         """
         replaced = {name: value for name, value in env.items() if name in self.names}
         for name, value in replaced.items():
@@ -114,25 +118,25 @@ class Expr:
         return self if tree == self.tree else Expr(format_canonical(tree), tree)
 
     def to_c(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> str:
-        """Return the expression in C11 (and C++), over the helpers of `c_prelude()`.
+        """Return the expression as C11 (and C++) that calls the helpers of `c_prelude()`.
 
-        `names` gives the C text of every free name, `types` their types where they are not
-        integers: "int" (int64_t), "float" (double) or "bool". Raises `ExprError` for what C cannot
-        say: a name without a C text, a string.
+        `names` gives the C text of every free name. `types` gives the type of each name that is not
+        an integer: "int" (int64_t), "float" (double) or "bool". Raises `ExprError` for a name
+        without a C text, and for a string.
         """
         from tilusbuild.expr.c import CWriter
 
         return CWriter(names, types).write_node(self.tree)[0]
 
     def find_c_type(self, types: Mapping[str, str] | None = None) -> str:
-        """Return the type that `c` gives its value: "int", "float" or "bool". Raises as `c`."""
+        """Return the type of the expression in C: "int", "float" or "bool". Raises as `to_c`."""
         from tilusbuild.expr.c import CWriter
 
         return CWriter(dict.fromkeys(self.names, "x"), types).write_node(self.tree)[1]
 
 
 def parse_expression(source: str | int | float | bool) -> Expr:
-    """Return the expression that `source` says, or the literal that it is. Raises `ExprError`."""
+    """Parse a text, or wrap a number or bool as a literal. Raises `ExprError`."""
     if isinstance(source, str):
         return Expr(source, parse_text(source))
     if isinstance(source, bool | int | float):
@@ -141,11 +145,11 @@ def parse_expression(source: str | int | float | bool) -> Expr:
 
 
 def c_prelude() -> str:
-    """C source of the helpers that `Expr.c` calls; it includes nothing but <stdint.h>.
+    """Return the C source of the helpers that `Expr.to_c` calls. It includes only <stdint.h>.
 
     An expression without a value sets the thread-local `int tb_expr_error` to 1 (division by zero),
-    2 (overflow) or 3 (an argument outside a function's domain), and gives any number. To report it
-    in another way, define `TB_EXPR_FAIL(code)` before the prelude.
+    2 (overflow) or 3 (an argument outside of a function's domain); the number that it gives then is
+    meaningless. To report errors in another way, define `TB_EXPR_FAIL(code)` before the prelude.
     """
     from tilusbuild.expr.c import PRELUDE
 
@@ -153,9 +157,10 @@ def c_prelude() -> str:
 
 
 def compile_scalar(node: Node) -> Scalar:
-    """Return a function of a mapping from names to values. It raises `ExprError`.
+    """Return a function that computes the value of `node` from a mapping of names to values.
 
-    A name whose value is an `ExprError` raises it when, and only when, the name is needed.
+    The function raises `ExprError`. A name whose value is an `ExprError` raises this error, and
+    only if the evaluation reaches the name.
     """
     match node:
         case t.Const(value=value):
@@ -200,10 +205,14 @@ def compile_scalar(node: Node) -> Scalar:
 
 
 def _locate_errors(node: Node, function: Scalar) -> Scalar:
+    """Return `function` with its `NoValueError` raised as `ExprError` at the column of `node`."""
+
     def evaluate_located(env: Mapping[str, Any]) -> Value:
         try:
             return function(env)
         except NoValueError as error:
+            # Of a binary operation the right side is what fails: a divisor, a shift.
+            # Of a binary operation the right side is what fails: a divisor, a shift.
             column = node.right.column if isinstance(node, t.Binary) else node.column
             raise ExprError(f"{error} in {format_canonical(node):.200}", column) from None
 
@@ -211,6 +220,8 @@ def _locate_errors(node: Node, function: Scalar) -> Scalar:
 
 
 def _read_variable(node: t.Name) -> Scalar:
+    """Return a function that looks the name up and checks its value, as a literal is checked."""
+
     def read_value(env: Mapping[str, Any]) -> Value:
         value = env[node.name]
         if isinstance(value, bool | int | float):
@@ -227,7 +238,7 @@ def _read_variable(node: t.Name) -> Scalar:
 
 
 def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
-    """`node` with the names of `env` replaced and everything constant computed."""
+    """Return `node` with the names of `env` replaced by values, and constants computed."""
     match node:
         case t.Name():
             return t.Const(env[node.name], column=node.column) if node.name in env else node
@@ -244,6 +255,7 @@ def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
 
 
 def _compute_constant(node: Node) -> Node:
+    """Return `node` as a Const if all its children are constant and it has a value, else `node`."""
     if all(isinstance(child, t.Const) for child in list_children(node)):
         try:
             return t.Const(result_of(compile_scalar(node)({})), column=node.column)
@@ -253,8 +265,8 @@ def _compute_constant(node: Node) -> Node:
 
 
 def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
-    """Drop the items that are known, up to the one that decides."""
-    deciding = node.op == "or"
+    """Return `node` without its constant items, cut after the first that decides the value."""
+    deciding = node.op == "or"  # a true item decides an `or`, a false one an `and`
     undecided: list[Node] = []
     for item in node.items:
         folded = fold_constants(item, env)
@@ -270,8 +282,6 @@ def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
         return t.Const(not deciding, column=node.column)
     if len(undecided) == 1 and is_boolean(undecided[0]):
         return undecided[0]
-    if (
-        len(undecided) == 1
-    ):  # one item alone is not an `and`: keep a neighbour, so that the value is a bool
+    if len(undecided) == 1:  # a neutral second item, since the value must stay a bool
         undecided.append(t.Const(not deciding, column=node.column))
     return t.Logic(node.op, tuple(undecided), column=node.column)

@@ -1,8 +1,8 @@
-"""Text to tree: Python's own parser, then a whitelist over what it made.
+"""Parse the text of an expression: Python's own parser, then a whitelist of its nodes.
 
-Whatever the text, the outcome is a tree within the limits below or an `ExprError` with a column;
-nothing is evaluated here. What an integer may grow to is bounded here too, from the tree alone, so
-that no evaluation of a hostile expression can take much time or memory.
+Every text gives a tree within the limits below, or an `ExprError` with a column. Nothing is
+evaluated. `_bound_bits` also limits, from the tree alone, how large an integer can become, so that
+no expression takes much time or memory when it is evaluated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ PREFIXES = ("arch", "facts", "resources")
 
 
 def _map_operators(template: str, operators: Iterable[str]) -> dict[type[ast.AST], str]:
-    """Return operators by what Python's parser makes of them."""
+    """Return the operators by the class of Python's syntax node for them.
+
+    `template` is an expression in which `{}` stands for the operator.
+    """
     expressions = {op: ast.parse(template.format(op), mode="eval").body for op in operators}
     return {type(getattr(node, "op", None) or node.ops[0]): op for op, node in expressions.items()}  # type: ignore[attr-defined]
 
@@ -41,7 +44,7 @@ _NUMBER_THEN_WORD = re.compile(r"[0-9][A-Za-z_]|\\")
 
 
 def parse_text(source: str) -> Node:
-    """Return the tree of `source`. Raises `ExprError`."""
+    """Return the syntax tree of `source`. Raises `ExprError`."""
     if len(source) > MAX_CHARACTERS:
         raise ExprError(f"the expression has {len(source)} characters, at most {MAX_CHARACTERS}")
     _check_characters(source)
@@ -57,14 +60,15 @@ def parse_text(source: str) -> Node:
 
 
 def parse_value(value: bool | int | float) -> Node:
-    """Return the tree of a literal. Raises `ExprError` for a number that is not finite or large."""
+    """Return the tree of a literal. Raises `ExprError` if it is not finite or beyond 64 bits."""
     return t.Const(check_number(value, None))
 
 
 def _parse_python(text: str, lead: int) -> ast.expr:
     try:
         if _NUMBER_THEN_WORD.search(text):
-            # "1if a else 2" and "\d" only warn: here they are errors.
+            # For Python "1if a else 2" and "\d" are only warnings. The filter of warnings is the
+            # whole process's, so it is changed only for texts that may need it.
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 return ast.parse(text, mode="eval").body
@@ -90,7 +94,10 @@ _OPERATORS_OF_C = (
 
 
 def _explain_c_operator(text: str) -> tuple[str, int] | None:
-    """Return what an operator of C is called here, and its column from 1."""
+    """Return a message about the first operator of C in `text`, and its column from 1.
+
+    None if the text has no operator of C outside of strings.
+    """
     outside = _QUOTED.sub(lambda match: "_" * len(match[0]), text)
     for pattern, message in _OPERATORS_OF_C:
         if match := pattern.search(outside):
@@ -99,7 +106,11 @@ def _explain_c_operator(text: str) -> tuple[str, int] | None:
 
 
 def _check_characters(source: str) -> None:
-    """Outside strings only ASCII, and no comment: Python would drop the rest of the line."""
+    """Raise `ExprError` for characters outside of ASCII, comments, and line breaks in strings.
+
+    Inside of strings every other character is allowed. A comment is an error since Python's parser
+    would drop the rest of the line.
+    """
     for match in _QUOTED.finditer(source):
         if "\n" in match[0] or "\r" in match[0]:
             raise ExprError("a line break inside a string", match.start() + 1)
@@ -112,7 +123,7 @@ def _check_characters(source: str) -> None:
 
 
 def check_number(value: bool | int | float, column: int | None) -> bool | int | float:
-    """Return a number that an expression may have. Raises `ExprError`."""
+    """Return `value`. Raises `ExprError` if it is not finite or does not fit 64 bits."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ExprError("the number is not finite", column)
     if not isinstance(value, float) and not INT64_MIN <= value <= INT64_MAX:
@@ -121,7 +132,7 @@ def check_number(value: bool | int | float, column: int | None) -> bool | int | 
 
 
 class _TreeReader:
-    """One walk over Python's tree that checks every node and counts them."""
+    """Converts Python's syntax tree into ours. Each node is checked against the limits."""
 
     def __init__(self, text: str, lead: int) -> None:
         self._bytes = None if text.isascii() else text.encode()
@@ -129,7 +140,7 @@ class _TreeReader:
         self._nodes = 0
 
     def _find_column(self, node: ast.expr) -> int:
-        offset = node.col_offset
+        offset = node.col_offset  # in bytes of UTF-8, where users count characters
         if self._bytes is not None:
             offset = len(self._bytes[:offset].decode())
         return self._lead + offset + 1
@@ -194,6 +205,8 @@ class _TreeReader:
 
     def _read_unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
         op = UNARY_OPERATORS[type(node.op)]
+        # Python parses -2**63 as the negation of 2**63, which alone does not fit 64 bits.
+        # Python parses -2**63 as the negation of 2**63, which alone does not fit 64 bits.
         if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
             self._nodes += 1
             return t.Const(INT64_MIN, column=column)
@@ -269,7 +282,10 @@ class _TreeReader:
 
 
 def _bound_bits(node: Node) -> int:
-    """Return an upper bound of the bits of an integer of `node`; too many are an error."""
+    """Return an upper bound of the bits of the integer value of `node`.
+
+    The bound holds for all 64-bit values of the names. Raises `ExprError` above `MAX_BITS`.
+    """
     child_bits = [_bound_bits(child) for child in list_children(node)]
     match node:
         case t.Const(value=value):
@@ -280,13 +296,11 @@ def _bound_bits(node: Node) -> int:
             bits = sum(child_bits)
         case t.Binary(op="**" | "<<", right=t.Const(value=int(exponent))):
             bits = child_bits[0] * max(exponent, 1) if node.op == "**" else child_bits[0] + exponent
-        case t.Call(function="cdiv" | "align"):
-            bits = max(child_bits) + 1
         case t.Call(function="pow2"):
             bits = 63
         case t.Logic() | t.Compare() | t.Member():
             bits = 1
-        case _:
+        case _:  # a sum carries into one more bit; no other operation gives more
             bits = max(child_bits) + 1
     if bits > MAX_BITS:
         raise ExprError(

@@ -1,8 +1,8 @@
-"""The tree of an expression: what the parser makes and all four forms are written from.
+"""The syntax tree of an expression: the parser returns it, and all four forms are made from it.
 
-Nodes are immutable and compare by content, but for the column where they stand in the source.
-`canonical` is a text of the tree that depends on no Python version: it may enter a hash, and it
-parses to the same tree.
+Nodes are immutable. Two nodes are equal if all their fields but the source column are equal.
+`format_canonical` writes a text that parses to the same tree. The text does not depend on the
+version of Python, so it may enter a hash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class ExprError(Exception):
-    """An expression that cannot be read or has no value. `column` counts from 1 in the source."""
+    """An expression cannot be parsed, or has no value. `column` counts from 1 in the source."""
 
     def __init__(self, message: str, column: int | None = None) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ Value: TypeAlias = bool | int | float | str
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 
-FUNCTIONS: dict[str, tuple[int, int | None]] = {  # name: least and most arguments
+FUNCTIONS: dict[str, tuple[int, int | None]] = {  # name: fewest and most arguments
     "min": (2, None),
     "max": (2, None),
     "abs": (1, 1),
@@ -50,6 +50,7 @@ class _Node(Struct, frozen=True, kw_only=True, eq=False):
         return hash(self.list_fields())
 
     def list_fields(self) -> tuple[Any, ...]:
+        # A keyword-only field comes last: `column`, which is not compared.
         return tuple(getattr(self, name) for name in self.__struct_fields__[:-1])
 
 
@@ -69,7 +70,7 @@ class Unary(_Node, frozen=True):
 
 
 class Binary(_Node, frozen=True):
-    """`op` is one of + - * / // % ** << >> & | ^; of ** and << the right side is a Const 0..62."""
+    """`op` is one of + - * / // % ** << >> & | ^. The exponent of ** and << is a Const 0..62."""
 
     op: str
     left: Node
@@ -84,7 +85,7 @@ class Compare(_Node, frozen=True):
 
 
 class Member(_Node, frozen=True):
-    """`item in (choices)`, or `not in` when `negated`; means `item == a or item == b or …`."""
+    """`item in (choices)`, or `not in` when `negated`: `item == a or item == b or …`."""
 
     item: Node
     choices: tuple[Node, ...]
@@ -115,14 +116,17 @@ Node: TypeAlias = Const | Name | Unary | Binary | Compare | Member | Logic | Sel
 
 
 def list_children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes right below `node`."""
+    """Return the direct children of `node`, in the order of its fields."""
     nodes: list[Any] = []
     map_children(node, nodes.append)
     return tuple(nodes)
 
 
 def map_children(node: Node, function: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Return the fields of a node, less its column, with `function` of each node right below it."""
+    """Return the fields of `node` but its column, each direct child replaced by `function(child)`.
+
+    Children inside of tuples are replaced too.
+    """
 
     def map_field(field: Any) -> Any:
         if isinstance(field, tuple):
@@ -133,7 +137,7 @@ def map_children(node: Node, function: Callable[[Any], Any]) -> tuple[Any, ...]:
 
 
 def walk_tree(node: Node) -> Iterator[Node]:
-    """`node` and every node below it."""
+    """Yield `node` and all its descendants, in no particular order."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -142,7 +146,7 @@ def walk_tree(node: Node) -> Iterator[Node]:
 
 
 def is_boolean(node: Node) -> bool:
-    """Return whether the value of `node` is a bool whatever its names stand for."""
+    """Return whether the value of `node` is a bool for all values of its names."""
     match node:
         case Const():
             return isinstance(node.value, bool)
@@ -155,7 +159,7 @@ def is_boolean(node: Node) -> bool:
 
 
 def format_canonical(node: Node) -> str:
-    """Return the normal text of a tree: one space around operators, parentheses everywhere."""
+    """Return the text of a tree with one space around each operator and all parentheses."""
     match node:
         case Const():
             return _format_constant(node.value)
@@ -191,6 +195,6 @@ def format_canonical(node: Node) -> str:
 
 def _format_constant(value: Value) -> str:
     if isinstance(value, str):
-        return ascii(value)
+        return ascii(value)  # a hash may not depend on which characters this Python prints
     text = repr(value)
     return f"({text})" if text.startswith("-") else text

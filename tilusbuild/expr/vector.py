@@ -1,11 +1,10 @@
-"""A tree over columns of points with numpy, with the answers of the scalar form and nothing else.
+"""Evaluate an expression for many points at once with numpy, with the results of the scalar form.
 
-Every integer part carries the interval that it lies in, from the columns' own extremes. While all
-intervals fit 64 bits, numpy's arithmetic is exact; where that cannot be shown, where types mix in a
-way that numpy would answer differently, and for what rules seldom use (`**`, bits, logarithms), the
-points go through the scalar form one by one. A point without a value is marked, never raised in the
-middle: whether the mark counts is for the `and`, `or` and `if` around it to say, as they do for one
-point.
+Every integer column carries an interval that contains its values. As long as all intervals fit 64
+bits, numpy's arithmetic is exact. Otherwise, and where numpy would treat mixed types differently,
+and for operations that rules rarely use (`**`, bits, logarithms), `UnprovenError` sends the points
+through the scalar form one by one. A point without a value raises nothing: it is marked. An `and`,
+an `or` or an `if` around it drops the mark where the scalar form would not evaluate that operand.
 """
 
 from __future__ import annotations
@@ -21,18 +20,21 @@ from tilusbuild.expr import tree as t
 from tilusbuild.expr.expression import Expr
 from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, ExprError, Node, Value
 
-EXACT = 2**53  # integers up to here are the same number as a double
+EXACT = 2**53  # a double represents every integer up to this magnitude
 BOOL, INT, REAL, TEXT = "bool", "int", "float", "str"
 KINDS = {"b": BOOL, "i": INT, "u": INT, "f": REAL, "U": TEXT}
 
 
 class UnprovenError(Exception):
-    """The scalar form has to answer."""
+    """Numpy's result is not proven to equal the scalar form's, which must compute it instead."""
 
 
 class Column(Struct):
-    """A value per point, or one for all; `low`..`high` bound it if it is a bool or an integer;
-    `bad` marks the points without a value (None: there is none)."""
+    """One value for each point, or a single value for all points.
+
+    `low` and `high` bound the values of a bool or an integer, inclusively. `invalid` marks the
+    points without a value; None: all points have one.
+    """
 
     kind: str
     data: Any
@@ -47,12 +49,11 @@ def evaluate_columns(
     invalid: Mapping[str, Any] | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[Any, Any]:
-    """Return the values at all points and a mask of the points that have none (None if all have
-    one).
+    """Return the values at all points, and a mask of the points without a value or None.
 
     The columns may have any shapes that broadcast: what depends on one axis is computed once.
-    `bad` marks, for a name, the points where its value must not be used. `bounds` are intervals
-    that the caller knows integer columns to lie in; they save looking for the extremes.
+    `invalid` marks, for a name, the points at which it has no value. `bounds` gives inclusive
+    intervals of integer columns where the caller knows them, which saves a search for the extremes.
     """
     shape = _broadcast_shape(columns)
     try:
@@ -75,6 +76,7 @@ def _broadcast_shape(columns: Mapping[str, Any]) -> tuple[int, ...]:
 def _evaluate_points(
     expr: Expr, columns: Mapping[str, Any], invalid: Mapping[str, Any], shape: tuple[int, ...]
 ) -> tuple[Any, Any]:
+    """Return the same as `evaluate_columns`, by the scalar form at each point."""
     count = int(np.prod(shape, dtype=np.int64))
     lists: dict[str, list[Any]] = {}
     for name in expr.names:
@@ -103,7 +105,7 @@ def _evaluate_or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
 
 
 def pack_values(values: Sequence[Value]) -> Any:
-    """Return values as an array that gives each back as it is, with its type."""
+    """Return an array whose `tolist` gives the same values with the same types."""
     kinds = {type(value) for value in values}
     if kinds == {int}:
         return np.array(values, dtype=np.int64)
@@ -115,7 +117,7 @@ def pack_values(values: Sequence[Value]) -> Any:
 
 
 class _ColumnEvaluator:
-    """One evaluation of a tree over columns."""
+    """Evaluates nodes of one tree over the columns of its names."""
 
     def __init__(
         self,
@@ -186,46 +188,48 @@ class _ColumnEvaluator:
         left, right = self.evaluate_node(node.left), self.evaluate_node(node.right)
         if node.op not in _ARITHMETIC or TEXT in (left.kind, right.kind):
             raise UnprovenError
-        bad = union_marks(left.invalid, right.invalid)
+        invalid = union_marks(left.invalid, right.invalid)
         if node.op == "/" or REAL in (left.kind, right.kind):
-            return compute_doubles(node.op, left, right, bad)
-        return compute_integers(node.op, to_integer_column(left), to_integer_column(right), bad)
+            return compute_doubles(node.op, left, right, invalid)
+        return compute_integers(node.op, to_integer_column(left), to_integer_column(right), invalid)
 
     def _evaluate_comparison(self, node: t.Compare) -> Column:
         left = self.evaluate_node(node.first)
-        holds, bad = None, left.invalid
+        holds, invalid = None, left.invalid
         for op, side in node.rest:
             right = self.evaluate_node(side)
             result = compare_columns(op, left, right)
             if holds is None:
-                holds, bad = result, union_marks(bad, right.invalid)
+                holds, invalid = result, union_marks(invalid, right.invalid)
             else:
-                bad = union_marks(bad, None if right.invalid is None else right.invalid & holds)
+                invalid = union_marks(
+                    invalid, None if right.invalid is None else right.invalid & holds
+                )
                 holds = holds & result
             left = right
-        return Column(BOOL, holds, invalid=bad)
+        return Column(BOOL, holds, invalid=invalid)
 
     def _evaluate_membership(self, node: t.Member) -> Column:
         item = self.evaluate_node(node.item)
-        is_member, bad = np.False_, item.invalid
+        is_member, invalid = np.False_, item.invalid
         for choice in node.choices:
             part = self.evaluate_node(choice)
             if part.invalid is not None:
-                bad = union_marks(bad, part.invalid & ~is_member)
+                invalid = union_marks(invalid, part.invalid & ~is_member)
             is_member = is_member | compare_columns("==", item, part)
-        return Column(BOOL, ~is_member if node.negated else is_member, invalid=bad)
+        return Column(BOOL, ~is_member if node.negated else is_member, invalid=invalid)
 
     def _evaluate_logic(self, node: t.Logic) -> Column:
         """`open_` are the points that no item has decided yet."""
         stop = node.op == "or"
-        undecided, bad = np.True_, None
+        undecided, invalid = np.True_, None
         for item in node.items:
             part = self.evaluate_node(item)
             if part.invalid is not None:
-                bad = union_marks(bad, part.invalid & undecided)
+                invalid = union_marks(invalid, part.invalid & undecided)
             holds = to_booleans(part)
             undecided = undecided & (~holds if stop else holds)
-        return Column(BOOL, ~undecided if stop else undecided, invalid=bad)
+        return Column(BOOL, ~undecided if stop else undecided, invalid=invalid)
 
     def _evaluate_selection(self, node: t.Select) -> Column:
         test = self.evaluate_node(node.test)
@@ -235,7 +239,7 @@ class _ColumnEvaluator:
             chosen.invalid = union_marks(chosen.invalid, test.invalid)
             return chosen
         yes, no = self.evaluate_node(node.yes), self.evaluate_node(node.no)
-        bad = union_marks(
+        invalid = union_marks(
             test.invalid,
             None if yes.invalid is None else yes.invalid & holds,
             None if no.invalid is None else no.invalid & ~holds,
@@ -244,27 +248,27 @@ class _ColumnEvaluator:
             raise UnprovenError
         data = np.where(holds, yes.data, no.data)
         low, high = min(yes.low, no.low), max(yes.high, no.high)
-        return Column(yes.kind, data, low, high, bad)
+        return Column(yes.kind, data, low, high, invalid)
 
     def _evaluate_call(self, node: t.Call) -> Column:
         parts = [self.evaluate_node(argument) for argument in node.arguments]
         if any(part.kind == TEXT for part in parts):
             raise UnprovenError
-        bad = union_marks(*(part.invalid for part in parts))
+        invalid = union_marks(*(part.invalid for part in parts))
         if node.function in ("min", "max"):
-            return compute_extreme(node.function, parts, bad)
+            return compute_extreme(node.function, parts, invalid)
         return call_integer_function(
-            node.function, [to_integer_column(part) for part in parts], bad
+            node.function, [to_integer_column(part) for part in parts], invalid
         )
 
 
 def fits_int64(low: int, high: int) -> bool:
-    """Return whether an interval is one of 64-bit integers."""
+    """Return whether all integers of an interval fit 64 bits."""
     return low >= INT64_MIN and high <= INT64_MAX
 
 
 def union_marks(*marks: Any) -> Any:
-    """Marks where any of these has one."""
+    """Return a mask of the points that any of `marks` has; None if all of them are None."""
     result = None
     for mark in marks:
         if mark is not None:
@@ -273,7 +277,7 @@ def union_marks(*marks: Any) -> Any:
 
 
 def constant_column(value: Any) -> Column:
-    """Return one value as a column for all points."""
+    """Return a column with the same value for all points. Raises `UnprovenError`."""
     if isinstance(value, bool):
         return Column(BOOL, np.bool_(value), int(value), int(value))
     if isinstance(value, int):
@@ -288,13 +292,13 @@ def constant_column(value: Any) -> Column:
 
 
 def _check_text(value: str) -> str:
-    if value.endswith("\0"):  # numpy takes it for padding
+    if value.endswith("\0"):  # numpy drops trailing zeros of a text as padding
         raise UnprovenError
     return value
 
 
 def convert_objects(column: Any) -> Column:
-    """Return a column of Python's own values."""
+    """Return a column of an array of Python objects of one type. Raises `UnprovenError`."""
     values = column.ravel().tolist()
     kinds = {type(value) for value in values}
     if kinds == {str} and not any(value.endswith("\0") for value in values):
@@ -308,7 +312,7 @@ def convert_objects(column: Any) -> Column:
 
 
 def to_integer_column(part: Column) -> Column:
-    """Return the part as integers, a boolean as 0 and 1."""
+    """Return an integer column as it is, and booleans as 0 and 1. Raises `UnprovenError`."""
     if part.kind == INT:
         return part
     if part.kind == BOOL:
@@ -317,7 +321,7 @@ def to_integer_column(part: Column) -> Column:
 
 
 def to_doubles(part: Column) -> Any:
-    """Return the part as doubles, if they are the same numbers."""
+    """Return the values as doubles. Raises `UnprovenError` where a conversion could round."""
     if part.kind == REAL:
         return part.data
     if part.kind == TEXT or part.low < -EXACT or part.high > EXACT:
@@ -326,7 +330,7 @@ def to_doubles(part: Column) -> Any:
 
 
 def to_booleans(part: Column) -> Any:
-    """Return the part as conditions."""
+    """Return the values as conditions: a number is true unless it is zero."""
     if part.kind == BOOL:
         return part.data
     if part.kind == TEXT:
@@ -334,27 +338,27 @@ def to_booleans(part: Column) -> Any:
     return part.data != 0
 
 
-def bounded_integers(data: Any, low: int, high: int, bad: Any) -> Column:
-    """Return integers that were computed, if what they lie in fits 64 bits."""
+def bounded_integers(data: Any, low: int, high: int, invalid: Any) -> Column:
+    """Return an integer column. Raises `UnprovenError` if the interval does not fit 64 bits."""
     if not fits_int64(low, high):
         raise UnprovenError
-    return Column(INT, data, low, high, bad)
+    return Column(INT, data, low, high, invalid)
 
 
-def finite_doubles(data: Any, bad: Any) -> Column:
-    """Doubles, with a mark on those that are beyond the finite ones."""
+def finite_doubles(data: Any, invalid: Any) -> Column:
+    """Return a column of doubles in which infinities and NaNs are marked, and replaced by 0."""
     beyond = ~np.isfinite(data)
     if beyond.any():
-        return Column(REAL, np.where(beyond, 0.0, data), invalid=union_marks(bad, beyond))
-    return Column(REAL, data, invalid=bad)
+        return Column(REAL, np.where(beyond, 0.0, data), invalid=union_marks(invalid, beyond))
+    return Column(REAL, data, invalid=invalid)
 
 
-def _replace_zeros(divisor: Any, bad: Any) -> tuple[Any, Any]:
-    """Return the divisor with 1 for 0, and the marks with those points added."""
+def _replace_zeros(divisor: Any, invalid: Any) -> tuple[Any, Any]:
+    """Return the divisor with 1 in the place of each 0, and the marks with these points added."""
     zero = divisor == 0
     if not zero.any():
-        return divisor, bad
-    return np.where(zero, divisor.dtype.type(1), divisor), union_marks(bad, zero)
+        return divisor, invalid
+    return np.where(zero, divisor.dtype.type(1), divisor), union_marks(invalid, zero)
 
 
 _ARITHMETIC = {
@@ -367,19 +371,21 @@ _ARITHMETIC = {
 }
 
 
-def compute_doubles(op: str, left: Column, right: Column, bad: Any) -> Column:
-    """`+ - * / // %` of doubles."""
+def compute_doubles(op: str, left: Column, right: Column, invalid: Any) -> Column:
+    """Return `left op right` in doubles, for `+ - * / // %`."""
     a, b = to_doubles(left), to_doubles(right)
     if op in ("/", "//", "%"):
-        b, bad = _replace_zeros(b, bad)
-    return finite_doubles(_ARITHMETIC[op](a, b), bad)
+        b, invalid = _replace_zeros(b, invalid)
+    return finite_doubles(_ARITHMETIC[op](a, b), invalid)
 
 
-def compute_integers(op: str, left: Column, right: Column, bad: Any) -> Column:
-    """`+ - * // %` of integers."""
+def compute_integers(op: str, left: Column, right: Column, invalid: Any) -> Column:
+    """Return `left op right` in integers, for `+ - * // %`, with the interval of the result."""
     divisor = right.data
     if op in ("//", "%") and right.low <= 0 <= right.high:
-        divisor, bad = _replace_zeros(divisor, bad)
+        divisor, invalid = _replace_zeros(divisor, invalid)
+    # The result of % has the sign of the divisor and a smaller magnitude, as in Python.
+    # The result of % has the sign of the divisor and a smaller magnitude, as in Python.
     if op == "%":
         low, high = min(right.low + 1, 0), max(right.high - 1, 0)
     elif op != "//":
@@ -391,7 +397,7 @@ def compute_integers(op: str, left: Column, right: Column, bad: Any) -> Column:
     else:
         high = max(abs(left.low), abs(left.high))
         low = -high
-    return bounded_integers(_ARITHMETIC[op](left.data, divisor), low, high, bad)
+    return bounded_integers(_ARITHMETIC[op](left.data, divisor), low, high, invalid)
 
 
 _COMPARISONS = {
@@ -405,7 +411,7 @@ _COMPARISONS = {
 
 
 def compare_columns(op: str, left: Column, right: Column) -> Any:
-    """Return a comparison, as booleans."""
+    """Return the comparison of each point, as booleans. A text differs from every number."""
     if (left.kind == TEXT) != (right.kind == TEXT):
         if op not in ("==", "!="):
             raise UnprovenError
@@ -419,8 +425,8 @@ def compare_columns(op: str, left: Column, right: Column) -> Any:
     return _COMPARISONS[op](to_integer_column(left).data, to_integer_column(right).data)
 
 
-def compute_extreme(name: str, parts: list[Column], bad: Any) -> Column:
-    """`min` or `max`."""
+def compute_extreme(name: str, parts: list[Column], invalid: Any) -> Column:
+    """Return the `min` or `max` of the columns at each point."""
     beyond, bound = (np.less, min) if name == "min" else (np.greater, max)
     kinds = {part.kind for part in parts}
     if kinds == {INT, BOOL}:
@@ -430,27 +436,28 @@ def compute_extreme(name: str, parts: list[Column], bad: Any) -> Column:
     for column in columns[1:]:  # of equal ones the first: numpy's own may give the other zero
         data = np.where(beyond(column, data), column, data)
     low, high = bound(part.low for part in parts), bound(part.high for part in parts)
-    return Column(REAL if REAL in kinds else parts[0].kind, data, low, high, bad)
+    return Column(REAL if REAL in kinds else parts[0].kind, data, low, high, invalid)
 
 
-def call_integer_function(name: str, parts: list[Column], bad: Any) -> Column:
-    """Return those functions of integers that rules use: `cdiv align divides`."""
+def call_integer_function(name: str, parts: list[Column], invalid: Any) -> Column:
+    """Return `cdiv`, `align` or `divides` of integer columns. Other functions are unproven."""
     first, last = parts[0], parts[-1]
-    most = max(abs(end) for part in parts for end in (part.low, part.high))
+    largest = max(abs(end) for part in parts for end in (part.low, part.high))
     if name == "cdiv":
-        divisor, bad = _replace_zeros(last.data, bad)
-        return bounded_integers(-np.floor_divide(-first.data, divisor), -most, most, bad)
+        divisor, invalid = _replace_zeros(last.data, invalid)
+        # -(-a // b) rounds up, since // rounds down.
+        return bounded_integers(-np.floor_divide(-first.data, divisor), -largest, largest, invalid)
     if name == "align":
         over = max(last.high, 1)
-        step, bad = _replace_nonpositive(last.data, bad)
+        step, invalid = _replace_nonpositive(last.data, invalid)
         data = -np.floor_divide(-first.data, step) * step
-        return bounded_integers(data, min(first.low - over, -most), first.high + over, bad)
+        return bounded_integers(data, min(first.low - over, -largest), first.high + over, invalid)
     if name == "divides":
-        divisor, bad = _replace_zeros(first.data, bad)
-        return Column(BOOL, np.remainder(last.data, divisor) == 0, invalid=bad)
+        divisor, invalid = _replace_zeros(first.data, invalid)
+        return Column(BOOL, np.remainder(last.data, divisor) == 0, invalid=invalid)
     raise UnprovenError
 
 
-def _replace_nonpositive(step: Any, bad: Any) -> tuple[Any, Any]:
+def _replace_nonpositive(step: Any, invalid: Any) -> tuple[Any, Any]:
     outside = step < 1
-    return (np.where(outside, np.int64(1), step), union_marks(bad, outside))
+    return (np.where(outside, np.int64(1), step), union_marks(invalid, outside))
