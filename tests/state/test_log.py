@@ -12,11 +12,11 @@ from tilusbuild.state.files import sweep
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return str(tmp_path / "state" / "things")
+    return str(tmp_path / "state" / "history")
 
 
 def opened(path: str) -> StateFile:
-    return StateFile(path, "things")
+    return StateFile(str(Path(path).parent), "history")
 
 
 def content(path: str) -> dict[str, object]:
@@ -43,7 +43,7 @@ def test_saving_nothing_new_writes_nothing(path: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"\x80\x05\x95pickle"])
 def test_a_file_without_a_map_is_ignored_and_replaced(path: str, body: bytes) -> None:
-    Envelope("state 2 things").write(path, body)
+    Envelope("history").write(path, body)
     assert content(path) == {}
     write(path, a=1)
     assert content(path) == {"a": 1}
@@ -75,14 +75,14 @@ def test_saving_drops_what_is_not_kept(path: str) -> None:
 
 
 def test_without_a_path_it_remembers_for_this_run() -> None:
-    log = StateFile(None, "things")
+    log = StateFile(None, "history")
     log.put("a", 1)
     log.save()
     assert log.get("a") == 1
 
 
 # An envelope gives the body that was wrapped, or nothing: no error and no other body.
-THINGS = Envelope("things 2")
+THINGS = Envelope("plan")
 
 
 @given(st.binary())
@@ -93,7 +93,7 @@ def test_a_body_comes_back(body: bytes) -> None:
 @given(st.binary(max_size=300))
 def test_garbage_is_nothing(data: bytes) -> None:
     assert THINGS.unwrap(data) is None
-    assert THINGS.unwrap(b"tilusbuild things 2\n" + data) is None
+    assert THINGS.unwrap(b"tilusbuild plan 3\n" + data) is None
 
 
 @given(st.binary(max_size=50), st.data())
@@ -106,9 +106,19 @@ def test_what_is_damaged_anywhere_is_nothing(body: bytes, data: st.DataObject) -
     assert THINGS.unwrap(whole + b"more") is None
 
 
-@pytest.mark.parametrize("title", ["things 1", "things 22", "other 2", "things"])
+@pytest.mark.parametrize("title", ["plan 2", "plan 33", "other 3", "plan"])
 def test_another_kind_or_version_is_nothing(title: str) -> None:
-    assert THINGS.unwrap(Envelope(title).wrap(b"body")) is None
+    wrapped = THINGS.wrap(b"body")
+    assert THINGS.unwrap(wrapped.replace(b"plan 3", title.encode())) is None
+
+
+def test_a_value_comes_back_as_its_type_only(tmp_path: Path) -> None:
+    path = str(tmp_path / "thing")
+    THINGS.save(path, {"a": 1})
+    assert THINGS.load(path, dict[str, int]) == {"a": 1}
+    assert THINGS.load(path, list[int]) is None
+    THINGS.save(path, "\udcff")  # it is not UTF-8: the file stays
+    assert THINGS.load(path, dict[str, int]) == {"a": 1}
 
 
 def test_files_are_written_where_that_is_possible(tmp_path: Path) -> None:

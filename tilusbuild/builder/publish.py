@@ -332,7 +332,7 @@ class PublishedScripts:
         self._manifest = manifest
         self._code = code
         self._clock = clock
-        self._file = StateFile(os.path.join(tree.root, "state", "published"), "published")
+        self._file = StateFile(tree.state_path, "published")
 
     def is_current(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> bool:
         """Return whether the directory of an instance is known to be right."""
@@ -383,7 +383,7 @@ class NeededDirectories:
 
     def __init__(self, cache: Tree) -> None:
         self._cache = cache
-        self._file = StateFile(os.path.join(cache.state_path, "needed"), "needed")
+        self._file = StateFile(cache.state_path, "needed")
 
     def of(self, instance: PlannedInstance) -> list[str]:
         """Return the digests, sorted."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
-
-import msgspec
 
 from tilusbuild._version import __version__
 from tilusbuild.engine.timeline import (
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from tilusbuild.engine.running import BuildConfig
 
 
-_ENVELOPE = Envelope("timeline 2")
+_ENVELOPE = Envelope("timeline")
 
 
 class TimedRunner:
@@ -144,20 +142,13 @@ def kept(project: Project, config: BuildConfig) -> Iterator[None]:
     finally:
         if len(timeline.attempts) > known and os.path.isdir(project.cache.state_path):
             found = built(timeline, config.jobs or 1, since)
-            with suppress(UnicodeEncodeError):  # a name with bytes that are not text
-                _ENVELOPE.write(_path(project.cache.state_path), msgspec.json.encode(found))
+            _ENVELOPE.save(_path(project.cache.state_path), found)
 
 
 def last(state_path: str) -> BuildTimeline | None:
     """Return the timeline of the last build that compiled anything in a cache tree; None when there
     is none that can be read."""
-    body = _ENVELOPE.read(_path(state_path))
-    if body is None:
-        return None
-    try:
-        return msgspec.json.decode(body, type=BuildTimeline)
-    except msgspec.MsgspecError:
-        return None
+    return _ENVELOPE.load(_path(state_path), BuildTimeline)
 
 
 def _path(state_path: str) -> str:

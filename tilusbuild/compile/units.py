@@ -57,7 +57,7 @@ class UnitSteps(Struct):
 
     def get(self, recipe: Recipe, step: Step, make: Callable[[], Shared]) -> Shared:
         """Return what a step makes, made by `make` if it is not kept. Raises what `make` does."""
-        parts = ("unit 3", *step.argv, recipe.source, recipe.includes.digest or "", self.tools)
+        parts = (*step.argv, recipe.source, recipe.includes.digest or "", self.tools)
         parts += tuple(text for header in sorted(recipe.headers.items()) for text in header)
         key = sha256_text("\0".join(parts))
         self.used.add(key)

@@ -35,12 +35,13 @@ from tilusbuild.process.stopping import stoppable
 from tilusbuild.report.choose import choose, with_files
 from tilusbuild.runtime import option
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared
-from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.where import MANIFEST_NAME, is_within, named_cache, user_cache, walk_up
-from tilusbuild.state.files import sha256_file, write_atomic
+from tilusbuild.state.envelope import Envelope
+from tilusbuild.state.files import sha256_file
 
 Settings = Mapping[str, str | float | None]
+_NOTE = Envelope("caches")
 _KEYS = ("manifest", "into", "package")
 
 
@@ -236,9 +237,8 @@ def _cache(manifest: str, copied: bool) -> Settings:
     """Return the settings that choose the cache: none, where any build there takes the same."""
     if not copied or named_cache(None, option.chosen(), os.environ) is not None:
         return {}
-    noted = None
-    with suppress(OSError, ValueError):
-        noted = read_text(_note_of(manifest) or "")
+    path = _note_of(manifest)
+    noted = None if path is None else _NOTE.load(path, str)
     return {"cache-dir": noted or user_cache()}
 
 
@@ -249,7 +249,7 @@ def note(project: Project) -> None:
     if path is not None and not is_copy(project.manifest.path):
         with suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            write_atomic(path, os.fsencode(project.settings.cache_dir.value))
+        _NOTE.save(path, project.settings.cache_dir.value)
 
 
 def _note_of(manifest: str) -> str | None:

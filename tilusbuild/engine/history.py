@@ -8,7 +8,6 @@ at once.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from msgspec import Struct
@@ -51,8 +50,7 @@ class History:
     """`state_dir` is a directory of the cache, or None to remember nothing beyond this run."""
 
     def __init__(self, state_dir: str | None) -> None:
-        path = os.path.join(state_dir, "history") if state_dir is not None else None
-        self._file = StateFile(path, "history")
+        self._file = StateFile(state_dir, "history")
         self._groups: dict[str, _Sum] | None = None
         self._all = _Sum()
         self._floors: dict[str, int] = {}

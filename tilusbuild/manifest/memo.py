@@ -31,7 +31,7 @@ from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import is_settled, stamp_of
 
-_ENVELOPE = Envelope("manifest 5")
+_ENVELOPE = Envelope("manifest")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]

@@ -18,9 +18,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from msgspec import Struct, field, msgpack
+from msgspec import Struct, field
 
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources
 from tilusbuild.plan.rendering import Reads, RenderedProgram, closure_of_text, render
@@ -32,7 +31,7 @@ from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 
-_ENVELOPE = Envelope("plan 3")
+_ENVELOPE = Envelope("plan")
 _MAX_INPUTS = 1000
 _SLACK = 1000
 """So many rows, or as many as four times those in use, are kept though no schedule asks for them:
@@ -86,8 +85,7 @@ class PlanMemo:
         not known are rendered. Raises `InputError`."""
         script, label = spec.script, spec.label
         if script not in self._scripts:
-            body = _ENVELOPE.read(self._path(script))
-            self._scripts[script] = {} if body is None else msgpack.decode(body, type=_Known)
+            self._scripts[script] = _ENVELOPE.load(self._path(script), _Known) or {}
         facts = sha256_text(f"{self.code}\n{fixed(spec, sources)}")
         known = self._scripts[script].get(label)
         if known is None or known.fixed != facts:
@@ -104,8 +102,7 @@ class PlanMemo:
         self.spaces.save()
         self.scans.save()
         for script in self._changed:
-            with suppress(UnicodeEncodeError):  # a name that is not UTF-8
-                _ENVELOPE.write(self._path(script), msgpack.encode(self._scripts[script]))
+            _ENVELOPE.save(self._path(script), self._scripts[script])
         self._changed.clear()
 
     def forget(self) -> None:

@@ -174,7 +174,7 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
                 raise located(manifest, script, target.name, error, params) from None
 
 
-_ENVELOPE = Envelope("spaces 4")
+_ENVELOPE = Envelope("spaces")
 _MAX_VALUES = 5_000_000
 """Of more, reading them would take as long as enumerating."""
 _SPARE = 16
@@ -238,7 +238,7 @@ class SpaceCache:
             spaces = self._scripts[script]
             spare = [key for key in spaces if key not in self._used][:-_SPARE]
             kept = {key: text for key, text in spaces.items() if key not in spare}
-            _ENVELOPE.write(self._path(script), msgpack.encode(kept))
+            _ENVELOPE.save(self._path(script), kept)
         self._changed.clear()
 
     def _key(self, spec: SpaceSpec) -> str:
@@ -249,10 +249,7 @@ class SpaceCache:
 
     def _known(self, script: str, key: str) -> KnownSpace | None:
         if script not in self._scripts:
-            body = _ENVELOPE.read(self._path(script))
-            self._scripts[script] = (
-                {} if body is None else msgpack.decode(body, type=dict[str, Raw])
-            )
+            self._scripts[script] = _ENVELOPE.load(self._path(script), dict[str, Raw]) or {}
         self._used.add(key)
         text = self._scripts[script].get(key)
         return None if text is None else msgpack.decode(text, type=KnownSpace)

@@ -36,7 +36,7 @@ class Origins:
 
     def __init__(self, cache: Tree) -> None:
         self._cache = cache
-        self._file = StateFile(os.path.join(cache.state_path, layout.ORIGINS), layout.ORIGINS)
+        self._file = StateFile(cache.state_path, layout.ORIGINS)
 
     def of(self, program: str) -> Origin | None:
         """Return where a program is from; None: nothing but this machine is known of it."""

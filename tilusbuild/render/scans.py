@@ -12,7 +12,7 @@ from msgspec import Raw, msgpack
 from tilusbuild.render.preprocessor import Scan
 from tilusbuild.state.envelope import Envelope
 
-_ENVELOPE = Envelope("scans 1")
+_ENVELOPE = Envelope("scans")
 _SLACK = 4
 """Where the file has so many times more than a run asked for, the rest is left out."""
 
@@ -48,11 +48,11 @@ class Scans:
         for digest in known if len(known) <= _SLACK * len(kept) else kept:
             with suppress(UnicodeEncodeError):  # of text that is not UTF-8
                 texts[digest] = Raw(msgpack.encode(known[digest]))
-        _ENVELOPE.write(self._path, msgpack.encode(texts))
+        _ENVELOPE.save(self._path, texts)
         self._changed = False
 
     def _loaded(self) -> dict[str, Scan]:
         if self._known is None:
-            body = None if self._path is None else _ENVELOPE.read(self._path)
-            self._known = {} if body is None else msgpack.decode(body, type=dict[str, Scan])
+            known = None if self._path is None else _ENVELOPE.load(self._path, dict[str, Scan])
+            self._known = known or {}
         return self._known

@@ -64,8 +64,7 @@ class DigestMemory:
         self, state_dir: str | None = None, now: Callable[[], Moment] | None = None
     ) -> None:
         """`now` is that of a `FileClock`."""
-        path = os.path.join(state_dir, "digests") if state_dir is not None else None
-        self._log = StateFile(path, "digests")
+        self._log = StateFile(state_dir, "digests")
         self._now = now or FileClock(state_dir).recent
         self._guard = threading.Lock()
         self._sightings: dict[str, Sighting] = {}

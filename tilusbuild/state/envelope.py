@@ -1,11 +1,11 @@
 """The one form of files that only save work: a head line that says what the file is, a line with
 the sha256 of the body and its length in bytes, the body, and a line feed.
 
-An `Envelope` is such a file, a `StateFile` one whose body is a map. Nothing about such a file is
-ever an error: one that is missing, damaged, cut short, or of another kind or version is as good as
-none, and one that cannot be written, or lies behind a link, is left alone. A `StepStore` keeps in
-such files what programs share of a compile, so that it is made once: the object of a launcher, the
-front end's output for a unit of kernels.
+An `Envelope` is such a file, a `StateFile` one whose body is a map; `VERSIONS` lists the kinds.
+A state file is never the cause of an error: one that is missing, damaged, cut short, or of another
+kind or version counts as missing, and one that cannot be written, or lies behind a link, is left
+alone. A `StepStore` keeps in such files what programs share of a compile, so that it is made once:
+the object of a launcher, the front end's output for a unit of kernels.
 
 The price is that nothing can be found in such a file without reading it, and that writing one word
 writes it all.
@@ -18,20 +18,38 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.directories import make_unlinked
 from tilusbuild.state.files import atomic, sha256_bytes, sha256_text
 
+Value = TypeVar("Value")
+VERSIONS = {
+    "caches": 1,
+    "digests": 3,
+    "fetched": 3,
+    "history": 3,
+    "manifest": 5,
+    "needed": 3,
+    "plan": 3,
+    "published": 3,
+    "scans": 1,
+    "spaces": 4,
+    "step": 3,
+    "timeline": 3,
+}
+"""The version of each kind of state file. Raise the number with each change of what a body means:
+files of earlier versions then count as missing. docs/formats.md has the same table."""
+
 
 class Envelope:
-    """Files of one kind and version, each with one checksummed body."""
+    """Files of one kind, each with one checksummed body."""
 
-    def __init__(self, title: str) -> None:
-        """`title` is the kind and the version, as in "plan 2": raise the number with each change of
-        what the bodies mean, so that files of before count as missing."""
-        self._head = f"tilusbuild {title}\n".encode()
+    def __init__(self, kind: str) -> None:
+        self._head = f"tilusbuild {kind} {VERSIONS[kind]}\n".encode()
 
     def wrap(self, body: bytes) -> bytes:
         """Return the content of a file that holds `body`."""
@@ -49,6 +67,19 @@ class Envelope:
         except OSError:
             return None
 
+    def load(self, path: str, kind: type[Value]) -> Value | None:
+        """Return the value that `save` wrote; None when there is no such file."""
+        body = self.read(path)
+        with suppress(msgspec.MsgspecError):
+            return None if body is None else msgspec.msgpack.decode(body, type=kind)
+        return None
+
+    def save(self, path: str, value: object) -> None:
+        """Write a file that holds a value, as `write` does; do nothing for one with a text that is
+        not UTF-8."""
+        with suppress(UnicodeEncodeError):
+            self.write(path, msgspec.msgpack.encode(value))
+
     def write(self, path: str, body: bytes) -> None:
         """Write the file, and its directory if need be; do nothing where that is not possible. It
         is not synced: after a power failure it may be damaged."""
@@ -59,13 +90,13 @@ class Envelope:
 
 
 class StateFile:
-    """A small persistent map from text to JSON values, read on first use; without a path, in
-    memory. One thread at a time. Of several builders who save in the same instant, the last one's
-    is kept."""
+    """A small persistent map from text to JSON values: the file `kind` in `directory`, read on
+    first use; without a directory, in memory. One thread at a time. Of several builders who save in
+    the same instant, the last one's is kept."""
 
-    def __init__(self, path: str | None, kind: str) -> None:
-        self.path = path
-        self._envelope = Envelope(f"state 2 {kind}")
+    def __init__(self, directory: str | None, kind: str) -> None:
+        self._path = None if directory is None else os.path.join(directory, kind)
+        self._envelope = Envelope(kind)
         self._records: dict[str, Any] | None = None
         self._unsaved: dict[str, Any] = {}
 
@@ -90,11 +121,11 @@ class StateFile:
     def save(self, keep: Callable[[str], bool] = lambda _: True) -> None:
         """Write what is new beside what others saved meanwhile, less the keys that `keep` refuses.
         Do nothing where that is not possible."""
-        if self.path is not None and self._unsaved:
+        if self._path is not None and self._unsaved:
             every = {**self._loaded(), **self._read(), **self._unsaved}
             self._records = {key: value for key, value in every.items() if keep(key)}
             data = json.dumps(self._records, separators=(",", ":"))
-            self._envelope.write(self.path, data.encode())
+            self._envelope.write(self._path, data.encode())
         self._unsaved = {}
 
     def _loaded(self) -> dict[str, Any]:
@@ -103,7 +134,7 @@ class StateFile:
         return self._records
 
     def _read(self) -> dict[str, Any]:
-        body = None if self.path is None else self._envelope.read(self.path)
+        body = None if self._path is None else self._envelope.read(self._path)
         with suppress(ValueError):
             found = json.loads(body or b"")
             return found if isinstance(found, dict) else {}
@@ -112,7 +143,7 @@ class StateFile:
 
 # What steps of compiles made.
 
-_ENVELOPE = Envelope("launcher 2")
+_ENVELOPE = Envelope("step")
 
 
 class StepStore:
@@ -130,7 +161,7 @@ class StepStore:
     @staticmethod
     def key(source: str, argv: tuple[str, ...], fingerprint: tuple[str, ...]) -> str:
         """Return the name of an object: what it is made of, and by which compiler."""
-        return sha256_text("\0".join(["launcher 1", source, *argv, *fingerprint]))
+        return sha256_text("\0".join([source, *argv, *fingerprint]))
 
     def get(self, key: str, make: Callable[[], bytes]) -> bytes:
         """Return the object, made by `make` if no run has made it yet. Raises what `make` does."""
