@@ -257,6 +257,8 @@ def test_no_line_is_a_command_however_it_is_cut(pieces: list[str]) -> None:
     stream = TerminalStream(below, github=True)
     for piece in pieces:
         stream.write(piece)
+        assert as_runner(below.getvalue()) == []
+    stream.close()
     assert as_runner(below.getvalue()) == []
 
 

@@ -20,8 +20,6 @@ from functools import partial
 from queue import Empty
 from typing import Any
 
-from msgspec.structs import replace
-
 from tilusbuild._version import __version__
 from tilusbuild.engine import events, results
 from tilusbuild.engine.attempt import (
@@ -110,6 +108,8 @@ class BuildLoop:
         self.timeline = config.timeline or Timeline()
         self.remote = config.remote or Remote()
         self.end = results.Ending()
+        self.warned: set[str] = set()
+        """The warnings that were emitted."""
         self.workers = Workers(store, compiler, queue.inbox, self.end.stopped.is_set, self.timeline)
         self.planned: Iterable[Job] = ()
         """The jobs of the plan; where a remote may be wrong, to be looked up again."""
@@ -217,12 +217,11 @@ class BuildLoop:
         self.reporter.emit(
             self.results.planned(self.results.to_compile, expected, dry_run=self.config.dry_run)
         )
-        config = self.config
-        said, self.config = config.notices, replace(config, notices=())
-        if self.results.to_compile > 1 and not config.dry_run:
-            said, self.config = (*said, *config.warnings), replace(self.config, warnings=())
-        for message in said:
-            self.reporter.emit(events.Warned(message))
+        compiles = self.results.to_compile > 1 and not self.config.dry_run
+        for message in (*self.config.notices, *(self.config.warnings if compiles else ())):
+            if message not in self.warned:  # a watch plans many times
+                self.warned.add(message)
+                self.reporter.emit(events.Warned(message))
 
     def _want(self, job: Job, instead: str | None) -> None:
         """Want one program more, ahead of the plan that it is in, and another one no more."""

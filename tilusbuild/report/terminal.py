@@ -69,8 +69,6 @@ def coloured(message: str) -> str:
 
 _COMMAND = re.compile(r"(?m)(^[^\S\n]*:)(?=:)|(##)(?=\[)")
 """The runner strips white space in front, and finds the older form anywhere in a line."""
-_OPEN = re.compile(r"(?:^[^\S\n]*:?|##?)\Z", re.MULTILINE)
-"""The end of a text that the next one may make a command of."""
 
 
 class TerminalStream(TextIOBase):
@@ -82,8 +80,8 @@ class TerminalStream(TextIOBase):
     def __init__(self, stream: TextIO | None, *, github: bool = False) -> None:
         self._stream = stream
         self._github = github
-        self._open = ""
-        """What the current line ends with, as far as it may begin a command."""
+        self._line = ""
+        """On GitHub, the line that has begun: only of a whole line is it known what it commands."""
 
     def write(self, text: str, /) -> int:
         self.write_styled(visible(text))
@@ -91,10 +89,17 @@ class TerminalStream(TextIOBase):
 
     def write_styled(self, text: str) -> int:
         """Write what may hold escapes of our own."""
-        return self.write_command(self._harmless(text) if self._github else text)
+        if not self._github:
+            return self._write(text)
+        lines, newline, self._line = (self._line + text).rpartition("\n")
+        return self._write(_COMMAND.sub(r"\1\2\\", lines) + newline)
 
     def write_command(self, text: str) -> int:
-        """Write a text as it is."""
+        """Write a text as it is, after the line that has begun."""
+        line, self._line = self._line, ""
+        return self._write(_COMMAND.sub(r"\1\2\\", line) + text)
+
+    def _write(self, text: str) -> int:
         if self._stream is None:
             return len(text)
         if self.before_write is not None:
@@ -104,18 +109,6 @@ class TerminalStream(TextIOBase):
         except UnicodeEncodeError:
             encoding = self._stream.encoding or "ascii"
             return self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-    def _harmless(self, text: str) -> str:
-        line = self._open + text
-        found = _OPEN.search(line)
-        shown = _COMMAND.sub(r"\1\2\\", line)[len(self._open) :]
-        # A letter distinguishes a line that has begun from an empty one.
-        self._open = (found.group() if found and found.group() else "") or (
-            "" if line.endswith("\n") or not line else "x"
-        )
-        if self._open.startswith("#"):
-            self._open = f"x{self._open}"
-        return shown
 
     def flush(self) -> None:
         if self._stream is not None:
@@ -142,7 +135,9 @@ class TerminalStream(TextIOBase):
         return getattr(self._stream, "buffer", None)
 
     def close(self) -> None:
-        """Keep the stream below open: it belongs to the process."""
+        """Write the line that has begun. The stream below stays open: it belongs to the process."""
+        if self._line:
+            self.write_command("")
 
 
 class _Waiting(io.FileIO):
@@ -192,16 +187,16 @@ def shown(environment: Mapping[str, str]) -> Iterator[None]:
     before = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
     within = [_patient(stream) for stream in before]
-    sys.stdout, sys.stderr = (
-        cast("TextIO", TerminalStream(stream, github=github)) for stream in within
-    )
+    streams = [TerminalStream(stream, github=github) for stream in within]
+    sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in streams)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        for stream in within:
-            if stream is not None:
-                stream.flush()
+        for stream, below in zip(streams, within, strict=True):
+            stream.close()
+            if below is not None:
+                below.flush()
 
 
 # Before there is anything to show.
@@ -241,7 +236,10 @@ def working(what: str, patience: float) -> Iterator[None]:
         stream.before_write = written
     timer = threading.Timer(patience, say)
     timer.daemon = True
-    (timer.start if patience > 0 else say)()
+    if patience > 0:
+        timer.start()
+    else:
+        say()
     try:
         yield
     finally:
