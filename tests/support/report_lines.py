@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from itertools import product
 
 from tilusbuild.builder.costs import Cost, Usage, total
-from tilusbuild.builder.timeline import BuildTimeline
+from tilusbuild.builder.timeline import BuildTimeline, TimedAttempt
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.cli.report import CostSummary, ProjectLine
-from tilusbuild.engine.timeline import AttemptRecord, MemorySample, Span
 from tilusbuild.expr import Value
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.space.report import Declared, RuleEffect
@@ -72,24 +71,29 @@ def timeline(found: list[Cost], places: int = 4) -> BuildTimeline:
     attempts = []
     for cost in found:
         start = min(free)
-        nvcc, end = start + 0.01, start + (cost.seconds or 0)
+        end = start + (cost.seconds or 0)
         free[free.index(start)] = end
-        steps = [Span("render", start, nvcc), Span("nvcc", nvcc, end - 0.05)]
-        steps += [Span("ld", end - 0.05, end - 0.01), Span("publish", end - 0.01, end + 0.02)]
-        record = AttemptRecord(cost.hash, cost.label, 90_000_000, str(cost.status), cost.reason)
-        record.seconds, record.peak_rss = cost.seconds or 0, cost.peak_rss or 0
-        record.steps = steps
-        attempts.append(record)
+        attempts.append(
+            TimedAttempt(
+                hash=cost.hash,
+                label=cost.label,
+                start=start,
+                end=end,
+                status=str(cost.status),
+                reason=cost.reason,
+                seconds=cost.seconds or 0,
+                peak_rss=cost.peak_rss or 0,
+                elsewhere="",
+            )
+        )
     end = max(free)
     return BuildTimeline(
         began=1.7e9,
         seconds=end + 0.1,
         version="0",
         jobs=places,
+        planned=0.5,
         attempts=tuple(attempts),
-        phases=(Span("plan", 0.0, 0.5), Span("publish scripts", end, end + 0.1)),
-        waits=(Span("wait for memory", 1.0, 2.0),),
-        used=tuple(MemorySample(at, at * 1_000_000) for at in range(int(end))),
     )
 
 

@@ -16,7 +16,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import Everything, OneShard, Publish, mend_needed
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.shards import Shard
-from tilusbuild.builder.timeline import kept
+from tilusbuild.builder.timeline import record_timeline
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.running import BuildConfig
@@ -71,9 +71,13 @@ def build_planned(
     plan, publishes = request.plan, request.publishes
     config = replace(config, notices=publishes.notices(project, plan))
     with open_builder(project, config) as builder:
-        with closing(reporter), closing(builder.compiler), kept(project, builder.config):
-            wanted = publishes.jobs(plan, reporter)
-            result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
+        with (
+            closing(reporter),
+            closing(builder.compiler),
+            record_timeline(project.cache, builder.config, reporter) as recorder,
+        ):
+            wanted = publishes.jobs(plan, recorder)
+            result = run_engine(wanted, builder.store, builder.compiler, recorder, builder.config)
             came_to_its_end = not (config.dry_run or result.was_stopped)
             if came_to_its_end and publishes.mends:
                 mend_needed(project.cache, plan, builder.compiler.lay_out)

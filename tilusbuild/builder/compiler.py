@@ -8,6 +8,7 @@ for each program by `Ways.runner_for`, from the innermost outwards.
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.tree import Tree
@@ -25,9 +25,8 @@ from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.module import described
 from tilusbuild.compile.units import UnitSteps, unit_store
 from tilusbuild.engine.interfaces import Job, ProgramStage
-from tilusbuild.engine.timeline import LAUNCHER, Timeline
 from tilusbuild.plan.rendering import RenderedProgram
-from tilusbuild.process.base import PrefixRunner, Runner
+from tilusbuild.process.base import Command, CompletedCommand, PrefixRunner, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.closure import Closure, layout
 from tilusbuild.state.envelope import StepStore
@@ -56,7 +55,6 @@ class Ways(Struct, frozen=True):
     """How a build runs commands."""
 
     local: LocalRunner
-    timeline: Timeline
     prefix: tuple[str, ...] = ()
     environment: Mapping[str, str] | None = None
     """The prefix's."""
@@ -77,13 +75,20 @@ class Ways(Struct, frozen=True):
             runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
         return self.shared(runner, job, toolchain)
 
-    def timed(
-        self, toolchain: Toolchain, runner: Runner, ran: list[str], before: str = ""
-    ) -> Runner:
-        """Return the runner with each command recorded, and its line added to `ran`."""
-        nvrtc = toolchain.nvrtc
-        names = {} if nvrtc is None else {nvrtc.command: "NVRTC"}
-        return TimedRunner(runner, self.timeline, names, before, ran)
+
+class RecordingRunner:
+    """Runs commands on another runner, and adds each command line to `command_lines`."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.command_lines: list[str] = []
+
+    def run(self, command: Command) -> CompletedCommand:
+        self.command_lines.append(shlex.join(command.argv))
+        return self._runner.run(command)
+
+    def cancel(self) -> None:
+        self._runner.cancel()
 
 
 class Residents:
@@ -138,7 +143,7 @@ class Layout:
         self.launchers = StepStore(os.path.join(cache.state_path, "launchers"))
 
     def of(
-        self, work: RenderedProgram, stage: str, runner: Runner, ran: list[str]
+        self, work: RenderedProgram, stage: str, runner: Runner
     ) -> tuple[str, str | None] | Compiled:
         """Return the launcher's digest ("" without one) and the directory of headers, both laid
         out; or the end of a launcher that was not made."""
@@ -149,9 +154,8 @@ class Layout:
         if not recipe.pipeline.host_code:
             from tilusbuild.compile.program import launcher_object
 
-            timed = self._ways.timed(work.toolchain, runner, ran, f"{LAUNCHER}: ")
             answer = launcher_object(
-                recipe, work.toolchain, stage, timed, self.launchers, self._timeout
+                recipe, work.toolchain, stage, runner, self.launchers, self._timeout
             )
             if isinstance(answer, Compiled):
                 return answer
@@ -188,12 +192,11 @@ class ProgramCompiler:
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
-        runner = self._ways.runner_for(job, work.toolchain, self._residents)
-        ran: list[str] = []
+        runner = RecordingRunner(self._ways.runner_for(job, work.toolchain, self._residents))
         units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
         self._residents.running.append(running := (job, runner))
         try:
-            compiled = self._compile(work, stage.path, runner, ran, units)
+            compiled = self._compile(work, stage.path, runner, units)
         finally:
             self._residents.running.remove(running)
         try:
@@ -201,21 +204,24 @@ class ProgramCompiler:
         except ToolsChangedError:
             units.drop()
             raise
-        return replace(compiled, meta=described(work.recipe, compiled), commands=tuple(ran))
+        return replace(
+            compiled,
+            meta=described(work.recipe, compiled),
+            commands=tuple(runner.command_lines),
+        )
 
     def _compile(
         self,
         work: RenderedProgram,
         stage: str,
         runner: Runner,
-        ran: list[str],
         units: UnitSteps,
     ) -> Compiled:
         from tilusbuild.compile.program import compile_program
 
         module = os.path.join(stage, "module")
         os.makedirs(module)
-        laid_out = self._layout.of(work, stage, runner, ran)
+        laid_out = self._layout.of(work, stage, runner)
         if isinstance(laid_out, Compiled):
             return laid_out
         launcher, include = laid_out
@@ -231,7 +237,7 @@ class ProgramCompiler:
             work.toolchain,
             stage,
             include,
-            self._ways.timed(work.toolchain, runner, ran),
+            runner,
             self._layout.launchers,
             self._timeout,
             work.closure.notes,
@@ -244,7 +250,7 @@ class ProgramCompiler:
         and `CancelledError`."""
         stage = Stage(self._cache)
         try:
-            self._layout.of(work, stage.path, self._ways.local.scope(), [])
+            self._layout.of(work, stage.path, self._ways.local.scope())
         finally:
             stage.discard()
 

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
-from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, find, settings
 from tilusbuild.manifest.memo import recalled, remember
@@ -28,7 +27,6 @@ from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.machine import Machine
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
 from tilusbuild.state.clock import FileClock
@@ -57,7 +55,6 @@ class Project:
         self.environment = environment
         self.sightings: Mapping[str, Sighting] = {}
         """The manifest, and what it was completed from, as they were before they were read."""
-        self.timeline = Timeline(memory=Machine().free_memory)
         self._remembers = False
         """Whether the manifest is to be remembered."""
         self._options: Mapping[str, str | float | None] = {}
@@ -102,7 +99,6 @@ class Project:
         Raises `InputError`."""
         fresh = self._opened(_load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
-        fresh.timeline = self.timeline
         if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__["cache"] = self.cache
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
@@ -185,8 +181,7 @@ class Project:
     def plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
         selection = selection.with_objects(self.manifest)
-        with self.timeline.step("plan"):
-            return self.planner(selection).plan(selection)
+        return self.planner(selection).plan(selection)
 
     def planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""

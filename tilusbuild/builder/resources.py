@@ -147,7 +147,6 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
         limited, shared = _beside(project, remote, limited)
         ways = Ways(
             project.runner,
-            project.timeline,
             project.launcher(),
             project.environment,
             project.settings.nice.value,
@@ -157,7 +156,6 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
         whole = replace(
             limited,
             history=config.history or History(project.cache.state_path),
-            timeline=project.timeline,
             remote=remote,
             warnings=(*limited.warnings, *_unsafe(project)),
         )

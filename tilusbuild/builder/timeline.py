@@ -1,93 +1,52 @@
 """The timeline of the last build that compiled something, beside the history, for `report`.
 
-It is state: it only shows, and one that is missing or damaged is as good as none. The steps of a
-compile come from a runner around the real one, so that no pipeline need know of them.
+A reporter records it from the build's events: a compile begins at `Started` and ends at `Finished`,
+when its program is published. The timeline is state: a missing or damaged one is not drawn.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec import Struct
+
 from tilusbuild._version import __version__
-from tilusbuild.engine.timeline import (
-    PLACE,
-    QUEUE,
-    SEND,
-    SHORTEST_WAIT,
-    AttemptRecord,
-    MemorySample,
-    Span,
-    Timeline,
-)
-from tilusbuild.process.base import Command, CompletedCommand, Runner
+from tilusbuild.engine import events
+from tilusbuild.engine.events import CompositeReporter, Event, Reporter
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.state.envelope import Envelope
 
 if TYPE_CHECKING:
-    from tilusbuild.builder.project import Project
+    from tilusbuild.cache.tree import Tree
     from tilusbuild.engine.running import BuildConfig
 
-
+MAX_ATTEMPTS = 50_000
+"""A session of `watch` may last for days."""
 _ENVELOPE = Envelope("timeline")
 
 
-class TimedRunner:
-    """Records each command as a step, named by its tool: `names` has those whose program's name
-    says nothing, by how their command begins. `before` is put before every name. The command lines
-    are added to `ran`."""
+class TimedAttempt(Struct, frozen=True):
+    """A compile of a program; `start` and `end` are in seconds of the build."""
 
-    def __init__(
-        self,
-        runner: Runner,
-        timeline: Timeline,
-        names: Mapping[tuple[str, ...], str],
-        before: str = "",
-        ran: list[str] | None = None,
-    ) -> None:
-        self._runner = runner
-        self._timeline = timeline
-        self._names = names
-        self._before = before
-        self._ran = [] if ran is None else ran
-
-    def run(self, command: Command) -> CompletedCommand:
-        self._ran.append(shlex.join(command.argv))
-        start = self._timeline.now()
-        finished = self._runner.run(command)
-        for name, seconds in _waits(finished):
-            if seconds >= SHORTEST_WAIT:
-                self._timeline.add(name, start, start + seconds)
-            start += seconds
-        # The seconds that history has, too: not those in which the output was read. A server may
-        # have run it long ago.
-        end = min(start + finished.seconds, max(start, self._timeline.now()))
-        self._timeline.add(self._name(command), start, end)
-        return finished
-
-    def cancel(self) -> None:
-        self._runner.cancel()
-
-    def _name(self, command: Command) -> str:
-        for begin, name in self._names.items():
-            if command.argv[: len(begin)] == begin:
-                return self._before + name
-        return self._before + os.path.basename(command.argv[0])
-
-
-def _waits(finished: CompletedCommand) -> Iterator[tuple[str, float]]:
-    """Yield what came before a command ran, and how long it took."""
-    yield PLACE, finished.waited
-    if (there := finished.elsewhere) is not None:
-        yield SEND, there.sent
-        yield QUEUE, there.queued
+    hash: str
+    label: str
+    start: float
+    end: float
+    status: str
+    reason: str
+    seconds: float
+    """Of the compiler, as history has them."""
+    peak_rss: int
+    elsewhere: str
+    """The worker that compiled it, or its server; "" when this machine did."""
 
 
 class BuildTimeline(JsonLine, frozen=True):
-    """When everything of a build began and ended, in seconds. Also a line of `report --json`."""
+    """When each compile of a build began and ended. Also a line of `report --json`."""
 
     event: ClassVar[str] = "timeline"
     began: float
@@ -97,57 +56,86 @@ class BuildTimeline(JsonLine, frozen=True):
     """tilusbuild's."""
     jobs: int
     """Compiles at once."""
-    attempts: tuple[AttemptRecord, ...]
-    phases: tuple[Span, ...]
-    waits: tuple[Span, ...]
-    used: tuple[MemorySample, ...]
+    planned: float
+    """Seconds until the end of planning."""
+    attempts: tuple[TimedAttempt, ...]
 
 
-def built(timeline: Timeline, jobs: int, since: float) -> BuildTimeline:
-    """Return what a timeline has recorded from a moment on."""
+class TimelineRecorder(Reporter):
+    """Records the timeline of the build whose events it gets. `started_at` is by `clock`."""
 
-    def moved(span: Span) -> Span:
-        start, end = round(span.start - since, 6), round(span.end - since, 6)
-        return Span(span.name, start, end, span.label)
+    def __init__(self, clock: Callable[[], float], started_at: float) -> None:
+        self._clock = clock
+        self._started_at = started_at
+        self._began = time.time() - (clock() - started_at)
+        self._jobs = 1
+        self._planned = 0.0
+        self._starts: dict[str, float] = {}
+        self._attempts: list[TimedAttempt] = []
 
-    def whole(each: AttemptRecord) -> AttemptRecord:
-        parts = {name: getattr(each, name) for name in AttemptRecord.__struct_fields__}
-        return AttemptRecord(**{**parts, "steps": [moved(step) for step in each.steps]})
+    def emit(self, event: Event, /) -> None:
+        now = self._now()
+        match event:
+            case events.BuildStarted(jobs):
+                self._jobs = jobs
+            case events.Planned():
+                self._planned = self._planned or now
+            case events.Started(program):
+                self._starts[program] = now
+            case events.Retried(program) | events.Dropped(program):
+                self._starts.pop(program, None)
+            case events.Finished(program) if program in self._starts:
+                self._add_attempt(event, self._starts.pop(program), now)
 
-    return BuildTimeline(
-        began=round(timeline.began + since, 3),
-        seconds=round(timeline.now() - since, 6),
-        version=__version__,
-        jobs=jobs,
-        attempts=tuple(whole(a) for a in list(timeline.attempts) if a.steps[0].start >= since),
-        phases=tuple(moved(span) for span in list(timeline.phases) if span.start >= since),
-        waits=tuple(moved(span) for span in list(timeline.waits) if span.start >= since),
-        used=tuple(
-            MemorySample(round(each.at - since, 3), each.bytes)
-            for each in list(timeline.used)
-            if each.at >= since
-        ),
-    )
+    def timeline(self) -> BuildTimeline | None:
+        """Return what was recorded so far; None when nothing was compiled."""
+        if not self._attempts:
+            return None
+        return BuildTimeline(
+            began=round(self._began, 3),
+            seconds=self._now(),
+            version=__version__,
+            jobs=self._jobs,
+            planned=self._planned,
+            attempts=tuple(self._attempts),
+        )
+
+    def _now(self) -> float:
+        return round(self._clock() - self._started_at, 6)
+
+    def _add_attempt(self, event: events.Finished, start: float, end: float) -> None:
+        if len(self._attempts) < MAX_ATTEMPTS:
+            self._attempts.append(
+                TimedAttempt(
+                    hash=event.hash,
+                    label=event.label,
+                    start=start,
+                    end=end,
+                    status=event.status,
+                    reason=event.reason,
+                    seconds=event.seconds,
+                    peak_rss=event.peak_rss,
+                    elsewhere=event.worker,
+                )
+            )
 
 
 @contextmanager
-def kept(project: Project, config: BuildConfig) -> Iterator[None]:
-    """Keep the timeline of the build in the block, if it compiled anything."""
-    timeline = project.timeline
-    begun = 0.0 if config.started_at is None else config.clock() - config.started_at
-    since = max(0.0, timeline.now() - begun)
-    known = len(timeline.attempts)
+def record_timeline(cache: Tree, config: BuildConfig, reporter: Reporter) -> Iterator[Reporter]:
+    """Yield a reporter that passes events on and records the timeline; write it after the block,
+    unless nothing was compiled."""
+    started_at = config.clock() if config.started_at is None else config.started_at
+    recorder = TimelineRecorder(config.clock, started_at)
     try:
-        yield
+        yield CompositeReporter(reporter, recorder)
     finally:
-        if len(timeline.attempts) > known and os.path.isdir(project.cache.state_path):
-            found = built(timeline, config.jobs or 1, since)
-            _ENVELOPE.save(_path(project.cache.state_path), found)
+        timeline = recorder.timeline()
+        if timeline is not None and os.path.isdir(cache.state_path):
+            _ENVELOPE.save(_path(cache.state_path), timeline)
 
 
-def last(state_path: str) -> BuildTimeline | None:
-    """Return the timeline of the last build that compiled anything in a cache tree; None when there
-    is none that can be read."""
+def read_timeline(state_path: str) -> BuildTimeline | None:
+    """Return the timeline in a state directory; None when it cannot be read."""
     return _ENVELOPE.load(_path(state_path), BuildTimeline)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.builder.costs import Cost, Total, costs, costs_text, total, totals
-from tilusbuild.builder.timeline import BuildTimeline, last
+from tilusbuild.builder.timeline import BuildTimeline, read_timeline
 from tilusbuild.cache import layout
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
@@ -117,7 +117,7 @@ def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) ->
         if look.script.keys:
             for sizes, choice in look.coverage():
                 yield CoverageLine(look.script.label, sizes, *choice[:3])
-    if (timeline := last(project.cache.state_path)) is not None:
+    if (timeline := read_timeline(project.cache.state_path)) is not None:
         yield timeline
     yield CostSummary(total(found))
 

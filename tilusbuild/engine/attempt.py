@@ -26,7 +26,6 @@ from msgspec.structs import replace
 
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.states import Ticket
-from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError, start_thread
 from tilusbuild.state.files import sha256_text
@@ -85,9 +84,7 @@ class Workers:
         compiler: Compiler,
         inbox: SimpleQueue[Any],
         stopped: Callable[[], bool],
-        timeline: Timeline,
     ) -> None:
-        self._timeline = timeline
         self._store = store
         self._compiler = compiler
         self._inbox = inbox
@@ -126,19 +123,14 @@ class Workers:
             self._inbox.put(WorkerSaid(ticket, result))
 
     def _attempt(self, ticket: Ticket) -> AttemptResult:
-        with self._timeline.attempt(ticket.job, ticket.estimate.peak_rss) as record:
-            result = attempt(
-                ticket.attempted or ticket.job,
-                self._store,
-                self._compiler,
-                started=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.STARTED)),
-                ended=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.ENDED)),
-                stopped=self._stopped,
-                timeline=self._timeline,
-            )
-            if isinstance(result, ProgramAnswer):
-                record.ended(result.compiled)
-        return result
+        return attempt(
+            ticket.attempted or ticket.job,
+            self._store,
+            self._compiler,
+            started=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.STARTED)),
+            ended=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.ENDED)),
+            stopped=self._stopped,
+        )
 
 
 def found(entry: Entry) -> ProgramAnswer:
@@ -156,7 +148,6 @@ def attempt(
     started: Callable[[], None],
     ended: Callable[[], None],
     stopped: Callable[[], bool],
-    timeline: Timeline,
 ) -> AttemptResult:
     """Try once; never raises. `started` is called when a compiler is about to run, `ended` when it
     has ended with an answer that is about to be published."""
@@ -174,18 +165,15 @@ def attempt(
             if stopped():
                 return NoAnswer.ABORTED
             started()
-            return ProgramAnswer(_compile(job, store, compiler, ended, timeline))
+            return ProgramAnswer(_compile(job, store, compiler, ended))
     except CancelledError:
         return NoAnswer.ABORTED
     except BaseException as error:
         return error
 
 
-def _compile(
-    job: Job, store: Store, compiler: Compiler, ended: Callable[[], None], timeline: Timeline
-) -> Compiled:
-    with timeline.step(RENDER):
-        rendered = job.render()
+def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], None]) -> Compiled:
+    rendered = job.render()
     # The plan was made some time ago: an edit since then would be published under the hash of the
     # texts before it. An edit after this is not seen: a compile has its own copy of the source, and
     # headers by their digest.
@@ -197,10 +185,9 @@ def _compile(
         compiled = judged(compiler.compile(job, rendered, stage))
         if compiled.status in RECORDED:
             ended()
-            with timeline.step(PUBLISH):
-                stage.publish_program(
-                    job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
-                )
+            stage.publish_program(
+                job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
+            )
             published = True
         return replace(compiled, reason=placed(job, compiled.reason))
     except OSError as error:

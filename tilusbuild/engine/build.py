@@ -44,7 +44,6 @@ from tilusbuild.engine.inbox import (
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.running import BuildConfig, RunningTickets
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, released
-from tilusbuild.engine.timeline import LOCK, Timeline
 from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Compiled, Status
 
@@ -105,12 +104,11 @@ class BuildLoop:
         self.config = config
         self.started_at = config.clock() if config.started_at is None else config.started_at
         self.history = config.history or History(None)
-        self.timeline = config.timeline or Timeline()
         self.remote = config.remote or Remote()
         self.end = results.Ending()
         self.warned: set[str] = set()
         """The warnings that were emitted."""
-        self.workers = Workers(store, compiler, queue.inbox, self.end.stopped.is_set, self.timeline)
+        self.workers = Workers(store, compiler, queue.inbox, self.end.stopped.is_set)
         self.planned: Iterable[Job] = ()
         """The jobs of the plan; where a remote may be wrong, to be looked up again."""
         self.tickets: dict[str, Ticket] = {}
@@ -121,9 +119,7 @@ class BuildLoop:
         """Those of `tickets` that a remote may have."""
         self.held: list[Ticket] = []
         """Those of `tickets` that are READY but for programs that they need."""
-        self.running = RunningTickets(
-            config, self.history, self.timeline, partial(queue.inbox.put, None)
-        )
+        self.running = RunningTickets(config, self.history, partial(queue.inbox.put, None))
         self.results = results.Results(store)
 
     def run(self) -> Result:
@@ -312,7 +308,6 @@ class BuildLoop:
                 return self.queue.inbox.get(timeout=timeout)
             except Empty:
                 self.reporter.tick()
-                self.timeline.sample()
                 self._cancel_again()
                 room = not self.ready and self.running.has_room()
                 if room and (late := self.asked.overdue()):
@@ -353,7 +348,6 @@ class BuildLoop:
                 self._ended(ticket, result)
         self.running.cancel_unwanted(self.compiler)
         self.reporter.tick()
-        self.timeline.sample()
 
     def _cancel_again(self) -> None:
         """Cancel once more: a compile that began just before it was to be killed missed that."""
@@ -364,8 +358,6 @@ class BuildLoop:
     # Answers.
 
     def _ended(self, ticket: Ticket, result: AttemptResult) -> None:
-        if result is not NoAnswer.LOCKED:
-            self.timeline.waited(ticket.job.hash)
         if ticket.state is BuildState.UNWANTED:
             ticket.move(BuildState.DROPPED)
             self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
@@ -399,7 +391,6 @@ class BuildLoop:
             return
         if not ticket.not_before:
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
-        self.timeline.wait(ticket.job.hash, LOCK, ticket.job.label)
         ticket.move(BuildState.LOCKED)
         self.ready.add_locked(ticket, self.config.clock())
 

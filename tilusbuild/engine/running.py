@@ -21,7 +21,6 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import Remote
 from tilusbuild.engine.interfaces import Compiler
 from tilusbuild.engine.states import BuildState, Ticket
-from tilusbuild.engine.timeline import MEMORY, TOKEN, Timeline
 from tilusbuild.process.machine import Machine, usable_cores
 from tilusbuild.status import Cause, Compiled, Status
 
@@ -185,8 +184,6 @@ class BuildConfig(Struct, frozen=True):
     """The remote cache for what is missing in the store; None for no remote cache."""
     warnings: tuple[str, ...] = ()
     """Emitted if more than one program is to be compiled."""
-    timeline: Timeline | None = None
-    """Where it is recorded when everything began and ended."""
     notices: tuple[str, ...] = ()
     """Warnings that are emitted whatever is to be compiled."""
     clock: Callable[[], float] = time.monotonic
@@ -207,13 +204,11 @@ class RunningTickets:
         self,
         config: BuildConfig,
         history: History,
-        timeline: Timeline,
         token_available: Callable[[], None],
     ) -> None:
         """`token_available` is called, on any thread, when one that was refused can be had."""
         self._places = config.places
         self._history = history
-        self._timeline = timeline
         self._admissions = config.admissions
         self._tokens = config.tokens
         self._held = 0
@@ -235,8 +230,6 @@ class RunningTickets:
 
     def add(self, ticket: Ticket) -> None:
         """Take note that a worker is about to have it."""
-        for wait in (MEMORY, TOKEN):
-            self._timeline.waited(wait)
         self._tickets.add(ticket)
 
     def remove(self, ticket: Ticket) -> None:
@@ -280,15 +273,9 @@ class RunningTickets:
             return False  # what it shares is being made
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that is taken for nothing is kept from others until something ends.
-        short_of = None
         need = ticket.estimate.peak_rss
-        if not all(each(need, peaks) for each in self._admissions):
-            short_of = MEMORY
-        elif not self._has_tokens(len(compiling) + 1):
-            short_of = TOKEN
-        if short_of is not None:
-            self._timeline.wait(short_of, short_of)
-        return short_of is None
+        admitted = all(each(need, peaks) for each in self._admissions)
+        return admitted and self._has_tokens(len(compiling) + 1)
 
     def cancel_unwanted(self, compiler: Compiler) -> None:
         """Have those end that are no longer wanted."""

@@ -6,13 +6,10 @@ const charts = (() => {
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b3a500", "#8c8c8c"];
   const SCALE = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"];
   const LINES = ["#5b8fd0", "#8294ad", "#a9a08a", "#cdbb5f", "#fee838"]; // of lines on black
-  // The device's compilers, the host's, and what joins their output.
-  const STEPS = [[/^(nvcc|NVRTC)/, "#0072b2"], [/^(g\+\+|gcc|c\+\+|clang|launcher)/, "#56b4e9"], [/^(as|ld|ar|fatbinary)$/, "#cc79a7"], [/^render/, "#e69f00"], [/^publish/, "#009e73"], [/^wait/, "#d55e00"]];
-  const stepColour = (name) => (STEPS.find(([pattern]) => pattern.test(name)) || [null, "#8c8c8c"])[1];
-  const MANY = 3000;
+  const STATUSES = { plan: "#e69f00", built: "#0072b2", failed: "#d55e00", pruned: "#cc79a7" };
+  const statusColour = (name) => STATUSES[name] || "#8c8c8c";
 
   const rounded = (v) => (v === null || v === undefined ? "–" : typeof v !== "number" ? String(v) : Number.isInteger(v) ? v.toLocaleString("en") : Math.abs(v) >= 100 ? v.toFixed(0) : String(Number(v.toPrecision(3))));
-  // The next number with at most two digits that count, for the end of an axis.
   const bytes = (v) => (v >= 1e9 ? `${(v / 1e9).toFixed(1)} GB` : v >= 1e6 ? `${(v / 1e6).toFixed(1)} MB` : v >= 1e3 ? `${(v / 1e3).toFixed(0)} KB` : `${v} B`);
   // Names of an axis: long ones go on in the next line, so that no part of one is missing.
   const named = (look) => ({ color: look.ink, width: look.narrow ? 104 : 190, overflow: "break" });
@@ -45,35 +42,30 @@ const charts = (() => {
       const first = names.length;
       const count = items.reduce((n, item) => Math.max(n, item.row + 1), 0);
       for (let i = 0; i < count; i += 1) names.push(count > 1 ? `${kind} ${i + 1}` : kind);
-      for (const item of items) {
-        const parts = built.attempts.length > MANY ? [{ name: longest(item.steps).name, start: item.start, end: item.end }] : item.steps;
-        for (const step of parts) data.push({ value: [first + item.row, step.start, step.end], itemStyle: { color: stepColour(step.name) }, step, attempt: item.attempt });
-      }
+      for (const item of items) data.push({ value: [first + item.row, item.start, item.end], itemStyle: { color: statusColour(item.status) }, item });
     }
     const tail = model.tail(built);
     const top = 8, height = Math.max(90, names.length * 22);
     const running = counter(groups), end = built.seconds;
-    const grids = [{ left: 96, right: 16, top, height }, { left: 96, right: 16, top: top + height + 18, height: 64 }, { left: 96, right: 16, top: top + height + 108, height: 64 }];
-    const mega = built.used.map((u) => [u.at, Math.round(u.bytes / 1e6)]);
+    const grids = [{ left: 96, right: 16, top, height }, { left: 96, right: 16, top: top + height + 18, height: 64 }];
     return {
-      height: top + height + 250,
+      height: top + height + 160,
       option: {
         ...base(look, `Timeline of the last build, ${time(end)}`),
-        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ data: d }) => (d && d.step ? aboutStep(d) : [])) },
+        tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ data: d }) => (d && d.item ? aboutItem(d.item) : [])) },
         grid: grids,
-        xAxis: grids.map((_, i) => axis(look, { type: "value", min: 0, max: end, gridIndex: i, axisLabel: { show: i === 2, color: look.muted, formatter: (v) => `${rounded(v)} s` }, splitLine: { show: i > 0, lineStyle: { color: look.line, opacity: 0.4 } } })),
+        xAxis: grids.map((_, i) => axis(look, { type: "value", min: 0, max: end, gridIndex: i, axisLabel: { show: i === 1, color: look.muted, formatter: (v) => `${rounded(v)} s` }, splitLine: { show: i > 0, lineStyle: { color: look.line, opacity: 0.4 } } })),
         yAxis: [
           axis(look, { type: "category", inverse: true, data: names, gridIndex: 0, splitLine: { show: false }, axisLabel: { color: look.muted, interval: 0 } }),
           axis(look, { type: "value", gridIndex: 1, min: 0, max: Math.max(built.jobs, ...running.map((r) => r[1])), splitNumber: 1, minInterval: 1, name: "compilers", nameLocation: "middle", nameGap: 40 }),
-          axis(look, { type: "value", gridIndex: 2, splitNumber: 2, name: "MB used", nameLocation: "middle", nameGap: 52 }),
         ],
         dataZoom: [
-          { type: "inside", xAxisIndex: [0, 1, 2], filterMode: "weakFilter" },
-          { type: "slider", xAxisIndex: [0, 1, 2], bottom: 6, height: 20, filterMode: "weakFilter", borderColor: look.line, textStyle: { color: look.muted }, showDataShadow: false, labelFormatter: (v) => `${rounded(v)} s` },
+          { type: "inside", xAxisIndex: [0, 1], filterMode: "weakFilter" },
+          { type: "slider", xAxisIndex: [0, 1], bottom: 6, height: 20, filterMode: "weakFilter", borderColor: look.line, textStyle: { color: look.muted }, showDataShadow: false, labelFormatter: (v) => `${rounded(v)} s` },
         ],
         series: [
           {
-            type: "custom", name: "steps", data, encode: { x: [1, 2], y: 0 }, progressive: 2000, clip: true,
+            type: "custom", name: "compiles", data, encode: { x: [1, 2], y: 0 }, progressive: 2000, clip: true,
             markArea: tail.to > tail.from ? { silent: true, itemStyle: { color: look.tail }, label: { show: false }, data: [[{ xAxis: tail.from }, { xAxis: tail.to }]] } : undefined,
             renderItem: (params, api) => {
               const [row, start, stop] = [api.value(0), api.value(1), api.value(2)];
@@ -85,21 +77,19 @@ const charts = (() => {
             },
           },
           { type: "line", name: "compilers running", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: 1, data: running, lineStyle: { width: 1.2 }, areaStyle: { opacity: 0.25 }, color: COLOURS[0] },
-          { type: "line", name: "memory used", symbol: "none", xAxisIndex: 2, yAxisIndex: 2, data: mega, lineStyle: { width: 1.2 }, areaStyle: { opacity: 0.25 }, color: COLOURS[3] },
         ],
       },
     };
   }
-  const longest = (steps) => steps.reduce((a, b) => (b.end - b.start > a.end - a.start ? b : a));
   function counter(groups) {
     const compiling = (groups.find(([kind]) => kind === "compiler") || [null, []])[1];
     const changes = compiling.flatMap((c) => [[c.start, 1], [c.end, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
     let running = 0;
     return [[0, 0], ...changes.map(([at, change]) => [at, (running += change)])];
   }
-  function aboutStep({ step, attempt }) {
-    const lines = [["", attempt ? attempt.label : step.label || ""], [step.name, time(step.end - step.start)], ["from", time(step.start)]];
-    if (attempt) lines.push(["status", attempt.status + (attempt.reason ? `: ${attempt.reason}` : "")], ["compiler", time(attempt.seconds)], ...(attempt.elsewhere ? [["worker", attempt.elsewhere]] : [["peak memory", bytes(attempt.peak_rss)]]), ["predicted", attempt.predicted ? bytes(attempt.predicted) : "–"]);
+  function aboutItem(item) {
+    const lines = [["", item.label], ["took", time(item.end - item.start)], ["from", time(item.start)]];
+    if (item.hash) lines.push(["status", item.status + (item.reason ? `: ${item.reason}` : "")], ["compiler", time(item.seconds)], item.elsewhere ? ["worker", item.elsewhere] : ["peak memory", bytes(item.peak_rss)]);
     return lines;
   }
 
@@ -287,5 +277,5 @@ const charts = (() => {
     };
   }
 
-  return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, roofline, sizes, rounded, bytes, time, percent, stepColour };
+  return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, roofline, sizes, rounded, bytes, time, percent, statusColour };
 })();

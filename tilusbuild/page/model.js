@@ -83,17 +83,9 @@ const model = (() => {
   }
 
   function timelineItems(timeline) {
-    const compiling = [], elsewhere = [], publishing = [];
-    for (const a of timeline.attempts) {
-      const steps = a.steps.filter((s) => s.name !== "publish");
-      if (steps.length)
-        (a.elsewhere ? elsewhere : compiling).push({ attempt: a, steps, start: steps[0].start, end: Math.max(...steps.map((s) => s.end)) });
-      for (const s of a.steps)
-        if (s.name === "publish") publishing.push({ attempt: a, steps: [s], start: s.start, end: s.end });
-    }
-    const waiting = timeline.waits.map((s) => ({ steps: [s], start: s.start, end: s.end }));
-    const phases = timeline.phases.map((s) => ({ steps: [s], start: s.start, end: s.end }));
-    return [["build", rows(phases)], ["compiler", rows(compiling)], ["elsewhere", rows(elsewhere)], ["publishing", rows(publishing)], ["waiting", rows(waiting)]].filter(([, found]) => found.length);
+    const plan = [{ label: "plan", status: "plan", start: 0, end: timeline.planned }];
+    const here = timeline.attempts.filter((a) => !a.elsewhere), elsewhere = timeline.attempts.filter((a) => a.elsewhere);
+    return [["build", rows(plan)], ["compiler", rows(here)], ["elsewhere", rows(elsewhere)]].filter(([, found]) => found.length);
   }
 
   // From when on fewer compilers ran than may: until then more of them would have helped, from then

@@ -193,7 +193,7 @@
         ...(last ? [fact("last build", charts.time(last.seconds)), fact("compilers at once", String(last.jobs)), fact("begun", new Date(last.began * 1000).toLocaleString())] : []),
         fact("of libraries", charts.bytes(found.summary ? found.summary.library : 0)))];
       const tail = last ? model.tail(last) : null;
-      const note = tail && tail.to > tail.from ? `In the tail, the last ${charts.time(tail.to - tail.from)} of compiling, fewer than ${last.jobs} ran: ${tail.items.slice(0, 3).map((c) => c.attempt.label).join(", ")}${tail.items.length > 3 ? ` and ${tail.items.length - 3} more` : ""}.` : "";
+      const note = tail && tail.to > tail.from ? `In the tail, the last ${charts.time(tail.to - tail.from)} of compiling, fewer than ${last.jobs} ran: ${tail.items.slice(0, 3).map((c) => c.label).join(", ")}${tail.items.length > 3 ? ` and ${tail.items.length - 3} more` : ""}.` : "";
       if (last) parts.push(figure("timeline", "Timeline", `${note} Wheel or + and − zoom, drag or arrows move, 0 shows all.`, (l) => charts.timeline(found, state, l)), legend(last));
       else parts.push(make("p", { class: "none", text: "No build has left its times here: they are kept from the first build that compiles something." }));
       const failed = found.programs.filter((p) => p.reason);
@@ -270,12 +270,8 @@
   const titles = { build: "Build", space: "Space", tuning: "Tuning and dispatch", package: "Package" };
 
   function legend(built) {
-    const colours = new Map();
-    for (const { name } of [...built.phases, ...built.attempts.flatMap((a) => a.steps), ...built.waits]) {
-      const colour = charts.stepColour(name);
-      colours.set(colour, (colours.get(colour) || new Set()).add(name));
-    }
-    return make("ul", { class: "legend" }, ...[...colours].map(([colour, names]) => { const mark = make("i"); mark.style.background = colour; return make("li", {}, mark, make("span", { text: [...names].slice(0, 6).join(", ") })); }));
+    const statuses = new Set(["plan", ...built.attempts.map((a) => a.status)]);
+    return make("ul", { class: "legend" }, ...[...statuses].map((status) => { const mark = make("i"); mark.style.background = charts.statusColour(status); return make("li", {}, mark, make("span", { text: status })); }));
   }
   function failures(failed) {
     const groups = new Map();

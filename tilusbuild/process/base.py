@@ -68,16 +68,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Where another machine ran a command, and what it waited for."""
+    """Where another machine ran a command."""
 
     address: str
     """The server's."""
     worker: str = ""
     """As the server calls it; "" where it does not say."""
-    sent: float = 0.0
-    """Seconds until the server had what it needs of it."""
-    queued: float = 0.0
-    """Seconds that it then waited for a worker."""
     remembered: bool = False
     """Whether the server had run the same before, and nothing ran now."""
 
@@ -100,8 +96,6 @@ class CompletedCommand:
     timed_out: bool = False
     elsewhere: Elsewhere | None = None
     """The other machine that ran it: then nothing is known of its memory."""
-    waited: float = 0.0
-    """Seconds before it was given to anybody."""
 
     @property
     def ok(self) -> bool:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct, field
@@ -172,7 +170,6 @@ class RemoteExecutor:
             self._guard.open(f"{self._settings.address}: {problem}")
 
     def _try(self, command: Command, running: Running, *, cached: bool = True) -> CompletedCommand:
-        began = time.monotonic()
         action, sources = self._actions.of(command, cached=cached)
         request = reapi.ExecuteRequest(
             instance_name=self._settings.instance,
@@ -190,13 +187,9 @@ class RemoteExecutor:
             for again in (False, True):
                 self._upload(sources, again=again)
                 running.tell(SENT, "")
-                asked = time.monotonic()
                 try:
                     answer = self._operations.execute(request, running, command.timeout)
-                    ended = time.monotonic()
-                    done = self._completed(answer, command)
-                    there = self._elsewhere(answer, asked - began, ended - asked)
-                    return replace(done, elsewhere=there)
+                    return self._completed(answer, command)
                 except InputsAbsentError as error:
                     absent = shown(str(error))
             raise RemoteTroubleError(
@@ -252,20 +245,8 @@ class RemoteExecutor:
         about = result.execution_metadata
         seconds = _between(about.execution_start_timestamp, about.execution_completed_timestamp)
         seconds = min(seconds, command.timeout or _MAX_LENGTH)
-        return CompletedCommand(status, output, seconds, 0, timed_out)
-
-    def _elsewhere(self, answer: reapi.ExecuteResponse, sent: float, took: float) -> Elsewhere:
-        """Return where an answer is from that came `took` seconds after it was asked for."""
-        about = answer.result.execution_metadata
-        worker, remembered = worker_name(about.worker), answer.cached_result
-        ran = _between(about.execution_start_timestamp, about.execution_completed_timestamp)
-        # By the server's clock, of which differences are all that is believed. One that does not
-        # say has had it queued, or laid out its inputs, while it did not run.
-        queued = took - ran
-        if about.HasField("queued_timestamp"):
-            queued = min(queued, _between(about.queued_timestamp, about.worker_start_timestamp))
-        queued = 0.0 if remembered else max(0.0, queued)
-        return Elsewhere(self._settings.address, worker, sent, queued, remembered)
+        worker = Elsewhere(self._settings.address, worker_name(about.worker), answer.cached_result)
+        return CompletedCommand(status, output, seconds, 0, timed_out, worker)
 
     def _output(self, result: reapi.ActionResult, limit: int) -> bytes:
         kept = Output(limit)

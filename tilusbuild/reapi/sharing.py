@@ -10,9 +10,7 @@ taken for the first time.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -157,16 +155,15 @@ class SharingRunner:
     def run(self, command: Command) -> CompletedCommand:
         if not command.outputs and not command.stays:
             return self._inner.run(command)
-        began = time.monotonic()
         tried, told = command.stays, False
         while not self._places.try_take():
             if not tried:
                 self._executor = self._executor or self._find()
             if not tried and self._executor and self._executor.ready():
-                tried, waited = True, time.monotonic() - began
+                tried = True
                 done = self._executor.run(command, self._cancelled, self._tell)
                 if done is not None:
-                    return replace(done, waited=waited)
+                    return done
                 told = False
             else:
                 if not told:
@@ -175,11 +172,10 @@ class SharingRunner:
                 self._places.wait()
             if self._cancelled.is_set():
                 raise CancelledError
-        waited = time.monotonic() - began
         try:
             if tried or told:
                 self._tell(HERE, "")
-            return replace(self._inner.run(command), waited=waited)
+            return self._inner.run(command)
         finally:
             self._places.give()
 

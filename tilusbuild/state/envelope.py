@@ -39,7 +39,7 @@ VERSIONS = {
     "scans": 1,
     "spaces": 4,
     "step": 3,
-    "timeline": 3,
+    "timeline": 4,
 }
 """The version of each kind of state file. Raise the number with each change of what a body means:
 files of earlier versions then count as missing. docs/formats.md has the same table."""

@@ -18,7 +18,7 @@ from msgspec import Struct
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import Everything
 from tilusbuild.builder.resources import open_builder
-from tilusbuild.builder.timeline import kept
+from tilusbuild.builder.timeline import record_timeline
 from tilusbuild.engine import events
 from tilusbuild.engine.build import build_changing
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result
@@ -135,9 +135,13 @@ class BuildThread:
 
     def _build(self) -> Result:
         with open_builder(self._project, self._config) as builder:
-            with closing(builder.compiler), kept(self._project, builder.config):
+            config, cache = builder.config, self._project.cache
+            with (
+                closing(builder.compiler),
+                record_timeline(cache, config, self._reporter) as reporter,
+            ):
                 result = build_changing(
-                    self._queue, builder.store, builder.compiler, self._reporter, builder.config
+                    self._queue, builder.store, builder.compiler, reporter, config
                 )
             with self._guard:
                 # From here on the queue says that it is too late, so the plan stays this one.
