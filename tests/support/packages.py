@@ -201,7 +201,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     scripts = [(path.parent.name, path.name) for path in (cache / "scripts").glob("*/*")]
     order = PackageOrder("marks", section, "marks", version)
     found = collect(Tree(str(cache)), order, scripts, {})
-    return Hand(found.listed, {path: found.read_node(path) for path in found.listed.files})
+    return Hand(found.listed, {path: found.read(path) for path in found.listed.files})
 
 
 def archive(path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:

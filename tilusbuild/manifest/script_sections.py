@@ -286,10 +286,10 @@ class Arg(Table, frozen=True):
     """Of a tensor map: what elements outside of the tensor read as."""
 
     @classmethod
-    def read_node(cls, value: object) -> object:
+    def read(cls, value: object) -> object:
         if isinstance(value, dict) and "tensor-map" in value:
             return {"type": TENSOR_MAP, **value}
-        return super().read_node(value)
+        return super().read(value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
@@ -428,7 +428,7 @@ class JinjaSection(Table, frozen=True):
     """`{{ true }}` writes `true`; without it `True`, as Python does."""
 
     @classmethod
-    def read_node(cls, value: object) -> object:
+    def read(cls, value: object) -> object:
         if value == "jinja2":
             return dict.fromkeys((*_SWITCHES, "cpp-values"), False) | {"undefined": "empty"}
         if not isinstance(value, dict):

@@ -105,7 +105,7 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
                 force_setattr(self, name, MappingProxyType(items))
 
     @classmethod
-    def read_node(cls, value: object) -> object:
+    def read(cls, value: object) -> object:
         """Return what was written as a dictionary. Raises `Fault`."""
         if not cls.shorthands or isinstance(value, dict):
             return value
@@ -237,7 +237,7 @@ def _schema_of_table(table: type[Table], handler: Any) -> Any:
         for key, info in keys_of(table).items()
     }
     made = core_schema.no_info_before_validator_function(
-        table.read_node, core_schema.typed_dict_schema(fields, extra_behavior="forbid")
+        table.read, core_schema.typed_dict_schema(fields, extra_behavior="forbid")
     )
     ref = f"{table.__module__}.{table.__qualname__}:{id(table)}"
     return core_schema.no_info_after_validator_function(partial(_made, table), made, ref=ref)

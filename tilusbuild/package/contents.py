@@ -45,7 +45,7 @@ class Contents(Struct, frozen=True):
         """The sha256 of the list."""
         return sha256_bytes(self.encoded)
 
-    def read_node(self, path: str) -> bytes:
+    def read(self, path: str) -> bytes:
         """Return a listed file's bytes. Raises `PackageError` when they are not those listed."""
         origin = self.origins[path]
         data = origin if isinstance(origin, bytes) else read_file(origin)

@@ -69,7 +69,7 @@ def mapped(
 
     def read(name: str) -> str:
         shown = next((each for each in places.values() if each.path == name), None)
-        return line_map.read_node(name) if shown is None else _text(places, name)
+        return line_map.read(name) if shown is None else _text(places, name)
 
     extended = replace(
         line_map, rendered=tuple(lines), pieces=(*line_map.pieces, *pieces), read=read

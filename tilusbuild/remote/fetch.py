@@ -77,7 +77,7 @@ class _Arrival(Struct):
         except RecordError as error:
             raise RecordError(f"{name}: {error}") from None
 
-    def read_node(self, name: str) -> bytes:
+    def read(self, name: str) -> bytes:
         return content(self.source(name))
 
 
@@ -155,7 +155,7 @@ class Fetcher:
                 raise RecordError(f"{layout.INCLUDE}/{digest} is another launcher's")
         made = sources.get(f"module/{claim.pipeline.product}")
         with self._reading:  # one at a time is in memory
-            log = arrival.read_node(layout.LOG) if layout.LOG in record.files else b""
+            log = arrival.read(layout.LOG) if layout.LOG in record.files else b""
             check_code(claim, _mapped(made) if isinstance(made, str) else made, log)
 
     def _lay_out(self, digest: str, listed: str, arrival: _Arrival) -> None:
@@ -186,7 +186,7 @@ class Fetcher:
                     ended.append(Outcome(program, found(entry)))
                     continue
                 files = {n: each.source(n) for n in each.record.files if n != layout.META}
-                arrivals.add(program, files, each.read_node(layout.META))
+                arrivals.add(program, files, each.read(layout.META))
                 compiled = Compiled(Status(claim.meta["status"]), reason=claim.meta["reason"])
                 answer = ProgramAnswer(compiled, cached=True, remote=True)
                 hits.append(Outcome(program, answer, each.record.seconds))
@@ -213,7 +213,7 @@ def _each(
 
 def _claim(arrival: _Arrival) -> None:
     """Read the texts that say what else there is to fetch."""
-    texts = {name: arrival.read_node(name) for name in NEEDED}
+    texts = {name: arrival.read(name) for name in NEEDED}
     arrival.claim = claim_of(arrival.program, arrival.record, texts)
 
 

@@ -51,7 +51,7 @@ class LineMap(Struct, frozen=True):
 
     rendered: tuple[str, ...]
     pieces: tuple[tuple[Piece, ...], ...]
-    read_node: Callable[[str], str]
+    read: Callable[[str], str]
     """The text of a template by its name."""
 
     def origin(self, line: int, column: int | None = None) -> Origin | None:
@@ -61,7 +61,7 @@ class LineMap(Struct, frozen=True):
 
     def template_line(self, origin: Origin) -> str | None:
         """Return the text of a line of a template."""
-        lines = self.read_node(origin.template).split("\n")
+        lines = self.read(origin.template).split("\n")
         return lines[origin.line - 1] if 1 <= origin.line <= len(lines) else None
 
     def template_column(self, line: int, column: int) -> int | None:

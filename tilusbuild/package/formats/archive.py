@@ -170,7 +170,7 @@ def write_layer(
 ) -> None:
     """Write a layer as one frame; with `end` a tar by itself. Raises `PackageError`, `OSError`."""
     files = contents.listed.files
-    described = [(name, files[name].size, partial(contents.read_node, name)) for name in paths]
+    described = [(name, files[name].size, partial(contents.read, name)) for name in paths]
     write_frame(out, described, time=time, end=end)
 
 

@@ -33,7 +33,7 @@ def write_directory(contents: Contents, path: str, *, time: int) -> None:
 
 def files_of(contents: Contents) -> Iterator[tuple[str, bytes]]:
     """Yield each file of the directory, with its name. Raises `PackageError`."""
-    yield from ((name, contents.read_node(name)) for name in contents.listed.files)
+    yield from ((name, contents.read(name)) for name in contents.listed.files)
     yield from {**contents.beside, names.LIST: contents.encoded}.items()
 
 

@@ -170,7 +170,7 @@ def _members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]
 def _functions(contents: Contents) -> Mapping[str, str]:
     """Return the scripts that can be called, by the names of their functions."""
     described = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
-    scripts = [script_of("", unseal(contents.read_node(path))) for path in described]
+    scripts = [script_of("", unseal(contents.read(path))) for path in described]
     called = [(each.name, each.params) for each in scripts if each.form == CALLED]
     try:
         return function_names(called)

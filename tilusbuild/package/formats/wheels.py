@@ -147,7 +147,7 @@ def write_wheel(contents: Contents, path: str, *, time: int) -> None:
     date = clock.gmtime(max(time, MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members(contents.listed, heads):
-            data = contents.read_node(content) if isinstance(content, str) else content
+            data = contents.read(content) if isinstance(content, str) else content
             _put(archive, name, data, date)
             lines.append(record_line(name, sha256_bytes(data), len(data)))
         record = f"{distribution(contents.listed).dist_info}/RECORD"
