@@ -6,6 +6,9 @@ rules. Programs run in a worker (`tune/bench`), so one that crashes or hangs is 
 is checked. `python -m tilusbuild.check` does for a package that is a directory what `tilusbuild
 check` does for any: `pip install --no-deps tilusbuild` is enough, and so are its sources.
 
+With a log the programs are compared instead, as `tune` does it (`tune/bench/race.py`), and every
+sample is appended to the log. `tune --import` writes the tables from it where the package was made.
+
 Price: a case starts a worker, 0.1 s on the cpu and the driver's start on a GPU.
 """
 
@@ -19,7 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import ClassVar, TextIO
 
@@ -34,9 +37,17 @@ from tilusbuild.runtime.naming import Name, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import serving
 from tilusbuild.table import table, times
-from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu
-from tilusbuild.tune.bench.session import integers
-from tilusbuild.tune.bench.work import Candidate, Case, Scalar, read_case
+from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, device_lock
+from tilusbuild.tune.bench.race import Outcome, campaign, condemned_before, linked_groups
+from tilusbuild.tune.bench.session import (
+    Budget,
+    SampleLog,
+    TuningSession,
+    integers,
+    lines,
+    run_note,
+)
+from tilusbuild.tune.bench.work import Case, Scalar, candidate, instance_work, read_case
 
 TESTS = "tests"
 CORRUPT = "corrupt"
@@ -62,6 +73,10 @@ class CheckRequest:
     """ "cpu", or the number of a GPU; None: the first GPU, else the cpu."""
     limit: float = 30.0
     """Seconds for a call."""
+    log: str | None = None
+    """The log to which the programs are measured."""
+    budget: Budget = field(default_factory=Budget)
+    """What measuring one script may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +235,8 @@ def _checked(
     only: int | None,
     here: Device,
 ) -> Iterator[CheckedLine]:
+    if wanted.log is not None and (wanted.chosen or only is not None):
+        raise input_error("--measure compares all programs of a script")
     chooser, _ = chooser_on(script, serving(script), here)
     if only is not None and only not in chooser.available:
         there = ", ".join(map(str, sorted(chooser.available)))
@@ -227,59 +244,136 @@ def _checked(
         raise input_error(message, hint=f"its programs are {there}")
     directories = {case.digest: path for path, case in cases}
     bench = DeviceBench(runner, script.kind, here.ordinal, directories, limit=wanted.limit)
+    usable = sorted(chooser.available - chooser.refused.keys())
     with closing(bench):
+        if wanted.log is not None:
+            for case, outcome in _measure(bench, wanted, wanted.log, script, cases, usable, here):
+                yield _checked_line(wanted, script, case, outcome, chooser, here)
+            return
         for _, case in cases:
-            sizes = {name: int(value) for name, value in integers(case).items()}
-            chosen = chooser.choose(sizes).program
-            programs = (
-                sorted(chooser.available - chooser.refused.keys()) if only is None else [only]
-            )
-            for program in [chosen] if wanted.chosen and only is None else programs:
-                yield _tried(bench, wanted, script, case, program, here, program == chosen)
+            programs = usable if only is None else [only]
+            if wanted.chosen and only is None:
+                programs = [_chosen_program(chooser, case)]
+            for program in programs:
+                outcome = _check_program(bench, script, case, program, here)
+                yield _checked_line(wanted, script, case, outcome, chooser, here)
 
 
-def _tried(
-    bench: DeviceBench,
-    wanted: CheckRequest,
-    script: Script,
-    case: Case,
-    program: int,
-    here: Device,
-    chosen: bool,
-) -> CheckedLine:
-    library = script.library(program)
-    candidate = Candidate(program, script.programs[program], library, script.schedule(program))
-    seconds, error = None, 0.0
+def _chosen_program(chooser: choose.Chooser, case: Case) -> int:
+    return chooser.choose({name: int(value) for name, value in integers(case).items()}).program
+
+
+def _check_program(
+    bench: DeviceBench, script: Script, case: Case, program: int, here: Device
+) -> Outcome:
+    """Call a program with a case and time it."""
+    tried = candidate(script, program)
+    if damage := _find_damage(script, program, here):
+        return Outcome(tried, None, (), CORRUPT, damage)
+    answer = bench.check(case, tried, 0)
+    answers = [answer]
+    if answer.status == OK:
+        answers += [bench.sample(case, tried, number, 0.0) for number in range(_SAMPLES)]
+    wrong = next((each for each in answers if each.status != OK), None)
+    if wrong is not None:
+        return Outcome(tried, None, (), wrong.status, wrong.why, error=answer.error)
+    samples = tuple(each.seconds for each in answers if each.seconds is not None)
+    return Outcome(tried, median(samples or [0]), samples, OK, "", error=answer.error)
+
+
+def _find_damage(script: Script, program: int, here: Device) -> str:
+    """Return why a program's library is not the one that was built, or not one for the device; ""
+    for a good one."""
     try:
         meta = read_meta(script, program)
         if here.kind == "cuda":
             check_images(script, program, meta, here)
-        check_library(library, meta["files"][LIBRARY]["sha256"])
+        check_library(script.library(program), meta["files"][LIBRARY]["sha256"])
     except LoadError as problem:
-        status, why = CORRUPT, str(problem)
-    else:
-        answer = bench.check(case, candidate, 0)
-        status, why, error = answer.status, answer.why, answer.error
-        if status == OK:
-            samples = [bench.sample(case, candidate, number, 0.0) for number in range(_SAMPLES)]
-            seconds = median([each.seconds for each in samples if each.seconds is not None] or [0])
-            wrong = next((each for each in samples if each.status != OK), None)
-            if wrong is not None:
-                status, why, seconds = wrong.status, wrong.why, None
-    name = f"{_name_of(script)}/{program}"
+        return str(problem)
+    return ""
+
+
+def _measure(
+    bench: DeviceBench,
+    wanted: CheckRequest,
+    path: str,
+    script: Script,
+    cases: Sequence[tuple[str, Case]],
+    programs: Sequence[int],
+    here: Device,
+) -> Iterator[tuple[Case, Outcome]]:
+    """Compare programs as `tune` does, and append the samples to the log; yield what came of each
+    program in each case. Raises `InputError` for a log of another device, and `OSError`."""
+    if not cases:
+        return
+    sound = []
+    for program in programs:
+        if damage := _find_damage(script, program, here):
+            outcome = Outcome(candidate(script, program), None, (), CORRUPT, damage)
+            yield from ((case, outcome) for _, case in cases)
+        else:
+            sound.append(program)
+    names = [(name,) for name in script.schedules]
+    work = instance_work(script, sound, names, cases[0][1].judge)
+    work = replace(work, groups=linked_groups(work))
+    facts = bench.describe()
+    _check_same_device(path, facts)
+    waiting = device_lock(str(facts["id"]), _report_waiting)
+    with waiting, closing(SampleLog(path)) as log:
+        log.note(run_note(work, facts, len(cases)))
+        decisions = campaign(
+            TuningSession(log, bench, wanted.budget),
+            work,
+            lambda numbers: (cases[number][1] for number in numbers),
+            [case.sizes for _, case in cases],
+            0,
+            lambda decision: None,
+            condemned_before(lines(path)),
+        )
+    yield from ((each.case, outcome) for each in decisions for outcome in each.outcomes)
+
+
+def _report_waiting() -> None:
+    sys.stderr.write("waiting for another measurement on this device\n")
+
+
+def _check_same_device(path: str, facts: Mapping[str, object]) -> None:
+    """Raise `InputError` for a log with measurements of another device: its answers would be taken
+    for those of this one."""
+    for row in lines(path):
+        device = row.get("device")
+        if isinstance(device, dict) and any(
+            facts.get(name) != value for name, value in device.items()
+        ):
+            raise input_error(
+                f"{path} has measurements of {device.get('name')}, and this is {facts['name']}",
+                hint="measure each device to a log of its own",
+            )
+
+
+def _checked_line(
+    wanted: CheckRequest,
+    script: Script,
+    case: Case,
+    outcome: Outcome,
+    chooser: choose.Chooser,
+    here: Device,
+) -> CheckedLine:
+    name = f"{_name_of(script)}/{outcome.program.index}"
     return CheckedLine(
         script=_name_of(script),
         target=script.target,
-        program=program,
-        hash=candidate.hash,
+        program=outcome.program.index,
+        hash=outcome.program.hash,
         sizes=case.sizes,
-        status=status,
-        why=why,
+        status=outcome.status,
+        why=outcome.why,
         compared=any(argument.want is not None for argument in case.arguments),
-        error=error,
-        seconds=seconds,
-        chosen=chosen,
-        again="" if status == OK else _again(wanted, name, case, here),
+        error=outcome.error,
+        seconds=outcome.seconds,
+        chosen=outcome.program.index == _chosen_program(chooser, case),
+        again="" if outcome.status == OK else _again(wanted, name, case, here),
     )
 
 
@@ -413,6 +507,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--device", metavar="N")
     parser.add_argument("--size", metavar="NAME=N[,NAME=N…]", dest="sizes", type=parse_sizes)
     parser.add_argument("--time-limit", type=float, default=30.0, metavar="S", dest="limit")
+    parser.add_argument("--measure", metavar="LOG", dest="log")
+    parser.add_argument("--budget", metavar="90s|500", type=Budget.parse, default=Budget())
     parser.add_argument("--json", action="store_true")
     try:
         given = vars(parser.parse_args(words))

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ HERE = Path(__file__).resolve().parent
 SITE = HERE / "site"
 RESULTS = HERE / "results.json"
 MOST_LINES = 60
+TUNED = (
+    *(("quickstart", "rms_norm"), ("gemm", "gemm[dtype=f16]"), ("gemm", "gemm_tma[dtype=f16]")),
+    *(("attention", "decode[head_dim=128]"), ("marlin", "gemm[dtype=f16]")),
+)
+"""Packages and scripts to measure; on the cpu only the first."""
 MODULES = ("numpy", "torch", "triton", "jax", "cupy", "pytest")
 
 
@@ -158,7 +163,7 @@ def machine(kit: Kit, most: float) -> dict[str, Any]:
 
 
 def packages() -> list[Path]:
-    """The packages that have tests: Marlin's has no reference."""
+    """The packages that have tests."""
     return sorted(each for each in (HERE / "packages").iterdir() if (each / "tests").is_dir())
 
 
@@ -170,7 +175,7 @@ def check(kit: Kit, most: float) -> dict[str, Any]:
         words = ["-m", "tilusbuild.check", f"packages/{package.name}", "--json"]
         words += ["--device", kit.device] if kit.device else []
         status, out, err = kit.python(*words, most=share)
-        rows = [json.loads(line) for line in out.splitlines() if line.endswith("}")]
+        rows = rows_of(out)
         calls = [row for row in rows if row["event"] == "checked"]
         found[package.name] = {
             "ended": "out of time" if status is None else status,
@@ -204,20 +209,48 @@ def sanitize(kit: Kit, most: float) -> Any:
 
 
 def tune(kit: Kit, most: float) -> Any:
-    """The bundles, each with an equal part of the time; their logs are for `tune --import`."""
-    kind = "cpu" if kit.device == "cpu" or not gpu(kit) else "cuda"
-    bundles = [each for each in sorted((HERE / "bundles").iterdir()) if each.name.endswith(kind)]
+    """Measure scripts, each in an equal part of the time; their logs are for `tune --import`."""
+    on_gpu = kit.device != "cpu" and gpu(kit)
+    there = [(p, s) for p, s in TUNED if (HERE / "packages" / p / "tests").is_dir()]
+    chosen = there if on_gpu else there[:1]
     found = {}
-    for number, bundle in enumerate(bundles):
-        share = min(most, kit.left) / (len(bundles) - number)
-        log = bundle / "results.jsonl"
-        words = ["run.py", "--budget", f"{max(1, int(share * 0.8))}s", "--log", str(log)]
-        status, out, err = kit.python(*words, most=share, cwd=bundle)
-        lines = log.read_text().splitlines() if log.exists() else []
-        text = out.splitlines()[-40:]
-        found[bundle.name] = {"ended": status, "said": text, "error": err[-500:], "log": lines}
+    for number, (package, script) in enumerate(chosen):
+        share = min(most, kit.left) / (len(chosen) - number)
+        name = f"{package}-{script.partition('[')[0]}.{'cuda' if on_gpu else 'cpu'}"
+        log = HERE / f"{name}.jsonl"
+        words = ["-m", "tilusbuild.check", f"packages/{package}", script, "--json"]
+        words += ["--measure", str(log), "--budget", f"{max(1, int(share * 0.8))}s"]
+        words += ["--device", kit.device] if kit.device else []
+        status, out, err = kit.python(*words, most=share)
+        found[name] = {
+            "ended": status,
+            "said": list(choices(rows_of(out))),
+            "error": err[-500:],
+            "log": log.read_text().splitlines() if log.exists() else [],
+        }
         most -= share
-    return found or {"left out": f"no bundle for {kind}"}
+    return found or {"left out": "no package with tests"}
+
+
+def choices(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the fastest program of each size."""
+    sizes: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["event"] == "checked":
+            label = ", ".join(f"{name}={value}" for name, value in row["sizes"].items())
+            sizes.setdefault(label, []).append(row)
+    for label, calls in sizes.items():
+        right = [row for row in calls if row["status"] == "ok" and row["seconds"] is not None]
+        best = min(right, key=lambda row: row["seconds"], default=None)
+        what = f"program {best['program']}, {best['seconds'] * 1e3:.4f} ms" if best else None
+        yield f"{label}: {what or 'no program is usable'}"
+    if sizes:
+        yield f"done: {len(sizes)} sizes"
+
+
+def rows_of(out: str) -> list[dict[str, Any]]:
+    """Return the whole lines of JSON among what a command printed."""
+    return [json.loads(line) for line in out.splitlines() if line.endswith("}")]
 
 
 def measure(name: str) -> Callable[[Kit, float], Any]:

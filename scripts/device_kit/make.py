@@ -22,19 +22,9 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 RUNTIME = ("apache-tvm-ffi", "typing-extensions")
 BUILDER_PYTHON = "3.12"
 """Tests that build need all requirements, whose wheels for one Python are as large as the rest."""
-BUNDLES = {
-    "quickstart": (
-        ("rms_norm", "cpu", "--size", "m=1,n=1000", "--size", "m=128,n=4096"),
-        ("rms_norm", "sm_90a", "--size", "m=1,n=1000", "--size", "m=128,n=4096"),
-    ),
-    "gemm": (("gemm[dtype=f16]", "hopper"), ("gemm_tma[dtype=f16]", "hopper")),
-    "attention": (("decode[head_dim=128]", "ampere"),),
-    "marlin": (
-        # It has no reference here: random weights are timed, and nothing is compared.
-        ("gemm[dtype=f16]", "ampere", "--unchecked", "--size", "m=16,n=4096,k=4096,groups=32"),
-    ),
-}
-"""By example: the script, the target, and further options of `tune`."""
+SIZES = {"marlin": "\n[script.gemm.tune]\nsizes = [{ m = 16, n = 4096, k = 4096, groups = 32 }]\n"}
+"""Sizes for examples that have none, and no reference: random weights are timed, and nothing is
+compared."""
 RUN = '#!/bin/sh\ncd "$(dirname "$0")" && exec "${PYTHON:-python3}" kit.py "$@"\n'
 
 
@@ -65,7 +55,7 @@ def wheels(into: Path, *, host: bool) -> None:
 
 
 def package(example: str, work: Path, kit: Path, *, level: int, host: bool) -> None:
-    """Build an example, and put its package with tests and its bundles into the kit."""
+    """Build an example, and put its package with tests into the kit."""
     project = work / example
     ignored = shutil.ignore_patterns(".cache", "dist", "build")
     shutil.copytree(ROOT / "examples" / example, project, ignore=ignored)
@@ -73,6 +63,7 @@ def package(example: str, work: Path, kit: Path, *, level: int, host: bool) -> N
     text = manifest.read_text()
     if "ptx = true" not in text:
         text = text.replace('arch = "sm_80"\n', 'arch = "sm_80"\nptx = true\n')
+    text += SIZES.get(example, "")
     manifest.write_text(text)
     chosen = ["-t", "cpu"] if host else []
     tilusbuild(project, "build", "--level", str(level), *chosen)
@@ -82,21 +73,6 @@ def package(example: str, work: Path, kit: Path, *, level: int, host: bool) -> N
     tilusbuild(project, *made)
     (directory,) = (project / "dist").iterdir()
     shutil.copytree(directory, kit / "packages" / example)
-    for script, target, *more in BUNDLES.get(example, ()):
-        if not host or target == "cpu":
-            bundle(project, kit, script, target, "--level", str(level), *more)
-
-
-def bundle(project: Path, kit: Path, script: str, target: str, *more: str) -> None:
-    words = ["tune", script, "--target", target, *more]
-    tilusbuild(project, *words, "--export", "bundle.tar")
-    name = script.partition("[")[0]
-    kind = "cpu" if target == "cpu" else "cuda"
-    with tarfile.open(project / "bundle.tar") as tar:
-        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
-        tar.extractall(project / "bundle")  # noqa: S202 - it was made above
-    place = kit / "bundles" / f"{project.name}-{name}.{kind}"
-    shutil.move(project / "bundle" / "tilusbuild-bundle", place)
 
 
 def share(kit: Path) -> None:
@@ -129,7 +105,7 @@ def main(words: Sequence[str]) -> int:
     work, kit = given.output / "device-kit-work", given.output / "device-kit"
     for directory in (work, kit):
         shutil.rmtree(directory, ignore_errors=True)
-    for name in ("wheels", "packages", "bundles", "measure"):
+    for name in ("wheels", "packages", "measure"):
         (kit / name).mkdir(parents=True)
     wheels(kit / "wheels", host=given.host)
     for example in given.examples.split(","):

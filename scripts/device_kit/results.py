@@ -107,7 +107,7 @@ def write_page(path: Path, text: str) -> None:
 
 
 def take_back(root: Path, caches: Path, name: str, log: Sequence[str]) -> str:
-    """Import the log of a bundle, and export it to the file that the example's manifest names;
+    """Import the log of a script, and export it to the file that the example's manifest names;
     return what came of it."""
     example, _, script = name.rpartition(".")[0].partition("-")
     project = root / "examples" / example

@@ -10,7 +10,6 @@ from support.project import Project
 FILES = (
     ("build", "--junit"),
     *(
-        ("tune", "scale", "--size", "n=64", "--unchecked", "--export"),
         ("compdb", "-o"),
         ("report", "--html"),
     ),

@@ -209,7 +209,7 @@ def decision(n: int, *times: float | str) -> Decision:
             outcomes.append(Outcome(program, time, (time,), "ok", ""))
     right = [outcome for outcome in outcomes if outcome.seconds is not None]
     winner = min(right, key=lambda outcome: outcome.seconds or 0.0) if right else None
-    return Decision(Case(str(n), {"n": n}, (), True), winner, tuple(outcomes), 0, False)
+    return Decision(Case(str(n), {"n": n}, (), True), winner, tuple(outcomes), 0)
 
 
 @pytest.fixture

@@ -1,15 +1,15 @@
-"""What is carried to a GPU without a compiler: a package, a bundle, and code from NVRTC."""
+"""What is carried to a GPU without a compiler: packages, and code from NVRTC."""
 
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tilusbuild
 from tilusbuild.runtime import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
@@ -45,27 +45,19 @@ def test_a_package_is_called_where_it_lies(
     subprocess.run([sys.executable, "-c", CALL, str(place)], env=environment, check=True)
 
 
-def test_a_bundle_is_measured_with_python_alone(example: NewExample, tmp_path: Path) -> None:
+def test_a_package_is_measured_with_python_alone(example: NewExample, tmp_path: Path) -> None:
     project = example("quickstart")
-    words = ("tune", "saxpy", "-t", project.target, "--level", "0")
-    project.run(*words, "--export", tmp_path / "bundle.tar", "--cache-dir", project.cache)
-    with tarfile.open(tmp_path / "bundle.tar") as tar:
-        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
-        tar.extractall(tmp_path)
+    project.run("build", "--level", "0")
+    words = ("--with-tests", "--level", "0", "--format", "dir", "-o", tmp_path / "to")
+    event, _ = project.events("package", *words)
     log = tmp_path / "log.jsonl"
-    run = [
-        sys.executable,
-        "-I",
-        "-S",
-        "tilusbuild-bundle/run.py",
-        "--budget",
-        "20s",
-        "--log",
-        str(log),
-    ]
+    root = Path(tilusbuild.__file__).parents[1]
+    start = f"import sys; sys.path.insert(0, {str(root)!r}); from tilusbuild.check import main; "
+    run = [sys.executable, "-I", "-S", "-c", start + "sys.exit(main(sys.argv[1:]))"]
+    run += [event["path"], "saxpy", "--measure", str(log), "--budget", "20s"]
     subprocess.run(run, cwd=tmp_path, env={"PATH": "/nowhere"}, check=True)
     *tuned, summary = project.events("tune", "--import", log, "--level", "0")
-    assert (summary["tuned"], summary["without"]) == (3, 0)
+    assert (summary["tuned"], summary["without"]) == (2, 0)
     saxpy = load("saxpy", where=str(project.cache), target=project.target)
     assert saxpy.select(n=65_536).source == "measured"
     assert all(0 < each["seconds"] < 1e-3 for each in tuned)

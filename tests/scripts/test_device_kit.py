@@ -73,9 +73,9 @@ def test_everything_that_needs_no_gpu_runs_and_its_results_come_back(
     checked = steps["check"]["result"]["quickstart"]
     assert checked["right"] == checked["calls"] == 12
     assert steps["machine"]["result"]["tools"] == {}
-    (bundle,) = steps["tune"]["result"].values()
-    assert bundle["ended"] == 0
-    assert any(json.loads(line)["what"] == "sample" for line in bundle["log"])
+    (tuned,) = steps["tune"]["result"].values()
+    assert tuned["ended"] == 0
+    assert any(json.loads(line)["what"] == "sample" for line in tuned["log"])
     assert steps["kernels"]["result"] == {"left out": "no GPU"}
     assert steps["tests/gpu"]["result"]["left out"].startswith("needs torch")
 
@@ -159,10 +159,9 @@ def kit_with_gpu(kit: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kit of the default schedules, for GPUs too, beside a driver that writes down what it is
     asked."""
     made = tmp_path_factory.mktemp("gpu")
-    others = shutil.ignore_patterns("packages", "bundles", "cache", "site", "results.json")
+    others = shutil.ignore_patterns("packages", "cache", "site", "results.json")
     shutil.copytree(kit, made / "device-kit", ignore=others)
-    for name in ("packages", "bundles"):
-        (made / "device-kit" / name).mkdir()
+    (made / "device-kit" / "packages").mkdir()
     make = runpy.run_path(str(ROOT / "scripts/device_kit/make.py"))
     work = made / "device-kit-work"
     make["package"]("quickstart", work, made / "device-kit", level=0, host=False)
@@ -222,10 +221,10 @@ def test_a_gpu_is_called_as_the_manifest_says(
     assert all(0.5 <= scale <= 1.5 for scale in scales)
 
     assert steps["calls"]["result"]["ended"] == ["ModuleNotFoundError: No module named 'torch'"]
-    bundle = steps["tune"]["result"]["quickstart-rms_norm.cuda"]
-    answers = [json.loads(line) for line in bundle["log"]]
+    tuned = steps["tune"]["result"]["quickstart-rms_norm.cuda"]
+    answers = [json.loads(line) for line in tuned["log"]]
     statuses = {each["status"] for each in answers if each["what"] == "check"}
-    assert (bundle["ended"], statuses) == (1, {"incorrect"})
+    assert (tuned["ended"], statuses) == (1, {"incorrect"})
     monkeypatch.syspath_prepend(ROOT / "scripts/device_kit")
     failures = runpy.run_path(str(ROOT / "scripts/device_kit/results.py"))["failures"]
     unusable = "quickstart-rms_norm.cuda: m=1, n=1000: no program is usable"

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import tilusbuild
 
 New = Callable[..., Any]
 MODES = ("wrong", "crash", "fast", "hang", "beside")
+MODES4 = ("wrong", "slow", "crash", "fast")
 
 
 @pytest.fixture
@@ -31,14 +34,14 @@ def packed(tune_project: New) -> Callable[..., tuple[Any, str]]:
     return make
 
 
-def bare(path: str, *words: str) -> list[dict[str, Any]]:
+def bare(path: str, *words: str, status: int = 1) -> list[dict[str, Any]]:
     """The lines of `python -m tilusbuild.check` where Python has its standard library alone."""
     root = os.path.dirname(os.path.dirname(tilusbuild.__file__))
     start = f"import sys; sys.path.insert(0, {root!r}); from tilusbuild.check import main; "
     start += "sys.exit(main(sys.argv[1:]))"
     argv = [sys.executable, "-I", "-S", "-c", start, path, *words, "--json"]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (1, "")
+    assert (ended.returncode, ended.stderr) == (status, "")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
@@ -81,12 +84,75 @@ def test_a_library_that_changed_is_not_called(packed: New) -> None:
     assert "1 corrupt" in project.run("check", path, status=1).out
 
 
+def test_a_log_from_a_machine_without_a_compiler_is_as_good_as_a_tuning_here(
+    packed: New, tmp_path: Path
+) -> None:
+    """Given programs that were measured by the standard library alone, when their log is imported,
+    then the tables, the refusals, the latencies and the file for the repository are those of a
+    tuning here that got the same answers."""
+    project, path = packed("wrong", "slow", "crash", "fast", sizes=(1000, 50_000))
+    measured = '\n[script.scale.dispatch]\nkeys = ["n"]\nmeasured = "scale.jsonl"\n'
+    project.edit("tilus.toml", "\n[script.scale.space]", measured + "\n[script.scale.space]")
+    project.run("build")
+    path = project.run("package", "--with-tests", "--format", "dir").out.strip()
+    log = tmp_path / "log.jsonl"
+    words = (str(project.directory / path), "--measure", str(log))
+    served, *checked = bare(*words)
+    assert (served["cases"], len(checked)) == (2, 8)
+    assert {MODES4[row["program"]]: row["status"] for row in checked} == {
+        "wrong": "incorrect",
+        "slow": "ok",
+        "crash": "crash",
+        "fast": "ok",
+    }
+    assert bare(*words)[1:] == checked, "a complete log is not measured again"
+
+    def results() -> dict[str, bytes]:
+        project.run("dispatch", "export", "scale")
+        files = [*project.script.glob("dispatch_table.*"), *project.script.glob("latency/*/*")]
+        found = {str(path.relative_to(project.script)): path.read_bytes() for path in files}
+        return {**found, "scale.jsonl": (project.directory / "scale.jsonl").read_bytes()}
+
+    *tuned, summary = project.events("tune", "--import", str(log))
+    assert [row["schedule"] for row in tuned] == [{"mode": "fast"}] * 2
+    assert summary == {"event": "summary", "tuned": 2, "without": 0}
+    taken_over = results()
+    shutil.rmtree(project.script / "latency")
+    for name in ("dispatch_table.json", "dispatch_table.txt"):
+        (project.script / name).unlink()
+    device = json.loads(log.read_text().splitlines()[0])["device"]
+    facts = f"{device['name']} {device['arch']} {device['driver']}"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", facts).strip("-")
+    own = project.directory / ".cache" / "state" / "tune" / "scale" / f"{name}.jsonl"
+    own.parent.mkdir(parents=True)
+    shutil.copy(log, own)
+    samples = log.read_text().count('"what": "sample"')
+    assert project.events("tune", "scale")[-3:] == [*tuned, summary]
+    assert results() == taken_over
+    assert own.read_text().count('"what": "sample"') == samples
+
+
+def test_a_log_is_of_one_device_and_of_all_programs(packed: New) -> None:
+    project, path = packed("fast")
+    assert "compares all" in project.run("check", path, "scale/0", "--measure", "l", status=2).err
+    project.run("check", path, "--measure", "log", "--budget", "10s")
+    log = project.directory / "log"
+    log.write_text(log.read_text().replace('"name": "', '"name": "Other '))
+    project.run("tune", "--import", str(log))
+    assert project.table["fingerprint"]["device"].startswith("Other ")
+    err = project.run("check", path, "--measure", str(log), status=2).err
+    assert "has measurements of Other " in err
+    assert "--budget" in project.run("check", path, "--budget", "soon", status=2).err
+
+
 def test_a_size_too_large_to_carry_is_named(tune_project: New) -> None:
     project = tune_project("fast", sizes=(1000, 3_000_000))
     project.run("build")
     ended = project.run("package", "--with-tests", "--format", "dir")
     assert "no test of scale cpu: n=3000000: 11 MiB of outputs" in ended.err
     assert project.run("check", ended.out.strip()).out.count("1 ok") == 1
+    project.run("package", "--large-tests", "--format", "dir")
+    assert project.run("check", ended.out.strip()).out.count("1 ok") == 2
 
 
 def test_a_mistake_in_the_call_is_status_2(packed: New) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.session import Budget, Key, SampleLog, read_case_note, read_run
+from tilusbuild.tune.bench.session import Key, SampleLog, read_case_note, read_run
 
 FIRST: Key = ("case", "program", "sample", 0)
 SECOND: Key = ("case", "program", "sample", 1)
@@ -63,11 +63,7 @@ RUN = {
     "script": "s",
     "script_hash": "0" * 64,
     "programs": [0, 2],
-    "groups": [["a"], ["b", "c"]],
     "device": DEVICE,
-    "seconds": 1.5,
-    "runs": None,
-    "seed": 0,
     "cases": 2,
 }
 CASE = {"case": "digest", "sizes": {"n": 4, "a": 0.5}, "integers": {"n": 4}}
@@ -75,8 +71,7 @@ CASE = {"case": "digest", "sizes": {"n": 4, "a": 0.5}, "integers": {"n": 4}}
 
 def test_what_a_log_says_of_a_tuning() -> None:
     run = read_run(RUN)
-    assert (run.programs, run.groups) == ((0, 2), (("a",), ("b", "c")))
-    assert run.budget == Budget(seconds=1.5)
+    assert (run.programs, run.cases) == ((0, 2), 2)
     assert read_case_note(CASE).integers == {"n": 4}
 
 

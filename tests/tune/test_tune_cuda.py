@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tilusbuild
 from support import command_line
 from support.processes import run_python, run_to_end
 from support.project import head
@@ -50,6 +50,15 @@ import sys
 from tilusbuild.runtime import device
 device.may_have_cuda = lambda: True  # it looks into /dev, where a made up driver leaves nothing
 from tilusbuild.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+PACKAGE = Path(tilusbuild.__file__).parent
+CHECK = """\
+from tilusbuild.runtime import device
+device.may_have_cuda = lambda: True
+from tilusbuild.check import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -110,20 +119,20 @@ def test_run_calls_one_on_the_device(directory: Path) -> None:
     assert slow[-1]["wrong"] == 0
 
 
-def test_a_bundle_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path) -> None:
-    """Exported and imported without the driver, run with it and the standard library alone."""
-    bundle = tmp_path / "bundle.tar.gz"
-    command_line.run(directory, "tune", "fill", "--target", "h100", "--export", bundle)
-    subprocess.run(["tar", "xf", "bundle.tar.gz"], cwd=tmp_path, check=True)
-    away = run_to_end(
-        [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py", "--log", "log.jsonl"],
+def test_a_package_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path) -> None:
+    """Packed and imported without the driver, measured with it and the standard library alone."""
+    command_line.run(directory, "build")
+    package = command_line.run(directory, "package", "--with-tests", "--format", "dir").out.strip()
+    start = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n" + CHECK
+    run_to_end(
+        [sys.executable, "-I", "-S", "-c", start, str(directory / package), "--measure", "log"],
         cwd=tmp_path,
         env=on_gpu(directory),
+        status=1,
     )
-    assert "n=100: program 1, 0.0030 ms" in away.stdout
     for table in (directory / ".cache" / "scripts" / "fill").glob("*/dispatch_table.json"):
         table.unlink()
-    back = command_line.run(directory, "tune", "--import", tmp_path / "log.jsonl", "--json")
+    back = command_line.run(directory, "tune", "--import", tmp_path / "log", "--json")
     *sizes, _ = back.events
     assert [tuned["schedule"] for tuned in sizes] == [{"threads": 64}] * 2
     (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()

@@ -3,15 +3,13 @@
 import json
 import os
 import signal
-import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.processes import run_to_end, wait_until
+from support.processes import wait_until
 from tilusbuild.runtime import load
 
 New = Callable[..., Any]
@@ -180,26 +178,6 @@ def test_a_second_tuning_of_the_device_waits(tune_project: New) -> None:
     assert second.returncode == 0
 
 
-def test_a_bundle_measures_with_the_standard_library_alone(tune_project, tmp_path) -> None:
-    project = tune_project("wrong", "slow", "crash", "fast", sizes=(1000, 50_000))
-    project.run("tune", "scale", "--export", "bundle.tar")
-    away = tmp_path / "away"
-    with tarfile.open(project.directory / "bundle.tar") as tar:
-        # Python 3.10 and 3.11 have the filter from 3.10.12 and 3.11.4 on only.
-        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(away, **safely)
-    command = [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py"]
-    ran = run_to_end([*command, "--log", "log.jsonl"], cwd=away, timeout=300)
-    assert "crash: killed by SIGSEGV" in ran.stdout
-    (away / "tilusbuild-bundle" / "works" / "0" / "work.json").write_text("{}")
-    spoilt = run_to_end([*command, "--log", "other"], status=1, cwd=away)
-    assert "work.json is malformed" in spoilt.stdout
-    assert spoilt.stderr == ""
-    out = project.events("tune", "--import", str(away / "log.jsonl"))
-    assert [e["schedule"] for e in out if e["event"] == "tuned"] == [{"mode": "fast"}] * 2
-    assert [row[1] for row in project.table["entries"]] == [3, 3]
-
-
 def test_a_log_that_ends_early_decides_what_it_can(tune_project: New, tmp_path: Path) -> None:
     project = tune_project("slow", "fast", sizes=(1000, 50_000))
     project.run("tune", "scale")
@@ -212,32 +190,79 @@ def test_a_log_that_ends_early_decides_what_it_can(tune_project: New, tmp_path: 
     assert [row[0] for row in project.table["entries"]] == [[1024]]
 
 
-def test_a_log_of_other_programs_is_refused(tune_project: New) -> None:
-    project = tune_project("fast")
+def import_edited(project: Any, old: str, new: str, count: int = -1) -> Any:
+    """The import of a log of a tuning of which a text was replaced."""
     project.run("tune", "scale")
+    written = project.log.read_text()
+    assert old in written
     log = project.directory / "log.jsonl"
-    log.write_bytes(project.log.read_bytes().replace(project.script.name.encode(), b"0" * 64))
-    project.run("tune", "--import", str(log), status=2)
+    log.write_text(written.replace(old, new, count))
+    return project.run("tune", "--import", str(log), status=None)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ('"programs": [0]', '"programs": [7]', "does not fit scale cpu: 7"),
-        ('"programs": [0]', '"programs": 7', "is not a log of `tilusbuild tune`: malformed"),
-        ('"integers": {"n": 1000}', '"integers": {}', "does not fit scale cpu: 'n'"),
-        ('"script": "scale"', '"script": "../../.."', "which is not in"),
+        ('"programs": [0]', '"programs": [7]', "1 row: malformed"),
+        ('"programs": [0]', '"programs": 7', "names their script is malformed"),
+        ('"kind": "cpu"', '"kind": "cuda"', "1 row: malformed"),
+        ('"integers": {"n": 1000}', '"integers": {}', "1 row: malformed"),
+        ('"integers": {"n": 1000}', f'"integers": {{"n": {1 << 80}}}', "1 row: malformed"),
+        ('"sizes": {"n": 1000}', '"sizes": {"n": NaN}', "1 row: malformed"),
+        ('"script": "scale"', '"script": "../../.."', ": ../../.. "),
+        ('"script": "scale"', '"script": "\\u001b[2J"', "1 row: malformed"),
+        ('"script_hash": "', '"script_hash": "../', "1 row: malformed"),
     ],
 )
-def test_a_log_that_was_edited_is_refused(tune_project: New, old: str, new: str, text: str) -> None:
+def test_a_log_without_a_usable_row_is_refused(
+    tune_project: New, old: str, new: str, text: str
+) -> None:
+    ran = import_edited(tune_project("fast"), old, new)
+    assert ran.status == 2
+    assert "or nothing was measured" in ran.err
+    assert text in ran.err
+
+
+DEVICE = '"device": {"kind": "cpu", "name": "a", "arch": "cpu", "id": "cpu", "driver": 0}'
+OTHER_RUN = f'{{"what": "run", "script": "gone", "script_hash": "{"0" * 64}", {DEVICE}'
+OTHER_CHECK = '{"case": "x", "program": "y", "what": "check", "number": 0, "status": "ok"'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "1 row: malformed"),
+        ("[" * 100_000, "1 row: malformed"),
+        ('{"what": "sample"}', "1 row: malformed"),
+        ('{"what": "case", "case": "x", "sizes": {}, "integers": {}}', "1 row: malformed"),
+        (
+            OTHER_CHECK + ', "cost": 1, "seconds": null, "why": "", "note": ""}',
+            "1 row: scale cpu does not have the program",
+        ),
+        (
+            OTHER_RUN + ', "programs": [0], "cases": 1, "judge": ""}\n{"a": 1}\n{"b": 1}',
+            "3 rows: gone 000000000000 is not in this cache",
+        ),
+    ],
+)
+def test_rows_that_do_not_count_are_counted(tune_project: New, line: str, reason: str) -> None:
     project = tune_project("fast")
     project.run("tune", "scale")
-    written = project.log.read_text()
-    assert old in written
+    before = project.table
     log = project.directory / "log.jsonl"
-    log.write_text(written.replace(old, new))
-    err = project.run("tune", "--import", str(log), status=2).err
-    assert text in err
+    log.write_text(project.log.read_text() + line + "\n")
+    (project.script / "dispatch_table.json").unlink()
+    assert f"skipped {reason}\n" in project.run("tune", "--import", str(log), status=1).err
+    assert project.table == before
+
+
+def test_a_text_of_a_log_does_not_reach_the_terminal_as_it_is(tune_project: New) -> None:
+    project = tune_project("fast", "crash")
+    ran = import_edited(project, "killed by SIGSEGV", "\\u001b[2J" + "x" * 5000)
+    assert ran.status == 0
+    assert "crash: " in ran.out
+    assert "\x1b" not in ran.out
+    assert len(ran.out) < 5000
 
 
 def test_without_a_reference_nothing_is_tuned_but_on_demand(tune_project: New) -> None:
@@ -254,13 +279,7 @@ def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) 
     project = tune_project("fast", targets=("gpu",))
     err = project.run("tune", "scale", status=2).err
     assert "this machine cannot run: it has no CUDA device" in err
-    assert "--export" in err
-
-
-def test_a_file_that_cannot_be_written_is_named(tune_project: New) -> None:
-    project = tune_project("fast")
-    err = project.run("tune", "scale", "--export", "no/such/directory/b.tar", status=1).err
-    assert "no/such/directory/b.tar: No such file or directory" in err
+    assert "check --measure" in err
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,17 @@ class CheckArgs(LimitArgs, frozen=True, kw_only=True):
     time_limit: float = option(
         "--time-limit", type=float, default=30.0, metavar="S", help="seconds for a call (30)"
     )
+    measure: str | None = option(
+        "--measure",
+        metavar="LOG",
+        help="compare the programs as `tune` does, and append the samples to LOG,"
+        " for `tilusbuild tune --import`",
+    )
+    budget: str | None = option(
+        "--budget",
+        metavar="90s|500",
+        help="with --measure: stop a script after this time, or so many checks and samples",
+    )
     junit: str | None = option("--junit", metavar="FILE", help="write the results as JUnit XML")
 
 
@@ -51,6 +62,8 @@ def run(arguments: CheckArgs) -> int:
             arguments.chosen,
             arguments.device,
             arguments.time_limit,
+            arguments.measure,
+            options.budget(arguments.budget),
         )
         rows = check.write(wanted, sys.stdout, as_json=arguments.json)
     if arguments.junit is not None:

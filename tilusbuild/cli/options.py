@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilusbuild.package.extract import Limits
     from tilusbuild.package.signing import SignaturePolicy
     from tilusbuild.plan.model import PlanSelection
+    from tilusbuild.tune.bench.session import Budget
 
 
 def project(arguments: Common, *, remembered: bool = False) -> Project:
@@ -123,6 +124,17 @@ def sizes(words: Iterable[str]) -> list[dict[str, Value]]:
     return [
         {name: _number(word, text) for name, text in map(pair, word.split(","))} for word in words
     ]
+
+
+def budget(text: str | None) -> Budget:
+    """Return the budget of --budget. Raises `InputError`."""
+    from tilusbuild.errors import input_error
+    from tilusbuild.tune.bench.session import Budget
+
+    try:
+        return Budget.parse(text) if text else Budget()
+    except ValueError as error:
+        raise input_error(f"--budget {error}") from None
 
 
 def seed(number: int) -> int:

@@ -50,6 +50,10 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "--with-tests",
         help="add a case for each of the manifest's `sizes`, for `tilusbuild check`",
     )
+    large_tests: bool = flag(
+        "--large-tests",
+        help="as --with-tests, also for sizes with more than 2 MiB of outputs",
+    )
     sign: str | None = SIGN
 
 
@@ -81,7 +85,8 @@ def run(arguments: PackageArgs) -> int:
     from tilusbuild.package import pack
     from tilusbuild.state.temporary import TemporaryDirectory
 
-    if arguments.as_built and arguments.with_tests:
+    with_tests = arguments.with_tests or arguments.large_tests
+    if arguments.as_built and with_tests:
         raise input_error(
             "--with-tests makes inputs from the manifest, and --as-built does not read it",
             hint="leave one out",
@@ -93,7 +98,8 @@ def run(arguments: PackageArgs) -> int:
         level = project.settings.level.value
         for order in orders:
             with project.cache.kept(), TemporaryDirectory("tests") as directory:
-                tests = partial(_tests, project, directory.path) if arguments.with_tests else None
+                make_tests = partial(_tests, project, directory.path, arguments.large_tests)
+                tests = make_tests if with_tests else None
                 contents = pack.gather(
                     project, order, level=level, unchecked=arguments.as_built, tests=tests
                 )
@@ -104,12 +110,12 @@ def run(arguments: PackageArgs) -> int:
 
 
 def _tests(
-    project: Project, directory: str, planned: Sequence[PlannedInstance]
+    project: Project, directory: str, large: bool, planned: Sequence[PlannedInstance]
 ) -> Mapping[str, str]:
     """Make the files of the tests in a directory. Raises `InputError`."""
     from tilusbuild.tune.prepare import make_tests
 
-    made = make_tests(project, planned, directory)
+    made = make_tests(project, planned, directory, large=large)
     for what in made.left_out:
         say(f"no test of {what}\n")
     return made.files

@@ -27,13 +27,11 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import CountsLine, emit, say
 from tilusbuild.report.jsonl import JsonLine, Scalar
-from tilusbuild.report.text import counted
 from tilusbuild.runtime.naming import command
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.expr import Value
-    from tilusbuild.plan.model import Target
     from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.work import Work
@@ -95,15 +93,10 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="compare with no reference: choose among the programs that run",
     )
     fresh: bool = flag("--fresh", help="discard earlier measurements")
-    export: str | None = option(
-        "--export",
-        metavar="FILE",
-        help="write a bundle, to be measured on another machine",
-    )
     import_: str | None = option(
         "--import",
         metavar="LOG",
-        help="read the log that a bundle wrote, and write the tables from it",
+        help="read the log that `check --measure` wrote, and write the tables from it",
     )
 
 
@@ -124,7 +117,7 @@ class TunedLine(JsonLine, frozen=True):
 
 
 def run(arguments: TuneArgs) -> int:
-    """Tune, or export, or import; 1 when some sizes have no program."""
+    """Tune or import; 1 when some sizes have no program."""
     from tilusbuild.errors import TilusbuildError, input_error
 
     if not arguments.script and arguments.import_ is None:
@@ -143,13 +136,8 @@ def run(arguments: TuneArgs) -> int:
 def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import named, script_of
-    from tilusbuild.tune.bench.session import Budget
     from tilusbuild.tune.tune import TuneRequest
 
-    try:
-        budget = Budget.parse(arguments.budget) if arguments.budget else Budget()
-    except ValueError as error:
-        raise input_error(f"--budget {error}") from None
     name = named(" ".join(arguments.script))
     if name.program is not None:
         raise input_error(
@@ -161,7 +149,7 @@ def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
         target=name.target or arguments.target,
         constants=name.constants,
         sizes=[*options.sizes(arguments.size), *_grid(arguments.grid)],
-        budget=budget,
+        budget=options.budget(arguments.budget),
         cold=arguments.cache == "cold",
         limit=arguments.time_limit,
         seed=options.seed(arguments.seed),
@@ -190,21 +178,10 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
     from tilusbuild.tune.run import target_here
     from tilusbuild.tune.tune import built, tune
 
-    if arguments.export is not None:
-        target = _target_away(project, wanted)
-    else:
-        target = target_here(project, wanted.name(None), wanted.target, wanted.device)
+    target = target_here(project, wanted.name(None), wanted.target, wanted.device)
     level, jobs = project.settings.level.value, project.settings.jobs.value
     progress = options.reporter(replace(arguments, json=False))
     ready = built(project, wanted, target, level, jobs, progress)
-    if arguments.export is not None:
-        from tilusbuild.tune.bundle import export
-
-        size = export(project, wanted, ready, arguments.export)
-        programs = sum(len(each.work.programs) for each in ready)
-        print(f"{arguments.export}: {counted(programs, 'program')}, {size / 1e6:.1f} MB")
-        print("  on the machine with the device: tar xf, then python3 tilusbuild-bundle/run.py")
-        return 0
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.table import times
@@ -228,28 +205,14 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
         display.close()
 
 
-def _target_away(project: Project, wanted: TuneRequest) -> Target:
-    from tilusbuild.errors import input_error
-    from tilusbuild.plan.model import PlanSelection, chosen_pairs
-
-    selection = PlanSelection((wanted.name(None),), (wanted.target,) if wanted.target else ())
-    targets = [target for _, target in chosen_pairs(project.manifest, selection)]
-    if len(targets) > 1:
-        names = ", ".join(target.name for target in targets)
-        raise input_error(
-            f"{wanted.script} has several targets: {names}", hint="choose one with --target NAME"
-        )
-    return targets[0]
-
-
 def _import(arguments: TuneArgs, project: Project, log: str) -> int:
-    from tilusbuild.tune.bundle import take_back
+    from tilusbuild.tune.importing import import_log
 
-    tuned, missing = take_back(project, log)
+    tuned, problems = import_log(project, log)
     status = _show(arguments, project, tuned, replayed=True)
-    for text in missing:
-        say(f"not finished: {text}\n")
-    return 1 if missing else status
+    for text in problems:
+        say(f"{text}\n")
+    return 1 if problems else status
 
 
 # What was found: a table of the choices for people, lines for programs.

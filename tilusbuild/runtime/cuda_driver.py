@@ -10,8 +10,6 @@ process that has torch it is there already; else it may be in a wheel, where the
 or in a toolkit. The loader names what is missing, one name at a time: so nothing is listed here,
 nothing is opened that was not asked for, and a release other than the soname's never is. Nothing of
 this is done for a library that opens by itself.
-
-A bundle carries this module: it needs the standard library alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The element types: what each is to DLPack, C, CUDA, `struct` and the array frameworks.
 
-Pure data, imported by the runtime, the builder and the part of the tuner that a bundle carries, so
+Pure data, imported by the runtime, the builder and `tune/bench`, so
 this module imports nothing but `typing`. The order of the rows is part of what generated C looks
 like, and so of programs' hashes: a new type goes to the end.
 """

@@ -7,7 +7,7 @@ whatever sizes. `runtime/tables.py` reads the rest.
 
 Those are known by the program's hash, so they hold until the program is another one: no table,
 rule, model or default makes up for a wrong result. A hash that a script does not have is kept and
-says nothing of it. A bundle carries this module.
+says nothing of it.
 """
 
 from __future__ import annotations

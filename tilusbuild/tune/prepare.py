@@ -8,7 +8,7 @@ order of the declaration. The file runs with the project's own rights: it is the
 
 A package carries such cases to test itself: the machine that checks it needs no reference, no NumPy
 and no compiler. Price: expected outputs are stored, so a case with more than `MAX_CASE` bytes of
-outputs is left out, and named.
+outputs is left out, and named, unless large ones are asked for.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.script import Script
 from tilusbuild.signature import Argument, Signature
 from tilusbuild.tune import inputs
-from tilusbuild.tune.bench.work import Candidate, Case, CaseArgument, Work, write_case
+from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
 
 
 class OutputCheck(Struct, frozen=True):
@@ -88,26 +87,6 @@ def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
         with suppress(OSError):
             hasher.update(hashlib.sha256(read_bytes(path)).digest())
     return hasher.hexdigest()
-
-
-def work_of(
-    script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
-) -> Work:
-    """Return the work of measuring programs of a script, which are built."""
-    return Work(
-        label=script.label,
-        script=script.name,
-        script_hash=script.hash,
-        kind=script.kind,
-        default=script.default,
-        groups=tuple(groups),
-        programs=tuple(
-            Candidate(i, script.programs[i], script.library(i), script.schedule(i))
-            for i in programs
-        ),
-        cases=(),
-        judge=judge,
-    )
 
 
 def sizes_of(
@@ -169,7 +148,7 @@ def prepare_case(
                 file.write(np.ascontiguousarray(right).tobytes())
             argument = replace(argument, want=kept_type(declared.dtype), rtol=rtol, atol=atol)
         arguments.append(argument)
-    return write_case(directory, dict(sizes), tuple(arguments), cold=cold)
+    return write_case(directory, dict(sizes), tuple(arguments), cold=cold, judge=check.judge)
 
 
 def tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
@@ -347,15 +326,16 @@ class PackageTests(Struct, frozen=True):
 
 
 def make_tests(
-    project: Project, instances: Iterable[PlannedInstance], directory: str, *, seed: int = 0
+    project: Project, instances: Iterable[PlannedInstance], directory: str, *, large: bool = False
 ) -> PackageTests:
-    """Write the cases of all instances below a directory, from the manifest's sizes. Raises
-    `InputError` for a reference that fails, and `OSError`."""
+    """Write the cases of all instances below a directory, from the manifest's sizes; with `large`
+    also those of more than `MAX_CASE` bytes. Raises `InputError` for a reference that fails, and
+    `OSError`."""
     made = PackageTests()
     for instance in instances:
         if project.manifest.scripts[instance.script].form not in ("kernel", "entry"):
             continue  # a library has no call
-        for number, size in enumerate(_sizes(project.manifest, instance, made)):
+        for number, size in enumerate(_sizes(project.manifest, instance, made, large=large)):
             name = f"{TESTS}/{instance.hash}/{number}"
             path = os.path.join(directory, name)
             tune = project.manifest.scripts[instance.script].tune
@@ -363,14 +343,14 @@ def make_tests(
             # can be asked for.
             unchecked = tune is None or tune.ref is None
             check = checking(project.manifest, instance.script, unchecked=unchecked)
-            prepare_case(path, instance.spec.signature, size, check, seed=seed, cold=True)
+            prepare_case(path, instance.spec.signature, size, check, seed=0, cold=True)
             for each in sorted(os.listdir(path)):
                 made.files[f"{name}/{each}"] = os.path.join(path, each)
     return made
 
 
 def _sizes(
-    manifest: Manifest, instance: PlannedInstance, made: PackageTests
+    manifest: Manifest, instance: PlannedInstance, made: PackageTests, *, large: bool
 ) -> Iterable[Mapping[str, Value]]:
     """Yield the sizes that a case is made of; the others are noted."""
     signature = instance.spec.signature
@@ -381,7 +361,7 @@ def _sizes(
         return
     for size in sizes:
         count = inputs.output_bytes(signature, size)
-        if count <= MAX_CASE:
+        if large or count <= MAX_CASE:
             yield size
         else:
             at = ", ".join(f"{name}={value}" for name, value in size.items())

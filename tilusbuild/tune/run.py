@@ -54,7 +54,7 @@ def target_here(
     newer = "`ptx = true` in an older target runs on newer GPUs, too;\n" if gpu else ""
     raise input_error(
         f"{name.script} is built for {names}, which this machine cannot run: {here}",
-        hint=f"{newer}`tilusbuild tune --export FILE` makes a bundle to measure elsewhere",
+        hint=f"{newer}measure on another machine with `package --with-tests` and `check --measure`",
     )
 
 

@@ -49,7 +49,7 @@ from tilusbuild.tune.bench.session import (
     lines,
     run_note,
 )
-from tilusbuild.tune.bench.work import Case, Scalar, Work
+from tilusbuild.tune.bench.work import Case, Scalar, Work, instance_work
 
 Key = tuple[int, ...]
 
@@ -194,13 +194,11 @@ class TunedInstance(Struct, frozen=True):
     """An instance that is tuned."""
 
     script: Script
-    work: Work
     device: Device
     decisions: tuple[Decision, ...]
     shared: tuple[tuple[str, str], ...]
     refused: Mapping[int, str]
     """Why programs are chosen nowhere, by their numbers."""
-    log: str
 
 
 def built(
@@ -224,7 +222,7 @@ def built(
         if not programs:
             raise input_error(f"none of the programs of {script.label} is built")
         groups = [parameter.names for parameter in instance.spec.space.spec.parameters]
-        found.append(BuiltInstance(instance, script, prepare.work_of(script, programs, groups)))
+        found.append(BuiltInstance(instance, script, instance_work(script, programs, groups)))
     return found
 
 
@@ -324,7 +322,7 @@ def _measured(
         decided(work, decision)
 
     try:
-        log.note(run_note(work, facts, session, wanted.seed, len(sizes)))
+        log.note(run_note(work, facts, len(sizes)))
         caches = "cold caches" if wanted.cold else "warm caches"
         display.begin(work.label, f"{device}, {caches}", len(work.programs), len(sizes))
         decisions = campaign(session, work, cases, sizes, wanted.seed, done, known)
@@ -333,4 +331,4 @@ def _measured(
         private.discard()
     publisher.end(project)
     buckets, refused = tuple(publisher.shared), publisher.reasons
-    return TunedInstance(script, work, device, tuple(decisions), buckets, refused, path)
+    return TunedInstance(script, device, tuple(decisions), buckets, refused)

@@ -6,7 +6,7 @@ the same infinity; integers and bool are compared as whole numbers. With NumPy t
 milliseconds where plain Python takes seconds; the answers are the same.
 
 A case names a seed in place of each tensor's content: the same bytes wherever they are made. So
-neither a bundle nor a package carries inputs, and the machine that measures makes them with the
+no package carries inputs, and the machine that measures makes them with the
 standard library alone. SHAKE-128 of the seed gives the random bytes. A translation of each byte
 makes elements of them, since a loop in Python would take seconds for a million: 10 ns an element of
 f32. Floats are at most 1 in magnitude, so that sums of products stay accurate in the narrow types,

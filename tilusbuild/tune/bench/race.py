@@ -14,9 +14,9 @@ Rounds go through the programs there and back, so that a device which slows down
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
 because a race between threads may show only now.
 
-Before anything is measured the log gets a note of what is about to be asked (device, programs,
-budget, seed), and before each case one of which sizes it has. With these, whoever holds the log and
-the same programs can make the same decisions again: that is what `--import` does.
+Before anything is measured the log gets a note of the device, the programs and the judge, and
+before each case a note of its sizes. With these and the samples, `--import` makes the same
+decisions again (`tune/importing.py`) where the same programs are in a cache.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Outcome:
     why: str
     condemned: bool = False
     """Whether it came to something here for which it is chosen nowhere."""
+    error: float = 0.0
+    """The largest absolute error that a check found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,6 @@ class Decision:
     outcomes: tuple[Outcome, ...]
     unseen: int
     """Programs that the budget did not suffice to look at."""
-    cut: bool
-    """Whether the budget ended the race early."""
 
 
 class Race:
@@ -112,14 +112,13 @@ class Race:
         ):
             winner = self._best()
         examined = [self._outcome(index) for index in self._records]
-        out = [self._refusal(program) for program in self._out]
+        out = [refused_outcome(p, self._reasons[p.hash]) for p in self._out]
         outcomes = tuple(sorted([*examined, *out], key=lambda each: each.program.index))
         return Decision(
             self._case,
             None if winner is None else self._outcome(winner),
             outcomes,
             len(self._work.programs) - len(self._records),
-            self._cut,
         )
 
     def _look(self, program: Candidate) -> float | None:
@@ -167,12 +166,14 @@ class Race:
         status, why = record.refused or ("ok", "")
         seconds = median(record.samples) if status == "ok" and record.samples else None
         samples = tuple(record.samples)
-        return Outcome(self._programs[index], seconds, samples, status, why, record.condemned)
+        program, error = self._programs[index], record.error
+        return Outcome(program, seconds, samples, status, why, record.condemned, error)
 
-    def _refusal(self, program: Candidate) -> Outcome:
-        refusal = self._reasons[program.hash]
-        why = refusal.text.removeprefix(f"{refusal.status} ")
-        return Outcome(program, None, (), refusal.status, why)
+
+def refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:
+    """Return the outcome of a program that takes no part."""
+    why = refusal.text.removeprefix(f"{refusal.status} ")
+    return Outcome(program, None, (), refusal.status, why)
 
 
 def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
@@ -180,7 +181,7 @@ def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
 
 
 Cases = Callable[[Sequence[int]], Iterable[Case]]
-"""Cases by their numbers, each there for as long as it is measured; fewer where a log ends."""
+"""Cases by their numbers, each there for as long as it is measured."""
 
 
 def campaign(
@@ -208,7 +209,7 @@ def campaign(
     todo: Sequence[int] = range(count)
     while todo:
         # The cases first, so that they are asked for one more, and clean up after the last.
-        for case, number in zip(cases(todo), todo, strict=False):
+        for case, number in zip(cases(todo), todo, strict=True):
             if number in quotas:
                 quotas[number].renew()
             else:
@@ -334,6 +335,15 @@ def _climb(
         if found is None:
             found = next(index for index in programs if index not in scores)
         scores[found] = look(programs[found])
+
+
+def linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
+    """Return the parameters of a work's programs; those that change together are one group."""
+    columns: dict[tuple[int, ...], list[str]] = {}
+    places = places_of(work).values()
+    for number, group in enumerate(work.groups):
+        columns.setdefault(tuple(place[number] for place in places), []).extend(group)
+    return tuple(map(tuple, columns.values()))
 
 
 def places_of(work: Work) -> dict[int, tuple[int, ...]]:

@@ -12,6 +12,7 @@ case, its program, what was asked and the how-many-eth time:
 
 Other lines say which device and which sizes that was, for people and for `--import`. A line that is
 cut short, as a kill or a full disk may leave the last one, counts for nothing and harms no other.
+A log may come from another machine (`tune/importing.py`): every value is checked as it is read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -104,6 +106,8 @@ class ProgramRecord:
     """Status and reason, once it is out."""
     condemned: bool = False
     """Whether it is out at all sizes."""
+    error: float = 0.0
+    """The largest absolute error that a check found."""
 
 
 ROUNDS = 32
@@ -142,6 +146,7 @@ class TuningSession:
     def check(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
         """Return whether the program computes right."""
         answer = self._answer(case, program, "check", lambda n: self._bench.check(case, program, n))
+        record.error = max(record.error, answer.error)
         if answer.status != OK:
             record.refused, record.condemned = (answer.status, answer.why), answer.condemns
         return answer.status == OK
@@ -185,39 +190,49 @@ Key = tuple[str, str, str, int]
 
 def lines(path: str) -> Iterator[dict[str, Any]]:
     """Yield every whole object of a log; none without a file. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        for line in read_bytes(path).split(b"\n"):
+            with suppress(ValueError):
+                yield read_line(line)
+
+
+def read_line(line: bytes) -> dict[str, Any]:
+    """Return the object of a line. Raises `ValueError`."""
     try:
-        data = read_bytes(path)
-    except FileNotFoundError:
-        return
-    for line in data.split(b"\n"):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            yield value
+        value = json.loads(line)
+    except RecursionError:
+        raise ValueError("malformed: it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("malformed: it is not an object")
+    return value
 
 
-def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
+def answers(rows: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
     """Return the answers among lines; of two to the same question the first, which was built on."""
-    kept: dict[Key, Answer] = {}
-    for line in found:
-        try:
-            key = (str(line["case"]), str(line["program"]), str(line["what"]), int(line["number"]))
-            seconds = line["seconds"]
-            answer = Answer(
-                status=_STATUSES[line["status"]],
-                cost=_time(line["cost"]),
-                seconds=None if seconds is None else _time(seconds),
-                why=str(line["why"]),
-                error=float(line.get("error", 0.0)),
-                note=str(line["note"]),
-                faulted=line.get("faulted") is True,
-            )
-        except (KeyError, TypeError, ValueError):
-            continue
-        kept.setdefault(key, answer)
-    return kept
+    known: dict[Key, Answer] = {}
+    for line in rows:
+        with suppress(ValueError):
+            key, answer = read_answer(line)
+            known.setdefault(key, answer)
+    return known
+
+
+def read_answer(line: Mapping[str, Any]) -> tuple[Key, Answer]:
+    """Return the question and the answer of a line. Raises `ValueError` for any other line."""
+    try:
+        key = (str(line["case"]), str(line["program"]), str(line["what"]), int(line["number"]))
+        seconds = line["seconds"]
+        return key, Answer(
+            status=_STATUSES[line["status"]],
+            cost=_time(line["cost"]),
+            seconds=None if seconds is None else _time(seconds),
+            why=str(line["why"]),
+            error=float(line.get("error", 0.0)),
+            note=str(line["note"]),
+            faulted=line.get("faulted") is True,
+        )
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"malformed: {error}") from None
 
 
 def _time(value: object) -> float:
@@ -228,12 +243,11 @@ def _time(value: object) -> float:
 
 
 class SampleLog:
-    """A log at `path`, made with its directory when the first line is written; without a path of
-    `known` answers, to which nothing is added."""
+    """A log at `path`, made with its directory when the first line is written."""
 
-    def __init__(self, path: str, known: dict[Key, Answer] | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.known = answers(lines(path)) if known is None else known
+        self.known = answers(lines(path))
         self._handle = -1
 
     def add(self, key: Key, answer: Answer) -> None:
@@ -245,8 +259,6 @@ class SampleLog:
 
     def note(self, value: Mapping[str, Any]) -> None:
         """Append any line, by one write. Raises `OSError`."""
-        if not self.path:
-            return
         if self._handle < 0:
             self._handle = self._open()
         os.write(self._handle, json.dumps(value, ensure_ascii=False).encode() + b"\n")
@@ -276,13 +288,10 @@ class RunNote:
     script: str
     script_hash: str
     programs: tuple[int, ...]
-    groups: tuple[tuple[str, ...], ...]
     device: Mapping[str, Any]
     """`kind`, `name`, `arch`, `id` and `driver`."""
-    budget: Budget
-    seed: int
     cases: int
-    rounds: int
+    """How many sizes the tuning was asked for."""
     judge: str
 
 
@@ -303,15 +312,8 @@ def read_run(line: Mapping[str, Any]) -> RunNote:
             script=_of(str, line["script"]),
             script_hash=_of(str, line["script_hash"]),
             programs=tuple(_of(int, index) for index in line["programs"]),
-            groups=tuple(tuple(_of(str, name) for name in group) for group in line["groups"]),
             device={**device, "driver": _of(int, line["device"]["driver"])},
-            budget=Budget(
-                _of((int, float, type(None)), line["seconds"]),
-                _of((int, type(None)), line["runs"]),
-            ),
-            seed=_of(int, line["seed"]),
             cases=_of(int, line["cases"]),
-            rounds=_of(int, line.get("rounds", ROUNDS)),
             judge=_of(str, line.get("judge", "")),
         )
     except (KeyError, TypeError) as error:
@@ -334,22 +336,15 @@ def _of(kind: Any, value: Any) -> Any:
     return value
 
 
-def run_note(
-    work: Work, device: Mapping[str, Any], session: TuningSession, seed: int, cases: int
-) -> dict[str, Any]:
+def run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[str, Any]:
     """Return the log's line for a tuning that begins."""
     return {
         "what": RUN,
         "script": work.script,
         "script_hash": work.script_hash,
         "programs": [program.index for program in work.programs],
-        "groups": [list(group) for group in work.groups],
         "device": {name: device[name] for name in ("kind", "name", "arch", "id", "driver")},
-        "seconds": session.budget.seconds,
-        "runs": session.budget.runs,
-        "seed": seed,
         "cases": cases,
-        "rounds": session.rounds,
         "judge": work.judge,
     }
 

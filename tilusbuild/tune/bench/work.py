@@ -1,4 +1,4 @@
-"""What is to be measured, as values and as the JSON that a worker and a bundle read.
+"""What is to be measured: the programs of an instance, and cases as the JSON that a worker reads.
 
 A case is one combination of sizes: its directory holds `case.json`, with the seed of each tensor
 (`elements.py`), and what each output should hold after the call (`NAME.want`, raw bytes in C
@@ -11,16 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.regular import open_file, read_bytes
 
+if TYPE_CHECKING:
+    from tilusbuild.runtime.script import Script
+
 Scalar: TypeAlias = "bool | int | float | str"
 
-CASE, WORK = "case.json", "work.json"
+CASE = "case.json"
 SCHEMA = 1
 
 
@@ -61,6 +64,8 @@ class Case:
     arguments: tuple[CaseArgument, ...]
     cold: bool
     """Time with caches that hold none of the data."""
+    judge: str = ""
+    """As that of `Work`. The case's digest does not cover it."""
 
     @property
     def label(self) -> str:
@@ -79,26 +84,40 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One instance of a script to tune. Paths of its programs are relative to the file's
-    directory."""
+    """The programs of one instance, to be compared."""
 
     label: str
     script: str
     """The name of the script."""
     script_hash: str
-    kind: str
-    """ "cpu" or "cuda"."""
     default: int | None
     groups: tuple[tuple[str, ...], ...]
-    """The parameters, linked ones together: what counts as one step of a search."""
+    """The parameters, linked ones together: a search changes one group at a time."""
     programs: tuple[Candidate, ...]
-    cases: tuple[str, ...]
-    """Their directories."""
     judge: str = ""
-    """The digest of what results are judged by; "" where nothing is compared."""
+    """The digest of the reference and the tolerances; "" where nothing is compared."""
 
-    def to_json(self) -> bytes:
-        return (json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n").encode()
+
+def instance_work(
+    script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
+) -> Work:
+    """Return the work of comparing programs of a script, which are built."""
+    return Work(
+        label=script.label,
+        script=script.name,
+        script_hash=script.hash,
+        default=script.default,
+        groups=tuple(groups),
+        programs=tuple(candidate(script, program) for program in programs),
+        judge=judge,
+    )
+
+
+def candidate(script: Script, program: int) -> Candidate:
+    """Return a program of a script by its number."""
+    return Candidate(
+        program, script.programs[program], script.library(program), script.schedule(program)
+    )
 
 
 def digest_of(value: Mapping[str, Any], directory: str) -> str:
@@ -115,7 +134,12 @@ def digest_of(value: Mapping[str, Any], directory: str) -> str:
 
 
 def write_case(
-    directory: str, sizes: Mapping[str, Scalar], arguments: tuple[CaseArgument, ...], *, cold: bool
+    directory: str,
+    sizes: Mapping[str, Scalar],
+    arguments: tuple[CaseArgument, ...],
+    *,
+    cold: bool,
+    judge: str = "",
 ) -> Case:
     """Complete a directory whose tensors are there. Raises `OSError`."""
     value = {
@@ -126,15 +150,16 @@ def write_case(
     }
     digest = digest_of(value, directory)
     with open(os.path.join(directory, CASE), "w", encoding="utf-8") as file:
-        json.dump({**value, "digest": digest}, file, indent=1)
-    return Case(digest, dict(sizes), arguments, cold)
+        json.dump({**value, "digest": digest, "judge": judge}, file, indent=1)
+    return Case(digest, dict(sizes), arguments, cold, judge)
 
 
 def read_case(directory: str) -> Case:
     """Raises `OSError`, and `ValueError` for a case of another form."""
     value = json.loads(read_bytes(os.path.join(directory, CASE)))
     try:
-        return Case(value["digest"], value["sizes"], _arguments(value["arguments"]), value["cold"])
+        arguments, judge = _arguments(value["arguments"]), str(value.get("judge", ""))
+        return Case(value["digest"], value["sizes"], arguments, value["cold"], judge)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{directory}/{CASE} is malformed: {error}") from None
 
@@ -144,22 +169,3 @@ def _arguments(rows: Any) -> tuple[CaseArgument, ...]:
         CaseArgument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
         for row in rows
     )
-
-
-def read_work(path: str) -> Work:
-    """Raises `OSError`, and `ValueError` for a file of another form."""
-    value = json.loads(read_bytes(path))
-    try:
-        return Work(
-            label=value["label"],
-            script=value["script"],
-            script_hash=value["script_hash"],
-            kind=value["kind"],
-            default=value["default"],
-            groups=tuple(tuple(group) for group in value["groups"]),
-            programs=tuple(Candidate(**program) for program in value["programs"]),
-            cases=tuple(value["cases"]),
-            judge=value.get("judge", ""),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is malformed: {error}") from None

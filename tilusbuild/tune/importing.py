@@ -1,0 +1,233 @@
+"""`tune --import`: decide from a log that was written elsewhere, and write the tables.
+
+The log may come from another machine, so it is data: it is read up to `MAX_LOG` bytes, each value
+is checked, and a row counts only for a program that a script of this cache has. Rows that do not
+count are counted by their reason and reported. The decisions are those of a tuning here
+(`bench/race.py`) that had got the same answers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from msgspec import Struct, field
+
+from tilusbuild.builder.project import Project
+from tilusbuild.errors import input_error
+from tilusbuild.report.text import counted
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.naming import snake_case
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.table_file import Refusal
+from tilusbuild.tune.bench.bench import OK, Answer
+from tilusbuild.tune.bench.race import TIE, Decision, Outcome, condemned_before, refused_outcome
+from tilusbuild.tune.bench.session import (
+    CASE,
+    RUN,
+    CaseNote,
+    RunNote,
+    read_answer,
+    read_case_note,
+    read_line,
+    read_run,
+)
+from tilusbuild.tune.bench.work import Candidate, Case, candidate
+from tilusbuild.tune.tune import Publisher, TunedInstance
+
+MAX_LOG = 1 << 28
+"""Bytes of a log."""
+_MAX_TEXT = 1000
+"""Characters of a text from a log."""
+_MAX_SIZE = 1 << 63
+"""Sizes of a call are below: dispatchers hold them in 64 bits."""
+_HASH = re.compile("[0-9a-f]{64}")
+
+CaseAnswers = dict[tuple[str, int], Answer]
+"""Of one program in one case, by "check" or "sample" and its number."""
+
+
+class ScriptLog(Struct):
+    """The rows of a log about one script on one device."""
+
+    script: Script
+    run: RunNote
+    """The last one."""
+    cases: dict[str, CaseNote] = field(default_factory=dict)
+    """By their sizes: the last case of equal sizes counts."""
+    begun: int = 0
+    """How many cases the last run has begun."""
+    answers: dict[tuple[str, str], CaseAnswers] = field(default_factory=dict)
+    """By case and program."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def import_log(project: Project, path: str) -> tuple[list[TunedInstance], list[str]]:
+    """Write the tables that follow from a log. Return the tuned instances, and a text for each
+    thing that is not finished or not taken over. Raises `InputError` for a log without a usable
+    row."""
+    skipped: Counter[str] = Counter()
+    logs = _read_log(project, path, skipped)
+    problems = [f"skipped {counted(n, 'row')}: {reason}" for reason, n in skipped.items()]
+    if not any(log.cases for log in logs):
+        raise input_error(
+            f"{path} is not a log of `tilusbuild tune`, or nothing was measured",
+            hint="\n".join(problems) or None,
+        )
+    # A program that was wrong on one device is refused on all.
+    condemned = condemned_before(row for log in logs for row in log.rows)
+    return [_publish(project, log, condemned, problems) for log in logs], problems
+
+
+def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[ScriptLog]:
+    """Return the usable rows of a log by script and device; count the others in `skipped` by their
+    reason."""
+    if not os.path.isfile(path):
+        raise input_error(f"no log {path}")
+    logs: dict[tuple[object, ...], ScriptLog] = {}
+    current: ScriptLog | None = None
+    reason = "no row before them names a script"
+    for line in filter(None, read_bytes(path, MAX_LOG).split(b"\n")):
+        try:
+            row = read_line(line)
+            if row.get("what") == RUN:
+                current, reason = None, "the row that names their script is malformed"
+                run = _read_run(row)
+                reason = f"{run.script} {run.script_hash[:12]} is not in this cache"
+                if (script := _find_script(project, run)) is not None:
+                    device = (run.device[name] for name in ("name", "arch", "driver"))
+                    current = logs.setdefault((script.hash, *device), ScriptLog(script, run))
+                    current.run, current.begun = run, 0
+                    current.rows.append(row)
+                    continue
+            if current is None:
+                skipped[reason] += 1
+            elif row.get("what") == CASE:
+                _add_case(current, row)
+            elif not _add_answer(current, row):
+                skipped[f"{current.script.label} does not have the program"] += 1
+        except ValueError:
+            skipped["malformed"] += 1
+    return list(logs.values())
+
+
+def _read_run(row: Mapping[str, Any]) -> RunNote:
+    run = read_run(row)
+    texts = (run.script, run.judge, run.device["name"], run.device["arch"])
+    if not all(map(_is_plain, texts)) or not _HASH.fullmatch(run.script_hash):
+        raise ValueError("malformed: a text or a hash")
+    return run
+
+
+def _find_script(project: Project, run: RunNote) -> Script | None:
+    """Return the script of a run, None where the cache does not have it. Raises `ValueError` for a
+    run that cannot be one of it, and `LoadError`."""
+    directory = project.cache.script_path(snake_case(run.script), run.script_hash)
+    if run.script not in project.manifest.scripts or not os.path.isdir(directory):
+        return None
+    script = read_script(directory)
+    if run.device["kind"] != script.kind or not {*run.programs} <= {*script.programs}:
+        raise ValueError("malformed: the script has another kind or other programs")
+    return script
+
+
+def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
+    note = read_case_note(row)
+    sizes = [note.integers.get(key) for key in log.script.keys]
+    label = _case(note).label
+    if not all(type(size) is int and 0 <= size < _MAX_SIZE for size in sizes) or not (
+        _is_plain(label)
+        and all(math.isfinite(v) for v in note.sizes.values() if isinstance(v, float))
+    ):
+        raise ValueError("malformed: a size is missing, or is not one")
+    log.cases.pop(label, None)  # so that the order is that of the last ones
+    log.cases[label] = note
+    log.begun += 1
+    log.rows.append(row)
+
+
+def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
+    """Add an answer; return whether its program is one of the script's."""
+    (case, program, question, number), answer = read_answer(row)
+    if program not in log.script.programs.values():
+        return False
+    if not _is_plain(answer.why):
+        row = {**row, "why": "".join(c if c.isprintable() else " " for c in answer.why[:_MAX_TEXT])}
+        _, answer = read_answer(row)
+    # Of two answers the first counts: what was asked next followed from it.
+    log.answers.setdefault((case, program), {}).setdefault((question, number), answer)
+    log.rows.append(row)
+    return True
+
+
+def _is_plain(text: str) -> bool:
+    return len(text) <= _MAX_TEXT and text.isprintable()
+
+
+def _case(note: CaseNote) -> Case:
+    return Case(note.case, note.sizes, (), cold=True)
+
+
+def _publish(
+    project: Project, log: ScriptLog, condemned: Mapping[str, Refusal], problems: list[str]
+) -> TunedInstance:
+    """Decide every case of a log and write the tables; add to `problems` the cases that the log
+    does not decide."""
+    script, run = log.script, log.run
+    name, arch, driver = (run.device[fact] for fact in ("name", "arch", "driver"))
+    device = Device(script.kind, 0, name, arch, driver)
+    publisher = Publisher(script, device.fingerprint(script.hash), run.judge)
+    hashes = {*script.programs.values()}
+    publisher.refuse(refusal for refusal in condemned.values() if refusal.program in hashes)
+    programs = [candidate(script, index) for index in run.programs]
+    decisions = []
+    for note in log.cases.values():
+        decision, undecided = _decide(log, note, programs, condemned)
+        if undecided:
+            problems.append(f"not finished: {decision.case.label}: {undecided}")
+        else:
+            publisher.add(note.integers, decision)
+            decisions.append(decision)
+    if log.begun < run.cases:
+        problems.append(f"not finished: {run.cases - log.begun} sizes were not begun")
+    publisher.end(project)
+    shared, reasons = tuple(publisher.shared), publisher.reasons
+    return TunedInstance(script, device, tuple(decisions), shared, reasons)
+
+
+def _decide(
+    log: ScriptLog, note: CaseNote, programs: list[Candidate], condemned: Mapping[str, Refusal]
+) -> tuple[Decision, str]:
+    """Return the choice for a case by its answers, and "" or why the race had not ended. A race
+    ends with a second check of its winner."""
+    answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
+    found = (_outcome(p, [*answers[p.hash].values()], condemned.get(p.hash)) for p in programs)
+    outcomes = [outcome for outcome in found if outcome is not None]
+    times = {each.program.index: each.seconds for each in outcomes if each.seconds is not None}
+    bound = min(times.values(), default=0.0) * (1 + TIE)
+    best = min((index for index, seconds in times.items() if seconds <= bound), default=None)
+    winner = next((each for each in outcomes if each.program.index == best), None)
+    unseen = len(programs) - len(outcomes)
+    undecided = ""
+    if winner is None and unseen:
+        undecided = f"{counted(unseen, 'program')} not measured, and no other is usable"
+    elif winner is not None and ("check", 1) not in answers[winner.program.hash]:
+        undecided = f"program {best} was not checked again"
+    return Decision(_case(note), winner, tuple(outcomes), unseen), undecided
+
+
+def _outcome(program: Candidate, answers: list[Answer], refusal: Refusal | None) -> Outcome | None:
+    """Return what is known of a program; None where it was not timed and is not out."""
+    samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
+    wrong = next((answer for answer in answers if answer.status != OK), None)
+    if wrong is not None:
+        return Outcome(program, None, samples, wrong.status, wrong.why, wrong.condemns)
+    if refusal is not None:
+        return refused_outcome(program, refusal)
+    return Outcome(program, median(samples), samples, OK, "") if samples else None
