@@ -7,16 +7,15 @@ terminal that knows colours. Only our own marks are coloured: what a message quo
 `cli/main.py` puts one in the place of stdout and one in that of stderr, so a verb that prints a
 name, a path or a log cannot forget it. Escapes of our own go through `write_styled`. In a GitHub
 workflow a line that begins with `::error` is a command to the runner, and so is `##[error]` within
-one: such a line gets a backslash, and annotations of our own go through `write_command`. What
-cannot be encoded is escaped, and a stream that is closed takes everything and shows nothing. A full
-pipe that does not block is waited for: no line is cut.
+one: such a line gets a backslash, and annotations of our own go through `write_command`. There a
+line is written when it is complete. A character that the encoding cannot express is escaped.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
-import select
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -77,11 +76,13 @@ class TerminalStream(TextIOBase):
     before_write: Callable[[], None] | None = None
     """Called before something is written: `working` takes its line away."""
 
-    def __init__(self, stream: TextIO | None, *, github: bool = False) -> None:
+    def __init__(self, stream: TextIO, *, github: bool = False) -> None:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
         self._stream = stream
         self._github = github
         self._line = ""
-        """On GitHub, the line that has begun: only of a whole line is it known what it commands."""
+        """In a workflow, the line that has begun: only a complete one shows whether it commands."""
 
     def write(self, text: str, /) -> int:
         self.write_styled(visible(text))
@@ -100,34 +101,25 @@ class TerminalStream(TextIOBase):
         return self._write(_COMMAND.sub(r"\1\2\\", line) + text)
 
     def _write(self, text: str) -> int:
-        if self._stream is None:
-            return len(text)
         if self.before_write is not None:
             self.before_write()
-        try:
-            return self._stream.write(text)
-        except UnicodeEncodeError:
-            encoding = self._stream.encoding or "ascii"
-            return self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        return self._stream.write(text)
 
     def flush(self) -> None:
-        if self._stream is not None:
-            self._stream.flush()
+        self._stream.flush()
 
     def writable(self) -> bool:
         return True
 
     def isatty(self) -> bool:
-        return self._stream is not None and self._stream.isatty()
+        return self._stream.isatty()
 
     def fileno(self) -> int:
-        if self._stream is None:
-            raise OSError("the stream is closed")
         return self._stream.fileno()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return getattr(self._stream, "encoding", None) or "utf-8"
+        return self._stream.encoding or "utf-8"
 
     @property
     def buffer(self) -> Any:
@@ -140,63 +132,25 @@ class TerminalStream(TextIOBase):
             self.write_command("")
 
 
-class _Waiting(io.FileIO):
-    """A file that is written whole: where a pipe is full and does not block, its writer waits.
-
-    Who started us may share the pipe and have it so, as Node.js does. Python's own files drop what
-    did not fit, in the middle of a line.
-    """
-
-    def write(self, data: Any, /) -> int:
-        left = memoryview(data).cast("B")
-        size = len(left)
-        while left:
-            written = super().write(left)
-            if written is None:
-                ready = select.poll()
-                ready.register(self.fileno(), select.POLLOUT)
-                ready.poll()
-            else:
-                left = left[written:]
-        return size
-
-
-def _patient(stream: TextIO | None) -> TextIO | None:
-    """Return a stream to the same file that writes all that it is given; the stream itself if it is
-    not one of the process's own."""
-    if not isinstance(stream, io.TextIOWrapper):
-        return stream
-    if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):  # unbuffered: bare
-        return stream
-    stream.flush()
-    waiting = _Waiting(stream.fileno(), "w", closefd=False)
-    # With PYTHONUNBUFFERED, as in many containers, a line is seen when it is written.
-    below = waiting if stream.write_through else io.BufferedWriter(waiting)
-    return io.TextIOWrapper(
-        cast("io.BufferedWriter", below),
-        stream.encoding,
-        stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
-
-
 @contextmanager
 def shown(environment: Mapping[str, str]) -> Iterator[None]:
     """Within the block, have stdout and stderr show all that they are given."""
     before = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
-    within = [_patient(stream) for stream in before]
-    streams = [TerminalStream(stream, github=github) for stream in within]
+    for stream in before:
+        # The parent may share a pipe with us and have made it non-blocking, as Node.js does. When
+        # it is full, Python drops what does not fit, in the middle of a line.
+        with suppress(OSError, ValueError):
+            os.set_blocking(stream.fileno(), True)
+    streams = [TerminalStream(stream, github=github) for stream in before]
     sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in streams)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        for stream, below in zip(streams, within, strict=True):
+        for stream, below in zip(streams, before, strict=True):
             stream.close()
-            if below is not None:
-                below.flush()
+            below.flush()
 
 
 # Before there is anything to show.
@@ -216,7 +170,7 @@ def working(what: str, patience: float) -> Iterator[None]:
     def change(new: str, text: str) -> None:
         nonlocal state
         state = new
-        if isinstance(err, TerminalStream) and err._stream is not None:
+        if isinstance(err, TerminalStream):
             with suppress(OSError, ValueError, UnicodeError):
                 err._stream.write(text)
                 err._stream.flush()

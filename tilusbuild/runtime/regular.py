@@ -3,7 +3,7 @@
 - Opening never waits and never acts: a FIFO without a writer, a socket or a device where a file is
   expected is an error that says so, not a hang.
 - What is opened is looked at by its descriptor, so it is what is read.
-- No more is read than a limit, also of files whose size the system does not say (`/proc`).
+- Reading the whole file ends at a limit, also when another process appends to it.
 
 Directories raise `IsADirectoryError`, as they do with `open`. Nothing here needs the builder.
 """
@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import stat
+import sys
+from collections.abc import Iterator
 from typing import BinaryIO
 
 MAX_SIZE = 1 << 30
-"""Bytes of a file that is read whole, unless the caller says something else."""
-_CHUNK = 1 << 20
+"""Bytes: the default limit of a file that is read whole."""
+_FIRST, _CHUNK = 1 << 16, 1 << 20
+"""Bytes of the first read, and of each that follows: most files are small."""
 _NOT_OPENED = (errno.ENXIO, errno.ENODEV)
-"""What opening a socket, a FIFO without a reader, or a device without a driver ends in."""
+"""Errors of opening a socket, a FIFO without a reader, or a device without a driver."""
 
 
 class NotAFileError(OSError):
@@ -52,25 +54,13 @@ def open_regular(
     follow: bool = True,
     dir_fd: int | None = None,
 ) -> int:
-    """Return a descriptor of a regular file. Without `follow` the last name is not a link.
+    """Return a descriptor of a regular file. Without `follow` the last name must not be a link.
 
-    Raises `OSError`, of which `NotAFileError` and `IsADirectoryError` for what is not a file.
+    Raises `OSError`; `NotAFileError` and `IsADirectoryError` for anything but a file.
     """
-    return _opened(os.fspath(path), flags, follow, dir_fd)[0]
-
-
-def _opened(
-    name: str,
-    flags: int = os.O_RDONLY,
-    follow: bool = True,
-    dir_fd: int | None = None,
-) -> tuple[int, int]:
-    """Return the descriptor of `open_regular`, and how many bytes the file has."""
-    flags |= os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    name = os.fspath(path)
+    flags |= os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        handle = os.open(name, flags | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
-    except BlockingIOError:
-        # Another has a lease of it (file servers do): the kernel waits until it is given back.
         handle = os.open(name, flags, 0o666, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
@@ -78,60 +68,49 @@ def _opened(
         if error.errno in _NOT_OPENED:
             raise NotAFileError(name) from None
         raise
-    found = os.fstat(handle)
-    if stat.S_ISREG(found.st_mode):
-        return handle, found.st_size
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
     os.close(handle)
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     raise NotAFileError(name)
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Return a regular file, open for reading in pieces."""
-    name = os.fspath(path)
-    handle, size = _opened(name)
-    try:
-        if size == 0:
-            # Empty, or one of the kernel's, which may have no end and may wait for more.
-            return io.BytesIO(_read(handle, size, name, MAX_SIZE))
-        return open(os.dup(handle), "rb")
-    finally:
-        os.close(handle)
+    """Return a regular file, open for reading in pieces. Raises `OSError` as `open_regular`."""
+    return open(open_regular(path), "rb")
 
 
 def read_bytes(
     path: str | os.PathLike[str], limit: int = MAX_SIZE, *, follow: bool = True
 ) -> bytes:
-    """Return the content of a regular file. Raises `OSError`; `FileTooLargeError` above `limit`."""
-    name = os.fspath(path)
-    handle, size = _opened(name, follow=follow)
+    """Return the content of a regular file. Raises `OSError` as `open_regular`, and
+    `FileTooLargeError` above `limit` bytes."""
+    handle = open_regular(path, follow=follow)
     try:
-        return _read(handle, size, name, limit)
+        return b"".join(_read_pieces(handle, os.fspath(path), limit))
     finally:
         os.close(handle)
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the digest of a regular file's content, read in pieces. Raises `OSError`."""
-    name = os.fspath(path)
-    handle, size = _opened(name)
+    handle = open_regular(path)
     try:
-        if size <= _CHUNK:
-            # One read for most; and the kernel's own may have no end, and may wait for more.
-            return hashlib.sha256(_read(handle, size, name, MAX_SIZE)).hexdigest()
-        found = hashlib.sha256()
-        while piece := os.read(handle, _CHUNK):
-            found.update(piece)
-        return found.hexdigest()
+        digest = hashlib.sha256()
+        for piece in _read_pieces(handle, os.fspath(path), sys.maxsize):
+            digest.update(piece)
+        return digest.hexdigest()
     finally:
         os.close(handle)
 
 
 def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int = MAX_SIZE) -> str:
-    """Return the text of a regular file in UTF-8, every line's end as `\\n`, as `open` gives it.
+    """Return the text of a regular file in UTF-8, each line's end as `\\n`, as `open` gives it.
 
-    Raises `OSError`, also for what is not text: whoever reads a file thinks of that one.
+    Raises `OSError` as `read_bytes`, also for a file that is not UTF-8: readers of files expect
+    that error.
     """
     try:
         text = read_bytes(path, limit).decode("utf-8", errors)
@@ -140,20 +119,11 @@ def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int =
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _read(handle: int, size: int, path: str, limit: int) -> bytes:
-    pieces: list[bytes] = []
-    left = limit + 1
-    # One more than there is: the read that finds the end is spared where the size was right.
-    wanted = size + 1
-    while left > 0:
-        asked = min(left, max(wanted, _CHUNK if pieces else 1 << 16))
-        try:
-            piece = os.read(handle, asked)
-        except BlockingIOError:
-            raise NotAFileError(path, "a stream that has no end") from None
-        pieces.append(piece)
-        left -= len(piece)
-        wanted -= len(piece)
-        if not piece or (wanted == 1 and len(piece) < asked):
-            return b"".join(pieces)
-    raise FileTooLargeError(path, limit)
+def _read_pieces(handle: int, path: str, limit: int) -> Iterator[bytes]:
+    size, remaining = _FIRST, limit
+    while piece := os.read(handle, min(size, remaining + 1)):
+        remaining -= len(piece)
+        if remaining < 0:
+            raise FileTooLargeError(path, limit)
+        yield piece
+        size = _CHUNK

@@ -1,8 +1,8 @@
 """Directories by handle: what is below one, and removing it, without being led anywhere else.
 
-- Only the root that a caller names may be reached through links; below it none is followed.
-- What is mounted below is another's: it is not entered, and nothing in it is removed.
-- What is opened is what is looked at: no process can put a link in the way between the two.
+- Only the root that a caller names may be reached through links; below it none is followed, also
+  where a process puts one in the way meanwhile.
+- A directory with a mount in it is not removed: the mounted files are another's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +20,6 @@ from tilusbuild.runtime.regular import read_bytes
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
-_MAX_DEPTH = 64
-_MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -86,9 +85,9 @@ def is_trouble(error: OSError, directory: str) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove a file, or a directory with what is in it; nothing where there is nothing.
+    """Remove a file, or a directory with its content; do nothing where neither exists.
 
-    Raises `OSError`, with `EBUSY` for what is mounted below; that stays, and all that is above it.
+    Raises `OSError`, with `EBUSY` for a directory in which something is mounted: all of it stays.
     """
     try:
         os.unlink(path)
@@ -102,48 +101,16 @@ def remove(path: str) -> None:
     with suppress(OSError):
         os.rmdir(path)  # mostly what was in it has been moved to its place
         return
-    above = os.open(os.path.dirname(path) or ".", _FLAGS & ~os.O_NOFOLLOW)
-    try:
-        _remove_directory(above, os.path.basename(path), _mount(above), [])
-    finally:
-        os.close(above)
-
-
-def _remove_directory(above: int, name: str, mount: tuple[int, int], around: list[int]) -> None:
-    handle = os.open(name, _FLAGS, dir_fd=above)
-    try:
-        if _mount(handle) != mount:
-            raise OSError(errno.EBUSY, "something is mounted there", name)
-        # Again, as long as something comes: what is too deep comes up, into the topmost.
-        while found := os.listdir(handle):
-            for each in found:
-                _remove_one(handle, each, mount, [*around, handle])
-    finally:
-        os.close(handle)
-    os.rmdir(name, dir_fd=above)
-
-
-def _remove_one(above: int, name: str, mount: tuple[int, int], around: list[int]) -> None:
-    try:
-        os.unlink(name, dir_fd=above)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno not in (errno.EISDIR, errno.EPERM):
-            raise
-        if len(around) > _MAX_DEPTH:
-            # A handle a level, and Python's own stack, do not reach to the bottom of every tree.
-            os.rename(name, f"{os.urandom(8).hex()}", src_dir_fd=above, dst_dir_fd=around[0])
-            return
-        _remove_directory(above, name, mount, around)
-
-
-def _mount(handle: int) -> tuple[int, int]:
-    """Return what distinguishes mounts: the device is the same on both sides of a bind mount."""
-    number = None
-    with suppress(OSError):
-        number = _MOUNT_ID.search(read_bytes(f"/proc/self/fdinfo/{handle}"))
-    return os.fstat(handle).st_dev, int(number[1]) if number else -1
+    real = os.path.realpath(path)
+    if any(f"{mount.point}/".startswith(f"{real}/") for mount in mounted()):
+        raise OSError(errno.EBUSY, "something is mounted there", path)
+    while os.path.lexists(path):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue  # another process removes a part of it at the same time
+        except RecursionError:
+            raise OSError(errno.ENAMETOOLONG, "its directories are too deep", path) from None
 
 
 class Mount(NamedTuple):

@@ -65,10 +65,9 @@ class TemporaryDirectory:
 
     def close(self) -> None:
         """Remove it. What cannot be removed waits for the next one's sweep."""
-        for _ in range(2):  # the second time with the descriptor that it was held by
-            with suppress(OSError):
-                remove(self.path)
-            self._held.close()
+        with suppress(OSError):
+            remove(self.path)
+        self._held.close()
 
 
 def _sweep(top: str) -> None:
