@@ -19,6 +19,7 @@ from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.entries import Stage, lookup
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import cache_stats, forget_projects, record_build, script_listings
+from tilusbuild.cache.merging import merge_caches
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import repair_cache, verify_cache
@@ -73,15 +74,13 @@ class Laid:
 
 
 def merge(tree: Laid) -> None:
-    from tilusbuild.builder.merge import merge as merge_caches
-
     with tempfile.TemporaryDirectory(dir=os.path.dirname(tree.outside)) as directory:
         other = sample_at(os.path.join(directory, "shard"), None)
         other.program("old", include=other.include(old="text"))
         other.program("of a shard")
-        publish_script(other.cache, other.record(["old", "of a shard"]))
-        merge_caches(tree.cache, [other.cache.root], None)
-        merge_caches(other.cache, [tree.cache.root], None)
+        other.built("old", "of a shard")
+        merge_caches(tree.cache, [other.cache])
+        merge_caches(other.cache, [tree.cache])
 
 
 def build(tree: Laid) -> None:

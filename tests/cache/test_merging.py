@@ -8,9 +8,11 @@ import pytest
 
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
-from tilusbuild.cache import merging
 from tilusbuild.cache.disk import Disk
 from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.garbage import collect_garbage
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.merging import merge_caches, open_sources
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
@@ -27,8 +29,8 @@ def shards(tmp_path: Path):
     return made
 
 
-def taken(cache, shards):
-    return merging.take(cache, merging.sources(cache, [shard.cache.root for shard in shards]))
+def merged(cache, shards):
+    return merge_caches(cache, open_sources(cache, [shard.cache.root for shard in shards]))
 
 
 def files_of(cache) -> dict[str, bytes]:
@@ -37,8 +39,8 @@ def files_of(cache) -> dict[str, bytes]:
 
 
 def test_everything_comes_in_once_with_the_same_bytes(cache: Tree, shards):
-    result = taken(cache, shards)
-    assert (result.programs, result.known, result.includes) == (5, 0, 1)
+    result = merged(cache, shards)
+    assert (result.programs, result.known, result.includes) == (5, 1, 1)
     assert result.refused == []
     assert files_of(cache) == files_of(shards[0].cache) | files_of(shards[1].cache)
     assert verify_cache(cache) == []
@@ -46,10 +48,10 @@ def test_everything_comes_in_once_with_the_same_bytes(cache: Tree, shards):
 
 
 def test_a_second_time_nothing_is_written(cache: Tree, shards):
-    taken(cache, shards)
+    merged(cache, shards)
     before = snapshot(cache.path("programs")) | snapshot(cache.path("include"))
-    again = taken(cache, shards)
-    assert (again.programs, again.known, again.includes, again.refused) == (0, 5, 0, [])
+    again = merged(cache, shards)
+    assert (again.programs, again.known, again.includes, again.refused) == (0, 6, 0, [])
     assert snapshot(cache.path("programs")) | snapshot(cache.path("include")) == before
 
 
@@ -66,7 +68,7 @@ def test_a_second_time_nothing_is_written(cache: Tree, shards):
 )
 def test_what_does_not_verify_stays_where_it_is(cache: Tree, shards, name, damage, what):
     damage(Path(shards[0].cache.program_path(shards[0].hash("a")), name))
-    result = taken(cache, shards)
+    result = merged(cache, shards)
     (refused,) = result.refused
     assert refused.source == shards[0].cache.root
     assert refused.name.startswith(f"programs/{shards[0].hash('a')}")
@@ -78,42 +80,45 @@ def test_what_does_not_verify_stays_where_it_is(cache: Tree, shards, name, damag
 
 def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache: Tree, shards):
     Path(shards[0].cache.program_path(shards[0].hash("both")), "module/lib.so").unlink()
-    result = taken(cache, shards)
+    result = merged(cache, shards)
     assert len(result.refused) == 1
     assert lookup(cache, shards[0].hash("both")) is not None
 
 
-def test_damaged_headers_stay_where_they_are(cache: Tree, shards):
+def test_a_program_whose_headers_are_damaged_stays_where_it_is(cache: Tree, shards):
     (directory,) = Path(shards[0].cache.root, "include").iterdir()
     (directory / "project/common.h").write_text("other")
-    result = taken(cache, shards)
+    result = merged(cache, shards)
     assert [str(r).rpartition(": ")[2] for r in result.refused] == ["was modified"]
     assert result.includes == 1  # the second cache has them whole
+    assert lookup(cache, shards[0].hash("a")) is None
     assert verify_cache(cache) == []
 
 
-def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cache: Tree, shards):
+def test_one_program_with_different_bytes_is_an_error_and_the_first_stays(cache: Tree, shards):
     program = shards[1].hash("both")
     shutil.rmtree(shards[1].cache.program_path(program))
     shards[1].program("both", size=99)
-    result = taken(cache, shards)
+    result = merged(cache, shards)
     (refused,) = result.refused
+    assert refused.source == shards[1].cache.root
     assert refused.name == f"programs/{program}/module/lib.so"
     assert "was not reproduced: the same inputs gave other bytes" in refused.what
-    assert shards[0].cache.root in refused.what
-    assert lookup(cache, program) is None
+    found = lookup(cache, program)
+    assert found is not None
+    assert found.size == shards[0].entry("both").size
 
 
 def test_what_is_here_stays_when_another_cache_has_other_bytes(cache: Tree, sample: Sample, shards):
     sample.program("both", size=99)
-    result = taken(cache, shards[:1])
+    result = merged(cache, shards[:1])
     assert len(result.refused) == 1
     assert sample.entry("both").size == sample.program("both", size=99).size
 
 
 def test_built_in_one_cache_and_failed_in_another_is_an_error(cache: Tree, sample: Sample, shards):
     sample.program("a", status="failed")
-    (refused,) = taken(cache, shards).refused
+    (refused,) = merged(cache, shards).refused
     assert "is built, and failed" in refused.what
 
 
@@ -126,7 +131,7 @@ def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(cache, sample,
     Path(stage.path, "module", "dump.ptx").write_text("more")
     options = Path(here, "options.txt").read_text()
     stage.publish_program(sample.hash("a"), sample.program_txt("a"), options, {"status": "built"})
-    assert taken(cache, shards).refused == []
+    assert merged(cache, shards).refused == []
     assert "module/dump.ptx" in sample.entry("a").meta["files"]
 
 
@@ -134,14 +139,14 @@ def test_a_program_directory_that_is_a_link_is_not_followed(cache: Tree, shards,
     path = shards[0].cache.program_path(shards[0].hash("a"))
     shutil.move(path, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", path)
-    (refused,) = taken(cache, shards).refused
+    (refused,) = merged(cache, shards).refused
     assert refused.what == "is a link"
     assert lookup(cache, shards[0].hash("a")) is None
 
 
 def test_a_read_only_cache_can_be_merged_from(cache: Tree, shards):
     before = snapshot(shards[0].cache.root)
-    taken(cache, shards[:1])
+    merged(cache, shards[:1])
     assert snapshot(shards[0].cache.root) == before
 
 
@@ -157,4 +162,50 @@ def test_merging_from_something_else_than_a_cache_is_refused(cache: Tree, tmp_pa
         ("cache", "is the cache to merge into"),
     ):
         with pytest.raises(InputError, match=what):
-            merging.sources(cache, [str(tmp_path / name)])
+            open_sources(cache, [str(tmp_path / name)])
+
+
+def test_the_scripts_of_the_last_build_keep_what_was_merged(cache: Tree, shards):
+    """Given a source with a build, when it is merged, then `gc` takes nothing of that build."""
+    shards[0].built("a", "both")
+    result = merged(cache, shards)
+    assert (result.scripts, result.refused) == (1, [])
+    before = snapshot(cache.path("scripts"))
+    collect_garbage(cache)
+    assert snapshot(cache.path("scripts")) == before
+    assert lookup(cache, shards[0].hash("a")) is not None
+    assert lookup(cache, shards[1].hash("b")) is None  # no build of that source named it
+    assert verify_cache(cache) == []
+
+
+def test_a_project_of_the_name_of_ours_is_ours(cache: Tree, shards):
+    shards[0].built("a")
+    merge_caches(cache, [shards[0].cache], ("/here/tilus.toml", "p"))
+    assert list(read_index(cache)) == ["/here/tilus.toml"]
+
+
+def test_measurements_come_to_a_script_that_has_none(cache: Tree, sample: Sample, shards):
+    """Given a script that two machines built, when one was tuned, then the other gets its rows; a
+    script that was tuned on both keeps its own, and the merge says so."""
+    _, path = shards[0].built("a")
+    _, here = sample.built("a")
+    for name in ("latency/16/measured.json", "dispatch_table.json"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("there")
+    assert merged(cache, shards).measurements == []
+    assert (here / "latency/16/measured.json").read_text() == "there"
+    assert merged(cache, shards).measurements == []
+    (here / "dispatch_table.json").write_text("here")
+    (problem,) = merged(cache, shards).measurements
+    assert "was tuned in" in problem.what
+    assert (here / "dispatch_table.json").read_text() == "here"
+
+
+def test_samples_of_tunings_are_appended_once(cache: Tree, shards):
+    for tree, lines in ((shards[0].cache, "1\n2\n"), (shards[1].cache, "2\n3\n")):
+        log = Path(tree.state_path, "tune/matmul/x.jsonl")
+        log.parent.mkdir(parents=True)
+        log.write_text(lines)
+    for _ in range(2):
+        merged(cache, shards)
+    assert Path(cache.state_path, "tune/matmul/x.jsonl").read_text() == "1\n2\n3\n"

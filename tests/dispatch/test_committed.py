@@ -1,6 +1,7 @@
 """Choices by schedule that a repository keeps: written from what was measured, read by builds."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,12 +237,15 @@ def test_a_damaged_description_is_an_error(first: Marks, committed: object) -> N
         serving(first.script("mark")._replace(committed=committed))
 
 
-def test_shards_agree_and_the_merged_cache_has_the_rows(declared: Marks, tmp_path: Path) -> None:
+def test_shards_agree_and_the_cache_that_joins_them_has_the_rows(
+    declared: Marks, tmp_path: Path
+) -> None:
     write(declared, row(64, 3))
-    caches = [tmp_path / str(number) for number in (1, 2)]
-    for number, cache in enumerate(caches, 1):
-        shard = ("--shard", f"{number}/2", "--cache-dir", str(cache))
-        declared.run("build", *shard)
+    address = f"file://{tmp_path}/remote"
+    words = ("env", f"TILUSBUILD_REMOTE_CACHE={address}", "TILUSBUILD_REMOTE_WRITE=1")
+    sharing = replace(declared, before=words)
+    for shard in ("1/2", "2/2"):
+        sharing.run("build", "--shard", shard, "--cache-dir", str(tmp_path / shard[0]))
     whole = str(tmp_path / "whole")
-    declared.run("cache", "merge", *map(str, caches), "--cache-dir", whole)
+    assert "4 fetched" in sharing.run("build", "--cache-dir", whole).err
     assert load("mark", where=whole).select(n=64).program == 3

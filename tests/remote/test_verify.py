@@ -13,7 +13,7 @@ from support.project import NewProject, Project
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.index import find_programs
-from tilusbuild.cache.merging import take
+from tilusbuild.cache.merging import merge_caches
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Warned
 from tilusbuild.engine.inbox import RemoteWithdrawn
@@ -82,7 +82,7 @@ def test_hits_of_the_same_build_are_taken_back(server, writer, tmp_path) -> None
         wait_until(lambda: told.qsize() == 3)
         answers = {each.program: each.answer for each in (told.get() for _ in range(3))}
         assert [answers[each] is None for each in (poisoned, *others)] == [True, False, False]
-        take(cache, [Tree(str(writer.cache))])  # as if it had been compiled
+        merge_caches(cache, [Tree(str(writer.cache))])  # as if it had been compiled
         client.built(poisoned, 1.0)
         client.close()
     assert client.summary().wrong == 1

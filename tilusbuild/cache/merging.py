@@ -1,36 +1,41 @@
-"""Publishing what was made elsewhere: programs, headers and scripts of other caches and packages.
+"""Copying of what was made elsewhere: entries of other caches, programs and scripts of packages.
 
-They get into place as a build's own do. All of another cache is checked against its digests before
-any of it is taken, and what does not hold is left where it is. The digest of a program is of its
-inputs, so the same name with other bytes means that a compile was not reproduced: it is unknown
-which side is right, and neither is taken.
+Headers come first, then programs, the scripts' directories, and the index: at no instant something
+points to what is not there, and a merge that was killed is completed by doing it again. An entry is
+copied when `check_entry` finds no problem; what the cache has stays. A program's digest is of its
+inputs, so the same name with other bytes means that a compile was not reproduced: it is refused.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, field
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import ADDED_KEYS, Arrivals, Entry, Stage, find_entry, listed, lookup
-from tilusbuild.cache.includes import include_problems, publish_include
-from tilusbuild.cache.index import programs
+from tilusbuild.cache.checks import Origin, check_entry
+from tilusbuild.cache.disk import InputChangedError, wrap_oserror
+from tilusbuild.cache.entries import ADDED_KEYS, Arrivals, Entry, Stage, listed, lookup, parse_meta
+from tilusbuild.cache.includes import Problem, include_problems, is_whole, publish_include
+from tilusbuild.cache.index import programs, read_index, record_build
 from tilusbuild.cache.locks import LockName
-from tilusbuild.cache.scripts import links_of, parse_script, put_script
+from tilusbuild.cache.scripts import links_of, parse_script, put_script, read_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.verify import program_problems
+from tilusbuild.cache.verify import read_entry
 from tilusbuild.errors import input_error
+from tilusbuild.runtime import script as script_json
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
-from tilusbuild.state.files import sha256_bytes
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.state.files import write_atomic
 
 
-class RefusedEntry(Struct, frozen=True):
-    """Something that is not taken. `name` is relative to the cache `source`."""
+class MergeProblem(Struct, frozen=True):
+    """An entry or a file that is not copied. `name` is relative to the cache `source`."""
 
     source: str
     name: str
@@ -40,146 +45,216 @@ class RefusedEntry(Struct, frozen=True):
         return f"{os.path.join(self.source, self.name)}: {self.what}"
 
 
-class Merged(Struct):
-    """What came of a merge: how many entries were taken over, and which were refused."""
+class MergeResult(Struct):
+    """The numbers of entries that a merge copied, and what it did not copy."""
 
     sources: int
     programs: int = 0
-    """How many were copied."""
+    """Programs that were copied."""
     known: int = 0
-    """How many were in the cache already."""
+    """Programs that were in the cache already."""
     includes: int = 0
     scripts: int = 0
-    incomplete: Mapping[str, int] = field(default_factory=dict)
-    """Scripts of which programs are in none of the caches, by label, with how many those are."""
-    refused: list[RefusedEntry] = field(default_factory=list)
+    refused: list[MergeProblem] = field(default_factory=list)
+    measurements: list[MergeProblem] = field(default_factory=list)
+    """Measurements of scripts for which the cache has others, which stay."""
 
 
-def sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
+def open_sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
     """Return the caches at these paths. Raises `InputError` for a path that is `cache` or none."""
-    found = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
-    for tree in found:
+    trees = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
+    for tree in trees:
         if not tree.exists():
             there = "is empty" if os.path.isdir(tree.root) else "is not there"
             raise input_error(
                 f"{tree.root} is not a cache of tilusbuild: it {there}",
-                hint="name the directories that shards built into; their CACHEDIR.TAG belongs to "
-                "them",
+                hint="name the directories of caches; their CACHEDIR.TAG belongs to them",
             )
         if os.path.isdir(cache.root) and os.path.samefile(tree.root, cache.root):
             raise input_error(f"{tree.root} is the cache to merge into")
-    return found
+    return trees
 
 
-def take(cache: Tree, trees: Sequence[Tree]) -> Merged:
-    """Bring in what is missing in `cache`. Raises `CacheError`."""
-    taken = Merged(len(trees))
-    having: dict[str, list[Tree]] = {}
-    for tree in trees:
-        _take_includes(cache, tree, taken)
-        for program in programs(tree):
-            what = next(_problems(tree, program), None)
-            if what is None:
-                having.setdefault(program, []).append(tree)
-            else:
-                taken.refused.append(RefusedEntry(tree.root, *what))
-    for program, owners in having.items():
-        with cache.locked(program):
-            _take_program(cache, program, owners, taken)
-    return taken
+def merge_caches(
+    cache: Tree, trees: Sequence[Tree], project: tuple[str, str] | None = None
+) -> MergeResult:
+    """Copy the programs of other caches into `cache`, with the scripts of their last builds.
+
+    `project` is the manifest's path and the name of the project around: a project of that name is
+    recorded in the index as that one, whatever its path. Raises `CacheError`, `OSError`.
+    """
+    result = MergeResult(len(trees))
+    with cache.in_use():
+        for tree in trees:
+            merge = _Merge(cache, tree, result)
+            merge.copy_programs()
+            merge.copy_scripts(project)
+            _append_tuning_logs(cache, tree)
+    return result
 
 
-def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
-    name, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
-    if os.path.islink(path):
-        yield name, "is a link"
-        return
-    try:
-        for inside, what in program_problems(path, program):
-            yield os.path.join(name, inside).rstrip("/"), what
-    except FileNotFoundError:
-        yield name, "was removed during the merge"
-    except (CorruptFileError, OSError) as error:
-        yield name, str(error)
+class _Merge:
+    """The copying of one cache into another, whose lock `use` the caller holds."""
 
+    def __init__(self, cache: Tree, source: Tree, result: MergeResult) -> None:
+        self._cache = cache
+        self._source = source
+        self._result = result
+        self._headers: set[str] = set()
+        """Header directories that are right in `cache`."""
 
-def _take_program(cache: Tree, program: str, owners: Sequence[Tree], taken: Merged) -> None:
-    there = lookup(cache, program)
-    found = [(cache.root, there)] if there else []
-    found.extend(
-        (tree.root, entry)
-        for tree in owners
-        if (entry := find_entry(tree.program_path(program), program)) is not None
-    )
-    for root, entry in found[1:]:
-        difference = _difference(found[0][1], entry)
-        if difference is not None:
-            name, what = difference
-            taken.refused.append(
-                RefusedEntry(
-                    root, f"{layout.PROGRAMS}/{program}/{name}", f"{what} in {found[0][0]}"
-                )
-            )
-            return
-    if there is not None:
-        taken.known += 1
-        return
-    problem = _copy(cache, found[0][1]) if found else "was removed during the merge"
-    if problem is None:
-        taken.programs += 1
-    else:
-        taken.refused.append(RefusedEntry(owners[0].root, f"{layout.PROGRAMS}/{program}", problem))
+    def copy_programs(self) -> None:
+        """Copy the programs that `cache` misses. Raises `CacheError`."""
+        for program in programs(self._source):
+            with self._cache.locked(program):
+                problem = self._copy_program(program)
+            if problem is not None:
+                name = os.path.join(layout.PROGRAMS, program, problem.name).rstrip("/")
+                self._refuse(name, problem.what)
 
-
-def _difference(one: Entry, other: Entry) -> tuple[str, str] | None:
-    """(file, how it differs) of two entries of one program. That one side kept more is none."""
-    if one.status != other.status:
-        return layout.META, f"is {other.status}, and {one.status}"
-    digests = {name: digest for name, _, digest in listed(one.meta)}
-    for name, _, digest in listed(other.meta):
-        if digests.get(name, digest) != digest:
-            return name, (
-                "was not reproduced: the same inputs gave other bytes:"
-                f" sha256 {digest[:12]}…, and {digests[name][:12]}…"
-            )
-    return None
-
-
-def _copy(cache: Tree, entry: Entry) -> str | None:
-    """Publish an entry of another cache; what is wrong when it changes while it is read."""
-    files: dict[str, bytes] = {}
-    for name, _, digest in listed(entry.meta):
-        data = layout.read_or_none(os.path.join(entry.path, name))
-        if data is None or sha256_bytes(data) != digest:
-            return f"{name} changed while it was copied"
-        files[name] = data
-    with Arrivals(cache) as arrivals:
-        arrivals.add(entry.hash, files, seal(entry.meta))
-        arrivals.commit()
-    return None
-
-
-def _take_includes(cache: Tree, tree: Tree, taken: Merged) -> None:
-    try:
-        names = sorted(filter(layout.is_hash, os.listdir(tree.path(layout.INCLUDE))))
-    except OSError:
-        return
-    for digest in names:
-        path, name = tree.include_path(digest), f"{layout.INCLUDE}/{digest}"
+    def _copy_program(self, program: str) -> Problem | None:
+        """Copy a program with its headers; return why that is not possible."""
+        path = self._source.program_path(program)
+        if os.path.islink(path):
+            return Problem("", "is a link")
         try:
-            problems = include_problems(path, digest)
-            if problems:
-                inside, what = problems[0]
-                taken.refused.append(RefusedEntry(tree.root, f"{name}/{inside}", what))
-                continue
-            if not os.path.isdir(cache.include_path(digest)):
-                taken.includes += 1
-            publish_include(cache, digest, files_of(path))
-        except (FileNotFoundError, NotADirectoryError):
-            taken.refused.append(RefusedEntry(tree.root, name, "was removed during the merge"))
+            files, problems = read_entry(path, lambda _: True)
+        except FileNotFoundError:
+            return Problem("", "was removed during the merge")
+        except OSError as error:
+            return Problem("", str(error))
+        if problems := problems or check_entry(program, files, origin=Origin.CACHE):
+            return problems[0]
+        contents = {name: data for name, data in files.items() if isinstance(data, bytes)}
+        meta = contents.pop(layout.META)
+        if (known := lookup(self._cache, program)) is not None:
+            self._result.known += 1
+            return _difference(self._cache, known, parse_meta(meta, program))
+        for digest in layout.mentioned_headers(contents.get(layout.COMPILE_SH, b"")):
+            if (what := self._copy_headers(digest)) is not None:
+                return Problem("", f"{layout.INCLUDE}/{digest}: {what}")
+        with Arrivals(self._cache) as arrivals:
+            arrivals.add(program, contents, meta)
+            arrivals.commit()
+        self._result.programs += 1
+        return None
+
+    def _copy_headers(self, digest: str) -> str | None:
+        """Copy a header directory unless it is there; return why that is not possible."""
+        if digest in self._headers:
+            return None
+        if not is_whole(self._cache.include_path(digest), digest):
+            path = self._source.include_path(digest)
+            try:
+                if problems := include_problems(path, digest):
+                    return str(problems[0])
+                publish_include(self._cache, digest, files_of(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return "is missing"
+            except InputChangedError:
+                return "changed during the merge"
+            self._result.includes += 1
+        self._headers.add(digest)
+        return None
+
+    def copy_scripts(self, project: tuple[str, str] | None) -> None:
+        """Copy the scripts that the index names, and record them. Raises `CacheError`."""
+        try:
+            index = read_index(self._source)
+        except CorruptFileError as error:
+            self._refuse(layout.INDEX, str(error))
+            return
+        for manifest, built in index.items():
+            scripts = [script for script in built.scripts if self._copy_script(*script)]
+            is_own = project is not None and built.name == project[1]
+            root = project[0] if project is not None and is_own else manifest
+            if scripts:
+                record_build(self._cache, root, built.name, scripts, replace=False)
+            self._result.scripts += len(scripts)
+
+    def _copy_script(self, directory: str, digest: str) -> bool:
+        """Copy a script's directory; return whether the cache has it now."""
+        name = f"{layout.SCRIPTS}/{directory}/{digest}"
+        path = self._source.script_path(directory, digest)
+        target = self._cache.script_path(directory, digest)
+        try:
+            text = read_script(path, digest)
+            if os.path.lexists(os.path.join(path, layout.SCRIPT_JSON)):
+                read_dispatch(script_json.read_script(path))
+            files = _read_files(path, _is_described)
+            measurements = _read_files(path, _is_measured)
+            exists = os.path.isdir(target)
+            existing = _read_files(target, _is_measured) if exists else {}
+        except (LoadError, CorruptFileError, OSError) as error:
+            self._refuse(name, str(error))
+            return False
+        if existing and any(existing.get(n) != data for n, data in measurements.items()):
+            what = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
+            self._result.measurements.append(MergeProblem(self._source.root, name, what))
+        if not existing:
+            files |= measurements
+        if exists:
+            # The others follow from the programs of this cache: the next build writes them.
+            files = {name: data for name, data in files.items() if name in measurements}
+        links = links_of(self._cache, text.numbered)
+        put_script(self._cache, directory, digest, files, links)
+        return True
+
+    def _refuse(self, name: str, what: str) -> None:
+        self._result.refused.append(MergeProblem(self._source.root, name, what))
 
 
-def files_of(path: str) -> Mapping[str, Any]:
+def _difference(cache: Tree, known: Entry, meta: Mapping[str, Any]) -> Problem | None:
+    """Return how an entry differs from the `known` one of the same program. A file that only one
+    of the two has does not count."""
+    if known.status != meta["status"]:
+        return Problem(layout.META, f"is {meta['status']}, and {known.status} in {cache.root}")
+    digests = {name: digest for name, _, digest in listed(known.meta)}
+    for name, _, digest in listed(meta):
+        if digests.get(name, digest) != digest:
+            return Problem(
+                name,
+                "was not reproduced: the same inputs gave other bytes: sha256"
+                f" {digest[:12]}…, and {digests[name][:12]}… in {cache.root}",
+            )
+    return None
+
+
+def _is_described(name: str) -> bool:
+    """Return whether a script's file says what the script is."""
+    return name in (layout.SCRIPT_TXT, layout.SCRIPT_JSON, layout.SCHEDULE_TXT)
+
+
+def _is_measured(name: str) -> bool:
+    """Return whether a script's file says what was measured of it."""
+    return name in (layout.TABLE_JSON, layout.TABLE_TXT) or name.startswith(f"{layout.LATENCY}/")
+
+
+def _read_files(path: str, is_wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """Return the contents of files below `path`, by relative name. Raises `OSError`."""
+    names = filter(is_wanted, layout.files_below(path))
+    return {name: read_bytes(os.path.join(path, name)) for name in names}
+
+
+def _append_tuning_logs(cache: Tree, tree: Tree) -> None:
+    """Add the samples of the other cache's tunings: `tune` decides by them without measuring."""
+    source = os.path.join(tree.root, layout.STATE, layout.TUNED)
+    with suppress(OSError):
+        for name in layout.files_below(source):
+            target = os.path.join(cache.state_path, layout.TUNED, name)
+            lines = _lines(layout.read_or_none(target) or b"")
+            known = set(lines)
+            added = [line for line in _lines(read_bytes(f"{source}/{name}")) if line not in known]
+            if added:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                write_atomic(target, b"".join(line + b"\n" for line in (*lines, *added)))
+
+
+def _lines(data: bytes) -> list[bytes]:
+    return [line for line in data.split(b"\n") if line]
+
+
+def files_of(path: str) -> dict[str, bytes | str]:
     """Return a header directory's files by name: the MANIFEST's content, and where others are."""
     files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
     files[layout.MANIFEST] = layout.read_or_none(os.path.join(path, layout.MANIFEST)) or b""

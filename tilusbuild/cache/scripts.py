@@ -241,8 +241,10 @@ def _update(
         private.discard()
     for part in (layout.PROGRAMS, layout.FAILED):
         tree.disk.sync_directory(os.path.join(path, part))
+    directories = {""}
     for name, data in files.items():
         if layout.read_or_none(os.path.join(path, name)) != data:
+            make_directories(tree, path, os.path.dirname(name), directories)
             tree.put_file(os.path.join(path, name), data)
     return True
 

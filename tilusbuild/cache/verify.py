@@ -142,22 +142,31 @@ def _found(
 
 def program_problems(path: str, program: str) -> list[Problem]:
     """Return the problems of the entry in the directory `path`. Raises `OSError`."""
+    files, problems = read_entry(path, lambda name: name in (layout.META, *layout.TEXTS))
+    return problems or check_entry(program, files, origin=Origin.CACHE)
+
+
+def read_entry(
+    path: str, is_kept: Callable[[str], bool]
+) -> tuple[dict[str, Content], list[Problem]]:
+    """Return the files of the entry in the directory `path`, less dumps, and the irregular ones.
+
+    A file whose name `is_kept` is returned as bytes, any other one is hashed. Raises `OSError`.
+    """
     files: dict[str, Content] = {}
-    irregular = []
+    problems = []
     for name in layout.files_below(path):
+        file = os.path.join(path, name)
         if name.startswith(layout.DUMPS):
             continue
-        file = os.path.join(path, name)
         status = os.lstat(file)
         if not stat.S_ISREG(status.st_mode):
-            irregular.append(Problem(name, "is not a regular file"))
-        elif name in (layout.META, *layout.TEXTS):
+            problems.append(Problem(name, "is not a regular file"))
+        elif is_kept(name):
             files[name] = read_bytes(file)
         else:
             files[name] = FileFacts(status.st_size, sha256_file(file))
-    named = {problem.name for problem in irregular}
-    problems = check_entry(program, files, origin=Origin.CACHE)
-    return [*irregular, *(each for each in problems if each.name not in named)]
+    return files, problems
 
 
 def _includes(tree: Tree) -> Iterator[CacheProblem]:

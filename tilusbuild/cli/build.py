@@ -24,7 +24,7 @@ class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
         setting="dump-ir",
     )
     shard: str | None = option(
-        "--shard", metavar="I/N", help="build part I of N; `cache merge` joins their caches"
+        "--shard", metavar="I/N", help="build part I of N; a remote cache joins the parts"
     )
     junit: str | None = option("--junit", metavar="FILE", help="write a JUnit file, too, for CI")
     record: bytes = b""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +27,7 @@ from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.merging import Merged
+    from tilusbuild.cache.merging import MergeResult
     from tilusbuild.cache.tree import Tree
 
 
@@ -135,56 +134,54 @@ class CacheMergeArgs(Common, frozen=True, kw_only=True):
     """Which caches."""
 
     sources: tuple[str, ...] = positionals(
-        "DIR", at_least_one=True, help="a cache that a shard was built into"
+        "DIR", at_least_one=True, help="a cache, as of another machine"
     )
 
 
 def _merge(arguments: CacheMergeArgs) -> int:
-    from tilusbuild.builder.merge import merge
+    from tilusbuild.cache.merging import merge_caches, open_sources
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find
 
     cache = options.cache(arguments.cache_dir)
-    with ExitStack() as stack:
-        try:
-            find(os.getcwd())
-        except InputError:
-            project = None
-        else:
-            project = stack.enter_context(options.project(arguments))
-        merged = merge(cache, arguments.sources, project)
-    if arguments.json:
-        _emit_merged(merged)
+    sources = open_sources(cache, arguments.sources)
+    own = None
+    try:
+        find(os.getcwd())
+    except InputError:
+        pass
     else:
-        _print_merged(cache, merged, quiet=arguments.quiet)
-    return 1 if merged.refused else 0
+        with options.project(arguments) as project:
+            own = (project.manifest.path, project.manifest.project.name)
+    result = merge_caches(cache, sources, own)
+    if arguments.json:
+        _emit_merge(result)
+    else:
+        _print_merge(cache, result, quiet=arguments.quiet)
+    return 1 if result.refused else 0
 
 
-def _emit_merged(merged: Merged) -> None:
-    for each in merged.refused:
+def _emit_merge(result: MergeResult) -> None:
+    for each in result.refused:
         emit(ProblemLine(each.what, f"{each.source}/{each.name}", "refused"))
-    for script, missing in merged.incomplete.items():
-        emit(ProblemLine(_missing(missing), script, "incomplete"))
+    for each in result.measurements:
+        emit(ProblemLine(each.what, f"{each.source}/{each.name}", "not merged"))
     names = ("sources", "programs", "known", "includes", "scripts")
-    counts = {name: getattr(merged, name) for name in names}
-    emit(CountsLine({**counts, "refused": len(merged.refused)}))
+    counts = {name: getattr(result, name) for name in names}
+    emit(CountsLine({**counts, "refused": len(result.refused)}))
 
 
-def _missing(count: int) -> str:
-    return f"{counted(count, 'program')} missing in all of the caches"
-
-
-def _print_merged(cache: Tree, merged: Merged, *, quiet: bool) -> None:
-    for refused in merged.refused:
-        say(f"refused: {refused}\n")
-    for label, count in merged.incomplete.items():
-        say(f"incomplete: {label}: {_missing(count)}\n")
+def _print_merge(cache: Tree, result: MergeResult, *, quiet: bool) -> None:
+    for each in result.refused:
+        say(f"refused: {each}\n")
+    for each in result.measurements:
+        say(f"not merged: {each}\n")
     if not quiet:
-        known = f" ({merged.known} known before)" if merged.known else ""
-        headers = counted(merged.includes, "header directory", "header directories")
+        known = f" ({result.known} known before)" if result.known else ""
+        headers = counted(result.includes, "header directory", "header directories")
         print(
-            f"{os.path.relpath(cache.root)}: merged {counted(merged.programs, 'program')}{known},"
-            f" {headers}, {counted(merged.scripts, 'script')}; {len(merged.refused)} refused"
+            f"{os.path.relpath(cache.root)}: merged {counted(result.programs, 'program')}{known},"
+            f" {headers}, {counted(result.scripts, 'script')}; {len(result.refused)} refused"
         )
 
 
@@ -335,7 +332,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         CacheMergeArgs,
         _merge,
         (ProblemLine, CountsLine),
-        "merge the caches of several machines into this one",
+        "copy the programs of other caches into this one",
     ),
     "push": Verb(
         SelectionArgs,

@@ -56,14 +56,6 @@ class History:
         self._floors: dict[str, int] = {}
         """Bytes that a compile of an instance had taken when it was killed, in this run."""
 
-    def absorb(self, other: History) -> None:
-        """Remember what another history knows and this one does not."""
-        known = {key for key, _ in self._file.items()}
-        for key, value in other._file.items():
-            if key not in known and _valid(value) is not None:
-                self._file.put(key, value)
-        self._groups, self._all = None, _Sum()
-
     def estimate(self, job: Job) -> Estimate:
         """Return the seconds and the memory that a job will probably need."""
         found = self._remembered(job)
