@@ -59,26 +59,43 @@ def test_an_absolute_include_is_noted(roots):
     assert str(note.place) == "source.cu:2:11"
 
 
-def test_computed_includes_are_resolved_by_definitions_anywhere(project, roots):
+def test_a_computed_include_takes_all_of_the_include_directories(project, roots):
     project.write(
         {
-            "project/include/config.h": '#define IMPL "impl_a.h"\n#define STD(x) <std/x.h>\n',
-            "project/include/impl_a.h": "",
-            "project/include/impl_b.h": "",
-            "project/include/std/list.h": "",
+            "project/include/config.h": "",
+            "project/include/std/list": "",
+            "project/kernels/beside.h": "",
+            "project/kernels/a.cu.j2": "",
+            "project/include/.hidden/a.h": "",
+            "project/include/cache/CACHEDIR.TAG": "",
+            "pkg/src/other.h": "",
         }
     )
-    source = "#include IMPL\n#include STD(list)\n#include <config.h>\n#include OTHER\n"
-    found = closure(source, roots, defines={"OTHER": '"impl_b.h"'})
+    found = closure("#include IMPL\n", roots)
     assert names(found) == [
-        f"project/include/{name}" for name in ("config.h", "impl_a.h", "impl_b.h", "std/list.h")
-    ]
-    assert [note.message.split()[2] for note in found.notes] == ["STD(list)"]
+        "project/include/config.h", "project/include/std/list", "project/kernels/beside.h",
+    ]  # fmt: skip
+    assert [note.message.split()[2] for note in found.notes] == ["IMPL"]
+    assert names(closure("#include <config.h>\n", roots)) == ["project/include/config.h"]
 
 
-def test_a_header_that_macros_could_name_changes_the_answer_when_it_comes(project, roots):
-    source = "#define S(x) #x\n#define N list\n#if __has_include(S(N.h))\n#endif\n"
-    project.write({"project/include/other.h": "", "project/lists/list.txt": ""})
+def test_a_computed_include_may_climb_where_a_text_says_so(project, roots):
+    project.write({"project/include/a.h": "", "project/other/b.h": "", "project/x.md": ""})
+    assert names(closure("#include IMPL\n", roots)) == ["project/include/a.h"]
+    found = closure("#include IMPL\n", roots, defines={"IMPL": '"../other/b.h"'})
+    assert [name for name in names(found) if "pkg/" not in name] == [
+        "project/include/a.h", "project/kernels/.keep", "project/other/b.h",
+    ]  # fmt: skip
+
+
+def test_a_header_beside_a_computed_include_is_taken(project, roots):
+    project.write({"project/other/a.h": "#include S(b.h)\n", "project/other/b.h": ""})
+    found = closure('#include "../other/a.h"\n', roots)
+    assert {"project/other/a.h", "project/other/b.h"} <= {*names(found)}
+
+
+def test_a_new_header_is_a_part_of_a_computed_include(project, roots):
+    source = "#if __has_include(S(N.h))\n#endif\n"
     before = closure(source, roots)
     assert names(before) == []
     assert before.external is None
@@ -87,10 +104,25 @@ def test_a_header_that_macros_could_name_changes_the_answer_when_it_comes(projec
     assert names(closure(source, roots)) == ["project/include/list.h"]
 
 
-def test_what_a_macro_asks_to_be_further_on_is_looked_for_everywhere(project, roots):
-    project.write({"project/include/list.h": "", "pkg/src/inc/list.h": ""})
-    source = "#define S(x) __has_include_next(x)\n#define N list\n#if S(<N.h>)\n#endif\n"
-    assert names(closure(source, roots)) == ["pkg/src/inc/list.h", "project/include/list.h"]
+def test_a_computed_include_of_a_toolkit_takes_nothing(project, roots, toolkit, tmp_path):
+    project.write({"project/include/lib/part.h": "", "project/include/other.h": ""})
+    (tmp_path / "toolkit/lib/part.h").write_text("#include NAME\n")
+    (tmp_path / "toolkit/runtime.h").write_text("#include NAME\n#include <lib/part.h>\n")
+    assert names(closure("", roots, outside=toolkit)) == ["project/include/lib/part.h"]
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 1), ("MAX_BYTES", 3)])
+def test_more_than_a_computed_include_may_take_is_an_error(
+    project, roots, monkeypatch, limit, value
+):
+    project.write({"project/include/a.h": "//a", "project/include/b.h": "//b"})
+    monkeypatch.setattr(closures, limit, value)
+    with pytest.raises(InputError) as raised:
+        closure("int x;\n#include IMPL\n", roots)
+    said = raised.value.render()
+    assert said.startswith("source.cu:2:10: error: which header IMPL names is not known before")
+    assert "matches 2 files of 0 MiB" in said
+    assert "a smaller directory of include-dirs" in said
 
 
 @pytest.mark.parametrize(
@@ -102,18 +134,17 @@ def test_what_a_macro_asks_to_be_further_on_is_looked_for_everywhere(project, ro
     ],
 )
 def test_files_that_the_assembler_reads_are_in_the_closure(project, roots, text):
-    project.write({"project/include/own.bin": "", "project/include/other.bin": ""})
+    project.write({"project/include/own.bin": ""})
     assert names(closure(text, roots)) == ["project/include/own.bin"]
 
 
-def test_what_cannot_be_resolved_is_noted_and_can_be_declared(project, roots):
+def test_what_no_include_of_the_project_names_can_be_declared(project, roots):
     project.write({"project/include/impl/a.h": "", "project/include/impl/deep/b.h": ""})
-    source = "#include STRINGIFY(impl/NAME.h)\n"
-    (note,) = closure(source, roots).notes
+    (note,) = closure("#include STRINGIFY(impl/NAME.h)\n", roots).notes
     assert str(note.place) == "source.cu:1:10"
     assert "headers = [" in str(note.hint)
     for pattern in ("impl/**/*.h", "include/impl/**/*.h"):
-        found = closure(source, roots, [pattern, "gone/*.h"])
+        found = closure("", roots, [pattern, "gone/*.h"])
         assert names(found) == ["project/include/impl/a.h", "project/include/impl/deep/b.h"]
         assert found.unmatched == ("gone/*.h",)
 

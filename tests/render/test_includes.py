@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.render.macros import Macros, spelled
 from tilusbuild.render.preprocessor import scan
 
 
@@ -15,7 +14,7 @@ def asked(text):
         ("^" if i.next else "") + (f'"{i.name}"' if i.quoted else f"<{i.name}>")
         for i in found.includes
     ]
-    return named + [d.partition(" ")[2] for d in found.directives if d.startswith("inc")]
+    return named + list(found.operands)
 
 
 @pytest.mark.parametrize(
@@ -72,70 +71,34 @@ def test_includes(text, includes):
     assert asked(text) == includes
 
 
-WRITTEN_OUT = [
-    ('#define H "a.h"', "H", ['"a.h"']),
-    ("#define H <a.h>\n#define H <b.h>", "H", ["<a.h>", "<b.h>"]),
-    ("#define G <a.h>\n#define H G", "H", ["<a.h>"]),
-    ("#define G H\n#define H G", "H", []),
-]
-PUT_TOGETHER = [
-    ("#define H(x) <std/x>", "H(vector)", ["std", "/", "vector"]),
-    ("#define S(x) #x\n#define H(x) S(x)", "H(a.h)", ["a", ".", "h"]),
-    ("#define N a\n#define H <N.h>", "H", ["a", ".", "h"]),
-    ("#define C(a, b) a##b\n#define AB <x>", "C(A,B)", ["x"]),
-    ("#define \\u00c4 a\n#define S(x) #x", "S(Ä)", ["a"]),
-    ("", "H", []),
-    ("", "H(a)", ["a"]),
-]
-
-
-def macros_of(text, *asked):
-    macros = Macros()
-    for directive in scan(text).directives:
-        assert directive.startswith("define ")
-        macros.define(directive.removeprefix("define "))
-    macros.settle(asked)
-    return macros
-
-
-@pytest.mark.parametrize(("definitions", "call", "headers"), WRITTEN_OUT)
-def test_names_that_stand_in_definitions(definitions, call, headers):
-    asked = macros_of(definitions).operand(call)
-    assert sorted(f'"{i.name}"' if i.quoted else f"<{i.name}>" for i in asked.names) == headers
-    assert not asked.pieces
-
-
-@pytest.mark.parametrize(("definitions", "call", "pieces"), PUT_TOGETHER)
-def test_what_names_consist_of_that_macros_make(definitions, call, pieces):
-    asked = macros_of(definitions).operand(call)
-    assert set(pieces) <= set(asked.pieces)
-    assert asked.pieces
-
-
 @pytest.mark.parametrize(
-    ("definitions", "condition", "names"),
+    ("text", "is_computed"),
     [
-        ("#define HAS(x) __has_include(x)", "HAS(<a.h>) && V < 3", {"a.h"}),
-        ("#define HAS __has_include", "HAS(<a.h>)", {"a.h"}),
-        ("#define HAS(x) __has_include(x)\n#define CHECK HAS(N)", "CHECK", set()),
-        ("#define HAS(x) __has_include(x)\n#define N 1", "HAS(<N.h>)", {"N.h"}),
-        ("#define C(a, b) a##b\n#define HAS(x) __has_include(x)", "C(HA,S)(x)", set()),
+        ("#include NAME", True),
+        ("#if __has_include(NAME)\n#endif", True),
+        ("#if __has_include(<a.h>)\n#endif", False),
+        ("#define HAS(x) __has_include(x)", True),
+        ("#define HAS __has_include", True),
+        ("#define HAS(N) __has_include(<N.h>)", True),
+        ("#if defined(__has_include)\n#endif", False),
+        ("#if __has_attribute(x)\n#endif", False),
+        ("#ifdef NAME\n#define NAME <a.h>\n#endif", False),
+        ('asm(".incbin \\"" S(own) ".bin\\"");', True),
+        ('asm(".include \\"own.s\\"");', True),
     ],
 )
-def test_what_conditions_ask_for(definitions, condition, names):
-    asked = macros_of(definitions, condition).condition(condition)
-    assert {include.name for include in asked.names} == names
-    assert asked.pieces
-
-
-@pytest.mark.parametrize("condition", ["defined(HAS)", "V < 3", "__has_attribute(x)", "C(X,Y)"])
-def test_conditions_that_ask_for_nothing(condition):
-    assert macros_of("#define C(a, b) a##b").condition(condition) is None
+def test_whether_macros_make_a_name(text, is_computed):
+    assert scan(text).is_computed == is_computed
 
 
 @pytest.mark.parametrize(
-    ("name", "is_spelled"),
-    [("a.h", True), ("a64.h", True), ("b.h", False), ("a", True), ("aa.hh", True)],
+    ("text", "climbs"),
+    [
+        ('#define H "../a.h"', True),
+        ("#include S(../a.h)", True),
+        ('#include "../a.h"', False),
+        ("#define F(x, ...) g(x, ##__VA_ARGS__)", False),
+    ],
 )
-def test_names_that_pieces_spell(name, is_spelled):
-    assert list(spelled([name], ("a", ".", "h"))) == [name] * is_spelled
+def test_whether_a_computed_name_can_climb(text, climbs):
+    assert scan(text).climbs == climbs

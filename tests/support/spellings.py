@@ -4,6 +4,7 @@ A `World` is a project's headers, a system's by some of the same names, and a so
 (`tests/compile/test_spellings.py`) knows none of the spellings: it asks the compilers.
 """
 
+import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -221,8 +222,11 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
                 made.files[f"{place}/{name}"] = f"int in_{number};\n"
                 number += 1
 
-    def include() -> str:
-        operand = maker.operand(rng.choice(chosen))
+    def include(*, computed: bool = True) -> str:
+        name = rng.choice(chosen)
+        # docs/headers.md: no computed include takes a hidden file.
+        plain = not computed or os.path.basename(name).startswith(".")
+        operand = rng.choice((f'"{name}"', f"<{name}>")) if plain else maker.operand(name)
         directive = _directive(rng, operand, narrow=narrow)
         text = _guarded(maker, operand, directive) if rng.random() < 0.4 else directive
         return text if narrow else _hidden(rng, text)
@@ -238,7 +242,9 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
             for place in searched
         )
         inside = rng.choice(linked or (own if own and not shadows else [*made.files]))
-        made.files[inside] = f"#ifndef G{number}\n#define G{number}\n{include()}\n#endif\n"
+        # docs/headers.md: a name that macros of the system make is not followed.
+        own_text = include(computed=not inside.startswith(f"{SYSTEM}/"))
+        made.files[inside] = f"#ifndef G{number}\n#define G{number}\n{own_text}\n#endif\n"
         made.files[inside] += f"int in_{number};\n"
     body = [include() for _ in range(rng.randrange(1, 3))]
     definitions = "\n".join(maker.definitions) + "\n"

@@ -90,7 +90,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     include_dirs: Annotated[tuple[Directory, ...], Key(examples=[["kernels/include"]])] = ()
     """Directories that `#include` searches, before those of `[build]`."""
     headers: Annotated[tuple[HeaderPattern, ...], Key(examples=[["tables/*.inc"]])] = ()
-    """Patterns of headers for computed includes, besides those of `[build]`."""
+    """Patterns of headers that no text of the project names, besides those of `[build]`."""
     flags: Annotated[
         tuple[Text, ...], Key(examples=[["--use_fast_math"], ["-Xcompiler", "-fvisibility=hidden"]])
     ] = ()
@@ -154,9 +154,9 @@ class BuildSection(Table, frozen=True):
     ] = ()
     """Directories that `#include` searches, in order, after the script's own."""
     headers: Annotated[tuple[HeaderPattern, ...], Key(examples=[["generated/*.cuh"]])] = ()
-    """Patterns of headers, relative to the include directories, that programs may include by a
-    name that a macro of the toolkit or of the compiler spells in part. A pattern matches at most
-    20,000 files of 512 MiB in a directory."""
+    """Patterns of headers, relative to the include directories or to the project, that programs
+    may include though no text of the project names them. A pattern matches at most 20,000 files of
+    512 MiB in a directory."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-O3", "-lineinfo"]])] = ()
     """Arguments for the device compiler, one per item. The `cpu` target has another compiler, and
     takes those of its own `[target.NAME]` only."""

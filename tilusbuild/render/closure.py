@@ -19,7 +19,6 @@ import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -190,32 +189,51 @@ def passed(directory: str, name: str) -> Iterable[str]:
 
 
 MAX_FILES, MAX_BYTES = 20_000, 512 << 20
-"""What a pattern may match in a directory: each file is read, and is copied for compiles."""
+"""What is taken from one directory: each file is read, and is copied for compiles."""
+
+HEADER_SUFFIXES = (".h", ".hh", ".hpp", ".cuh", ".inl", ".inc")
+_EVERY_FILE = "**"  # but for hidden ones
 
 
-Declared: TypeAlias = tuple[str, tuple[tuple[str, str], ...], frozenset[str]]
-"""What a pattern matches below one directory of a tree: the tree, the files with their names in the
-copy and their paths, and the directories where a new file could match."""
+class Matched(Struct, frozen=True):
+    """What a pattern matches below one directory of a tree."""
+
+    tree: str
+    files: tuple[tuple[str, str], ...]
+    """Names in the copy, and paths."""
+    directories: tuple[tuple[str, str], ...]
+    """Names and paths of the directories where a new file could match."""
 
 
-def declared(roots: Sequence[Root], pattern: str) -> Iterator[Declared]:
+def files_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> Matched:
+    """Return what matches below a directory, `name` in the copy. Raises `PatternTooWideError`."""
+    found = matching(path, pattern)
+    files = tuple(_files(path, found.names))
+    size = sum(size for _, size in files)
+    if len(files) > MAX_FILES or size > MAX_BYTES:
+        raise PatternTooWideError(
+            pattern,
+            f"matches {len(files):,} files of {size >> 20:,} MiB in {path}; headers are at "
+            f"most {MAX_FILES:,} of {MAX_BYTES >> 20} MiB",
+        )
+    return Matched(
+        tree,
+        tuple((posixpath.join(name, each), os.path.join(path, each)) for each, _ in files),
+        tuple(
+            (posixpath.normpath(posixpath.join(name, os.path.relpath(each, path))), each)
+            for each in sorted(found.directories)
+        ),
+    )
+
+
+def declared(roots: Sequence[Root], pattern: str) -> Iterator[Matched]:
     """Yield what matches below each root and its tree. Raises `PatternTooWideError`."""
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
-    bases = {(root.name, root.path, root.tree) for root in roots}
-    bases |= {(root.tree, root.base, root.tree) for root in roots}
-    for base, path, tree in sorted(bases):
-        found = matching(path, pattern)
-        files = tuple(_files(path, found.names))
-        size = sum(size for _, size in files)
-        if len(files) > MAX_FILES or size > MAX_BYTES:
-            raise PatternTooWideError(
-                pattern,
-                f"matches {len(files):,} files of {size >> 20:,} MiB in {path}; headers are at "
-                f"most {MAX_FILES:,} of {MAX_BYTES >> 20} MiB",
-            )
-        names = tuple((posixpath.join(base, n), os.path.join(path, n)) for n, _ in files)
-        yield tree, names, frozenset(found.directories)
+    bases = {(root.tree, root.name, root.path) for root in roots}
+    bases |= {(root.tree, root.tree, root.base) for root in roots}
+    for base in sorted(bases):
+        yield files_below(*base, pattern)
 
 
 def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:

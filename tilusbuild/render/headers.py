@@ -5,8 +5,10 @@ reads from the include directories; more of them are harmless. A header in none 
 is the toolkit's or the system's; those are searched too where the project shadows one of them
 (`render/closure.py`).
 
-A name that macros make is not worked out: every header that it could name is taken
-(`render/macros.py`; docs/design-notes.md says why depfiles and `-I` are not enough).
+No macro is expanded. Where a text of the project asks for a name that macros make, every file below
+the include directories is taken (docs/design-notes.md says why depfiles and `-I` are not enough).
+The price is a rebuild when one of them is edited. A text of the toolkit that does so counts for
+nothing: nearly every kernel reaches one.
 """
 
 from __future__ import annotations
@@ -18,32 +20,34 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from tilusbuild.errors import Diagnostic, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.render.closure import (
+    HEADER_SUFFIXES,
     KEEP,
     UNDETERMINED,
     Closure,
-    Declared,
     Header,
+    Matched,
     Outside,
     Overlap,
     Root,
     climbs_within,
     declared,
+    files_below,
     links_matter,
     manifest_of,
-    names_in,
     overlap,
     parents,
     passed,
 )
-from tilusbuild.render.macros import Asked, Macros, spelled
 from tilusbuild.render.preprocessor import Include, Scan, scan
 from tilusbuild.render.scans import Scans
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_text
+from tilusbuild.state.patterns import PatternTooWideError
 
 _MAX_NOTES = 3
 """About names that macros make: a library has hundreds."""
@@ -83,8 +87,8 @@ class Headers:
         self._closures: dict[object, Closure] = {}
         self._reached: dict[tuple[File, frozenset[str]], Reached] = {}
         self._ancestors: dict[str, str] = {}
-        self._declared: dict[str, tuple[Declared, ...]] = {}
-        self._listed: dict[str, frozenset[str]] = {}
+        self._declared: dict[str, tuple[Matched, ...]] = {}
+        self._below: dict[tuple[str, str, str], Matched] = {}
 
     def closure(
         self,
@@ -98,14 +102,10 @@ class Headers:
         and are a part of its text here. Raises `InputError` for a header that cannot be read, and
         `PatternTooWideError`."""
         found = scan(source)
-        # Where no text asks for a name that macros make, what the source defines plays no part.
-        key = (found.includes, found.computed, tuple(extra), tuple(sorted(rendered)))
-        keys = (key, (*key, found.directives))
-        for each in keys:
-            if (closure := self._closures.get(each)) is not None:
-                return closure
-        search = _Search(self, frozenset(rendered))
-        closure = self._closures[keys[search.computed]] = search.run(found, source, extra)
+        key = found, tuple(extra), tuple(sorted(rendered))
+        if (closure := self._closures.get(key)) is None:
+            closure = _Search(self, frozenset(rendered)).run(found, source, extra)
+            self._closures[key] = closure
         return closure
 
     def reached(self, includer: File, rendered: frozenset[str]) -> Reached:
@@ -131,44 +131,16 @@ class Headers:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
                     yield root.tree, root.name, root.path
 
-    def spelled(self, asked: Asked, includer: File | None) -> tuple[set[str], set[str]]:
-        """Return the names below the directories of the search, and above them in their trees, that
-        consist of the pieces, `x/` for directories; and the directories that were read."""
-        starts = {root.path: root.depth for root in self.roots}
-        if includer is not None and includer.tree:
-            depth = posixpath.dirname(includer.name).count("/") - includer.tree.count("/")
-            starts[os.path.dirname(includer.path)] = depth
-        if self.overlap.shadows:
-            starts |= dict.fromkeys(self.outside.directories, 0)
-        names: set[str] = set()
-        read: set[str] = set()
-        for directory, depth in starts.items():
-            for up in range(depth + 1):
-                above = f"{directory}/{'../' * up}"
-                if not (up and links_matter(above)):
-                    names.update(self._spelled(os.path.normpath(above), "../" * up, asked, read))
-        return names, read
-
-    def _spelled(
-        self,
-        directory: str,
-        prefix: str,
-        asked: Asked,
-        read: set[str],
-        around: tuple[str, ...] = (),
-    ) -> Iterator[str]:
-        if (real := os.path.realpath(directory)) in around:
-            return
-        read.add(directory)
-        if directory not in self._listed:
-            self._listed[directory] = names_in(directory)
-        for name in spelled(self._listed[directory], asked.pieces):
-            path = os.path.join(directory, name)
-            if os.path.isdir(path):
-                yield f"{prefix}{name}/"
-                yield from self._spelled(path, f"{prefix}{name}/", asked, read, (*around, real))
-            else:
-                yield prefix + name
+    def below(self, tree: str, name: str, path: str) -> Matched:
+        """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
+        key = tree, name, path
+        if key not in self._below:
+            found = files_below(*key)
+            # Most of what lies in a tree's own directory is none.
+            is_header = _has_suffix if name == tree else _is_no_template
+            files = tuple(file for file in found.files if is_header(file[0]))
+            self._below[key] = replace(found, files=files)
+        return self._below[key]
 
     def is_of_source(self, directory: str) -> bool:
         """Return whether the source is taken to lie in a directory of the copy."""
@@ -222,7 +194,7 @@ class Headers:
             self._ancestors[directory] = known
         return known
 
-    def declared(self, pattern: str) -> Iterable[Declared]:
+    def declared(self, pattern: str) -> Iterable[Matched]:
         """Return what a glob matches below each directory. Raises `PatternTooWideError`."""
         if (found := self._declared.get(pattern)) is None:
             found = self._declared[pattern] = tuple(declared(self.roots, pattern))
@@ -258,8 +230,8 @@ class Reached(Struct):
         self.unknown |= other.unknown
         self.notes |= other.notes
 
-    def find(self, include: Include, includer: File | None, *, sure: bool = True) -> None:
-        """Look for what an include of a text asks for; without `sure` it may never be asked for."""
+    def find(self, include: Include, includer: File | None) -> None:
+        """Look for the header that an include of a text names."""
         beyond = includer if includer is not None and not includer.tree else None
         if include.name.startswith("/"):
             if beyond is None:
@@ -277,7 +249,7 @@ class Reached(Struct):
         if beyond:
             self.sought.add(include.name)
         else:
-            if sure and ".." in include.name.split("/"):
+            if ".." in include.name.split("/"):
                 self._leads_out(include, includer, "include-dirs")
             self.external.add(include.name)
         if self.headers.overlap.shadows:
@@ -344,15 +316,18 @@ class Reached(Struct):
 
 
 class _Search(Reached):
-    """A search in progress: what was reached, and the names that macros make."""
+    """A search in progress: what was reached, and what texts with computed includes can name."""
 
-    macros: Macros = field(default_factory=Macros)
-    computed: bool = False
-    texts: list[tuple[Scan, File | None]] = field(default_factory=list)
-    """Those whose directives are not looked at until one asks for a name that macros make."""
-    asking: dict[tuple[str, File | None], None] = field(default_factory=dict)
-    undetermined: dict[str, File | None] = field(default_factory=dict)
-    resolved: set[tuple[Include, File | None]] = field(default_factory=set)
+    is_computed: bool = False
+    """Whether macros make a name in a text of the project."""
+    climbs: bool = False
+    """Whether such a name may have `..` in it."""
+    beside: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    """The directories of the headers with computed includes: tree, name in the copy, and path."""
+    searched: set[tuple[str, str, str]] = field(default_factory=set)
+    """The directories of which every file was taken."""
+    operands: dict[str, File | None] = field(default_factory=dict)
+    """The operands of computed includes, and their texts."""
 
     def run(self, found: Scan, source: str, extra: Sequence[str]) -> Closure:
         unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
@@ -362,16 +337,16 @@ class _Search(Reached):
         self._read(found, None)
         for include in found.includes:
             self.find(include, None)
-        while self.queue or self._compute():
+        while self.queue or self._take_computed(source):
             if self.queue:
                 file = self.queue.pop()
                 self._read(file.scan, file)
                 self.add(self.headers.reached(file, self.rendered))
-        for operand, includer in [*self.undetermined.items()][:_MAX_NOTES]:
+        for operand, includer in [*self.operands.items()][:_MAX_NOTES]:
             self.note(
                 operand, includer, f"which header {operand} names {UNDETERMINED}",
-                "name a header of include-dirs in plain words, or declare those that it can name: "
-                'headers = ["…/*.h"] in [build] or in the script',
+                "those that it can name are looked for in include-dirs: put them there, or declare "
+                'them: headers = ["…/*.h"] in [build] or in the script',
             )  # fmt: skip
         kept = self._kept()
         shared = self.headers.overlap
@@ -384,66 +359,71 @@ class _Search(Reached):
         )  # fmt: skip
 
     def _read(self, found: Scan, includer: File | None) -> None:
-        self.computed |= found.computed
-        self.texts.append((found, includer))
+        if includer is not None and not includer.tree:
+            return
+        self.climbs |= found.climbs
+        if not found.is_computed:
+            return
+        self.is_computed = self.unknown = True
+        for operand in found.operands:
+            self.operands.setdefault(operand, includer)
+        if includer is not None:
+            name, path = posixpath.dirname(includer.name), os.path.dirname(includer.path)
+            self.beside[includer.tree, name, path] = None
 
     def _declare(self, pattern: str) -> bool:
         matched = False
-        for tree, files, directories in self.headers.declared(pattern):
-            self.probed.update(directories)
-            for name, path in files:
-                file = self.headers.file(tree, name, path)
-                if file is not None:
-                    matched = True
-                    self.take(file)
+        for found in self.headers.declared(pattern):
+            matched |= self._take_matched(found)
         return matched
 
-    def _compute(self) -> bool:
-        """Look for the names that macros make by definitions so far; return whether any is new."""
-        if not self.computed or not self.texts:
-            return False
-        for found, includer in self.texts:
-            for directive in found.directives:
-                word, _, rest = directive.partition(" ")
-                if word == "define":
-                    self.macros.define(rest)
-                else:
-                    self.asking[(directive, includer)] = None
-        self.texts.clear()
-        self.macros.settle(directive for directive, _ in self.asking)
-        for directive, includer in list(self.asking):
-            word, _, rest = directive.partition(" ")
-            is_condition = word in ("if", "elif")
-            asked = self.macros.condition(rest) if is_condition else self.macros.operand(rest)
-            if asked is None:
-                continue
-            named = word in ("include", "include_next", "import", "embed")
-            if asked.pieces and named and (includer is None or includer.tree):
-                self.undetermined.setdefault(rest, includer)
-            self._ask(asked, includer, following=asked.next or "_next" in directive)
-        return True
+    def _take_matched(self, found: Matched) -> bool:
+        """Go on in the files that a pattern matches. Return whether there is one."""
+        matched = False
+        self.probed.update(path for _, path in found.directories)
+        for name, path in found.files:
+            if (file := self.headers.file(found.tree, name, path)) is not None:
+                matched = True
+                self.take(file)
+        return matched
 
-    def _ask(self, asked: Asked, includer: File | None, *, following: bool) -> None:
-        """Find what a directive can ask for."""
-        names = set(asked.names)
-        if asked.pieces:
-            possible, read = self.headers.spelled(asked, includer)
-            self.probed |= read
-            through = {name for name in possible if name.endswith("/")}
-            for name in possible - through:
-                names.update((Include(name, True), Include(name, False)))
-            # `..` passes through directories: those that it can must be in the copy.
-            for name in through if {".", "/"} <= {*asked.pieces} else ():
-                for tree, at, on_disk in self.headers.candidates(Include(name, True), includer):
-                    if os.path.isdir(f"{on_disk}/{name}") and climbs_within(tree, at, name):
-                        self.directories.add(posixpath.normpath(f"{at}/{name}"))
-            # What a toolkit asks for, it has.
-            self.unknown = self.unknown or includer is None or bool(includer.tree)
-        for each in names:
-            include = each._replace(next=each.next or following)
-            if (include, includer) not in self.resolved:
-                self.resolved.add((include, includer))
-                self.find(include, includer, sure=each in asked.names)
+    def _take_computed(self, source: str) -> bool:
+        """Take what computed includes of the texts so far can name. Return whether any is new.
+        Raises `InputError` for more than a program may carry."""
+        if not self.is_computed:
+            return False
+        roots = self.headers.roots
+        directories = dict.fromkeys((root.tree, root.name, root.path) for root in roots)
+        directories |= self.beside
+        # Of `..` only what is before it is in the text: it may lead up to the tree's own directory.
+        above = {(root.tree, root.tree, root.base) for root in roots} if self.climbs else set()
+        for directory in (*directories, *sorted(above)):
+            if directory in self.searched:
+                continue
+            self.searched.add(directory)
+            try:
+                found = self.headers.below(*directory)
+            except PatternTooWideError as error:
+                if directory in above:
+                    continue  # what is not there, the compile misses, and its note says why
+                raise self._too_wide(source, error) from None
+            self._take_matched(found)
+            if self.climbs:
+                self.directories.update(name for name, _ in found.directories)
+        return bool(self.queue)
+
+    def _too_wide(self, source: str, error: PatternTooWideError) -> InputError:
+        operand, includer = next(iter(self.operands.items()), ("", None))
+        message = (
+            f"which header {operand or 'a macro'} names {UNDETERMINED}, and the directory is too "
+            f"large for all of it to be a part of the program: {error.what}"
+        )
+        hint = (
+            "name the header in plain words, or put those that it can name into a smaller "
+            "directory of include-dirs"
+        )
+        found = _diagnostic(source, includer, operand, message, hint)
+        return InputError(found._replace(severity="error"))
 
     def _kept(self) -> tuple[Header, ...]:
         """Return the headers, and an empty file in each directory that only `..` passes through."""
@@ -455,6 +435,14 @@ class _Search(Reached):
             if directory not in existing
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
+
+
+def _has_suffix(name: str) -> bool:
+    return name.endswith(HEADER_SUFFIXES)
+
+
+def _is_no_template(name: str) -> bool:
+    return not name.endswith(".j2")
 
 
 def _diagnostic(

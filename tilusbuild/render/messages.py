@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from tilusbuild.errors import Diagnostic, did_you_mean
-from tilusbuild.render.closure import UNDETERMINED
+from tilusbuild.render.closure import HEADER_SUFFIXES, UNDETERMINED
 from tilusbuild.render.linemap import LineMap, Origin
 
 _SEVERITY = r"(?:catastrophic |fatal )?(?:error|warning|note|remark)"
@@ -188,7 +188,6 @@ _MISSING = re.compile(
 )
 
 
-_SUFFIXES = (".h", ".hh", ".hpp", ".cuh", ".inl", ".inc")
 _MAX_COUNT = 20_000
 """Of names to compare a misspelt one with."""
 
@@ -237,7 +236,7 @@ def _below(directories: Sequence[str]) -> list[str]:
             found += [
                 os.path.normpath(os.path.join(relative, name))
                 for name in names
-                if os.path.splitext(name)[1] in _SUFFIXES
+                if name.endswith(HEADER_SUFFIXES)
             ]
             if len(found) > _MAX_COUNT:
                 return found

@@ -3,7 +3,8 @@
 A scan finds every `#include`, `#import`, `#embed` and `__has_include` outside comments and strings,
 whatever the conditions around them. It is a function of the text alone, so it is remembered by the
 text's digest. Where compilers differ (a lone carriage return, a blank after a backslash, trigraphs)
-it takes what any of them sees. Names that macros make are for `render/macros.py`.
+it takes what any of them sees. No macro is expanded: of a name that macros make it says only that
+there is one (`render/headers.py`).
 """
 
 from __future__ import annotations
@@ -64,13 +65,15 @@ class Include(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The includes of a text, and the directives that a name which macros make can come from."""
+    """The includes of a text, and whether macros make the names of more."""
 
     includes: tuple[Include, ...]
-    computed: bool
-    """Whether it asks for a name that macros make."""
-    directives: tuple[str, ...]
-    """Definitions, conditions, and what such names are made of: a word, and the rest of a line."""
+    is_computed: bool = False
+    """Whether macros make a name: in an include, in a condition, or for the assembler."""
+    operands: tuple[str, ...] = ()
+    """The operands of includes that macros make."""
+    climbs: bool = False
+    """Whether `..` stands in a definition, in a condition or in such an operand."""
 
 
 _WORDS = "include_next|include|import|embed|define|if|elif"
@@ -84,11 +87,10 @@ HAS = r"__has_(?:include(?:_next)?|embed)(?:__)?\b"
 ASKS = re.compile(HAS)
 HAS_PLAIN = re.compile(rf"{HAS}[^\S\n]*\(?[^\S\n]*{HEADER}")
 _IS_THERE = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{HAS}")
-_ASSEMBLED = re.compile(r"(?:incbin|\.include[^\S\n]*\\\")((?:[^;]|;(?=[^\n]*\"))*)")
-_UNQUOTED = re.compile(r"(?:\\[ntr]|[\\\"\s])+")
-"""What stands between the words of an assembler's directive in strings."""
+_ASSEMBLED = re.compile(r"incbin|\.include[^\S\n]*\\\"")
+"""The assembler's directives, in strings: macros may stand between their parts."""
+_CLIMBS = re.compile(r"(?<!\.)\.\.(?!\.)")
 _NUMBERS = re.compile(r"\b\d[\w']*")
-_NUMBER = re.compile(r"(\w+\s+)\d+")
 _TRIGRAPHS = {f"??{a}": b for a, b in zip("=/'()!<>-", "#\\^[]|{}~", strict=True)}
 
 
@@ -110,8 +112,9 @@ def scan(text: str) -> Scan:
         return found[0]
     return Scan(
         tuple(dict.fromkeys(include for each in found for include in each.includes)),
-        any(each.computed for each in found),
-        tuple(dict.fromkeys(each for scanned in found for each in scanned.directives)),
+        any(each.is_computed for each in found),
+        tuple(dict.fromkeys(operand for each in found for operand in each.operands)),
+        any(each.climbs for each in found),
     )
 
 
@@ -132,11 +135,9 @@ def _unless_in_name(comment: re.Match[str]) -> str:
 
 def _scan(text: str) -> Scan:
     includes: dict[Include, None] = {}
-    directives: dict[str, None] = {}
-    computed = False
-    for assembled in _ASSEMBLED.finditer(text):
-        computed = True  # of strings, and of macros that stand between them
-        directives[f"incbin {re.sub(_UNQUOTED, ' ', assembled[1])}"] = None
+    operands: dict[str, None] = {}
+    is_computed = _ASSEMBLED.search(text) is not None
+    climbs = False
     for match in _directives(text):
         word, rest = match[1], match[2].strip()
         following = "_next" in word or "_next" in rest
@@ -144,21 +145,19 @@ def _scan(text: str) -> Scan:
             if named := _PLAIN.match(rest):
                 includes[Include(named[1] or named[2], named[2] is not None, following)] = None
             elif re.search(r"[\w$]", rest):
-                computed = True
-                directives[f"{word} {rest}"] = None
+                operands[rest] = None
+                climbs |= _CLIMBS.search(rest) is not None
             continue
+        climbs |= _CLIMBS.search(rest) is not None
         if "__has_" in rest:
             for named in HAS_PLAIN.finditer(rest):
                 includes[Include(named[1] or named[2], named[2] is not None, following)] = None
             rest = _IS_THERE.sub("0", rest)
-            if word != "define":  # where a name that is written out is taken as it is
+            if word != "define":  # where the words of a plain name may be parameters
                 rest = HAS_PLAIN.sub("0", rest)
             # The first word of a definition is what it defines.
-            computed |= ASKS.search(rest, 1 if word == "define" else 0) is not None
-        elif word == "define" and (number := _NUMBER.fullmatch(rest)):
-            rest = f"{number[1]}0"  # the same for all schedules of a template
-        directives[f"{word} {rest}"] = None
-    return Scan(tuple(includes), computed, tuple(directives))
+            is_computed |= ASKS.search(rest, 1 if word == "define" else 0) is not None
+    return Scan(tuple(includes), is_computed or bool(operands), tuple(operands), climbs)
 
 
 def _directives(text: str) -> Iterator[re.Match[str]]:

@@ -36,7 +36,7 @@ VERSIONS = {
     "needed": 3,
     "plan": 3,
     "published": 3,
-    "scans": 1,
+    "scans": 2,
     "spaces": 4,
     "step": 3,
     "timeline": 4,

@@ -2,8 +2,9 @@
 
 The names are those of Python's `glob`, but to look costs what is there and not what the pattern
 says: a directory is read once, however many ways through `**` lead to it; one that a link leads
-back to is not entered again; and after so many names it is an error. The directories that were
-looked into come with the answer: a new file in any other one matches nothing.
+back to is not entered again, nor is a cache below it, by its CACHEDIR.TAG; and after so many names
+it is an error. The directories that were looked into come with the answer: a new file in any other
+one matches nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MAX_NAMES = 200_000
 """The names that one pattern may look at."""
 _MAGIC = re.compile(r"[*?[]")
 _ANY_DEPTH = "**"
+_CACHE_TAG = "CACHEDIR.TAG"
 
 
 class PatternTooWideError(Exception):
@@ -30,6 +32,7 @@ class PatternTooWideError(Exception):
     def __init__(self, pattern: str, what: str) -> None:
         super().__init__(f'"{pattern}" {what}')
         self.pattern = pattern
+        self.what = what
 
 
 class Matches(Struct):
@@ -68,7 +71,7 @@ def matching(root: str, pattern: str) -> Matches:
                 pending.append((whole, at + 1, left))
             continue
         if name not in listings:
-            listings[name] = _entries(path)
+            listings[name] = _entries(path, is_root=not name)
             looked += len(listings[name])
             _check(looked, root, pattern)
         for entry in listings[name]:
@@ -106,11 +109,13 @@ def _through(path: str, entry: os.DirEntry[str], left: tuple[str, ...]) -> tuple
     return None if any(is_within(each, real) for each in left) else left
 
 
-def _entries(path: str) -> list[os.DirEntry[str]]:
+def _entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:
     """Return what is in a directory, but no more than may be looked at; nothing where there is
-    none."""
+    none, and of a cache that is not the root."""
     try:
         with os.scandir(path) as entries:
-            return list(islice(entries, MAX_NAMES + 1))
+            found = list(islice(entries, MAX_NAMES + 1))
     except OSError:
         return []
+    is_cache = not is_root and any(entry.name == _CACHE_TAG for entry in found)
+    return [] if is_cache else found
