@@ -15,8 +15,8 @@ LAYERS = [
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune", "check",
-    "watch", "jit", "cli",
-    "interop", "intake", "reapi", "page", "embed", "torch",
+    "watch", "cli",
+    "jit", "oci", "kernels", "interop", "intake", "reapi", "page", "embed", "torch",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

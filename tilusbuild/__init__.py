@@ -10,7 +10,8 @@ if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build wit
     from tilusbuild import option
     from tilusbuild._version import __version__ as __version__
     from tilusbuild.errors import InputError
-    from tilusbuild.jit import KernelCache, KernelNotBuilt, Source
+    from tilusbuild.jit.kernel_cache import KernelCache, KernelNotBuilt
+    from tilusbuild.jit.request import Source
     from tilusbuild.runtime import Kernel, LoadError, library_path, load
 
 __all__ = [
@@ -24,16 +25,26 @@ __all__ = [
     "load",
     "option",
 ]
-_MODULES = {"__version__": "tilusbuild._version", "InputError": "tilusbuild.errors"}
-_BUILDING = ("KernelCache", "KernelNotBuilt", "Source")
+_MODULES = {
+    "__version__": "tilusbuild._version",
+    "InputError": "tilusbuild.errors",
+    **dict.fromkeys(("Kernel", "LoadError", "library_path", "load"), "tilusbuild.runtime"),
+}
 
 
 def __getattr__(name: str) -> object:
+    missing = f"module {__name__!r} has no attribute {name!r}"
+    # First, and by `__all__`: `from tilusbuild import MODULE` asks this for every module.
     if name not in (*__all__, "__version__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(missing)
     import importlib
 
     if name == "option":
         return importlib.import_module("tilusbuild.option")
-    layer = "tilusbuild.jit" if name in _BUILDING else "tilusbuild.runtime"
-    return getattr(importlib.import_module(_MODULES.get(name, layer)), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    rooms = importlib.import_module("tilusbuild.rooms")
+    if name not in (optional := rooms.brought("public name")):
+        raise AttributeError(f"{missing}: the part of tilusbuild that has it is not here")
+    value: object = rooms.load(optional[name])
+    return value

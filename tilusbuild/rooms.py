@@ -9,9 +9,11 @@ verb            name → (summary, group of `--help`, example, module)         c
 cache action    name of an action of `cache` → module:attribute, a `Verb`    cli/cache.py
 foreign cache   system → module, as `cli.options.ForeignCaches` declares it  cli/options.py
 package kind    key of the list → (root directory, module)                   package/names.py
+package format  name → module:attribute, a `package.model.PackageFormat`     package/formats/
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
+public name     name in `tilusbuild` → module:attribute               tilusbuild/__init__.py
 lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
-module for kernels  name → module, put beside the runtime        package/formats/kernels.py
+module for kernels  name → module, put beside the runtime        the room of the format `kernels`
 remote backend  scheme of an address → class, a `remote.backend.Backend`     remote/backend.py
 remote address  scheme → function of the parts: what is wrong, a hint        manifest/sections.py
 remote executor scheme of an address → class, a `remote.lazy.Executors`      remote/lazy.py
@@ -38,10 +40,20 @@ def rooms() -> tuple[str, ...]:
     return tuple(n for n in names if os.path.isfile(os.path.join(_PACKAGE, n, "room.py")))
 
 
+_CORE: dict[str, dict[str, str]] = {
+    "package format": {
+        "dir": "tilusbuild.package.formats.directory:FORMAT",
+        "tar.zst": "tilusbuild.package.formats.archive:FORMAT",
+        "wheel": "tilusbuild.package.formats.wheel:FORMAT",
+    },
+}
+"""What the core itself has of a point."""
+
+
 @cache
 def brought(point: str) -> dict[str, Any]:
-    """Return what all rooms bring to a point, by name."""
-    found: dict[str, Any] = {}
+    """Return what the core and all rooms bring to a point, by name, the core's first."""
+    found: dict[str, Any] = dict(_CORE.get(point, {}))
     for room in rooms():
         module = importlib.import_module(f"tilusbuild.{room}.room")
         found |= module.BRINGS.get(point, {})

@@ -18,7 +18,8 @@ from tilusbuild import KernelCache, KernelNotBuilt, Source
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError
-from tilusbuild.jit import Stats, kernel_cache
+from tilusbuild.jit import kernel_cache
+from tilusbuild.jit.kernel_cache import Stats
 
 X = np.arange(5, dtype="float32")
 

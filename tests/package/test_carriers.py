@@ -139,6 +139,17 @@ def call(site: Path, tmp_path: Path) -> str:
     return done.stdout.strip()
 
 
+def test_what_pip_installed_is_verified_and_a_wheel_says_so(packed, project, tmp_path) -> None:
+    (path,) = packed.glob("*.whl")
+    site = installed([path], tmp_path / "site")
+    assert "no problems" in project.run("verify", str(site / "marks" / "tilus")).out
+    (site / "marks" / "tilus" / "evil").write_text("evil")
+    assert "UnsafeName" in project.run("verify", str(site / "marks" / "tilus"), status=1).out
+    refused = project.run("install", str(path), status=1).err
+    assert "a wheel is for pip, and is not read" in refused
+    assert "import marks; print(marks.path)" in refused
+
+
 def test_python_tvm_ffi_and_the_wheel_are_enough_and_tilusbuild_finds_it(packed, tmp_path) -> None:
     site = installed(sorted(packed.glob("*.whl")), tmp_path / "site")
     assert call(site, tmp_path) == "[12.0, 22.0, 32.0] rule: n <= 4"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.processes import run_python
-from tilusbuild.package.formats import kernels as layout
+from tilusbuild.kernels import variants as layout
 from tilusbuild.package.listing import FileList
 
 from .conftest import PackedProject

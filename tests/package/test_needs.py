@@ -12,7 +12,7 @@ from tilusbuild.binary import Needs as Library
 from tilusbuild.package.collect import reachable
 from tilusbuild.package.contents import host_needs
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.formats.wheels import normalized, platform
+from tilusbuild.package.formats.wheel import normalized, platform
 from tilusbuild.package.listing import HostNeeds
 
 PLAIN = Library("x86_64", ("libc.so.6",), (2, 14), frozenset())

@@ -46,7 +46,7 @@ def said(contents: Contents) -> dict[str, bytes]:
 
 def test_attestations_are_beside_the_list_in_every_format(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
-    forms = ["dir", "tar.zst", "wheel", "oci"]
+    forms = ["dir", "tar.zst", "oci"]
     made = pack.write(order, contents, forms, str(tmp_path / "out"), attest=said)
     assert [form for form, _, _ in made] == forms
     for _, path, _ in made:

@@ -108,7 +108,7 @@ def test_the_command(own_project: Project, hand: Hand, tmp_path: Path) -> None:
 
 
 def test_which_of_the_two_cannot_be_read_is_said(hand, tmp_path, project) -> None:
-    good, bad = (hand.write("wheel", tmp_path / name) for name in ("good", "bad"))
+    good, bad = (hand.write("archive", tmp_path / name) for name in ("good", "bad"))
     bad.write_bytes(bad.read_bytes()[:-1])
     for pair in ((good, bad), (bad, good)):
         said = project.run("diff", *pair, status=1).err

@@ -8,9 +8,7 @@ import hashlib
 import json
 import os
 import pickle
-import stat
 import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +100,6 @@ def test_a_name_that_leads_elsewhere(hand: Hand, tmp_path: Path) -> None:
     assert refusal(path).kind == "UnsafeName"
 
 
-def test_a_wheel_that_names_a_file_outside(hand: Hand, tmp_path: Path) -> None:
-    path = hand.wheel(tmp_path / "p.whl")
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("marks/tilus/../../../evil", b"evil", zipfile.ZIP_DEFLATED)
-    assert refusal(path).kind == "UnsafeName"
-
-
 # Entries that are no files.
 
 
@@ -157,15 +148,6 @@ def test_a_pipe_in_a_directory_is_not_waited_for(hand: Hand, tmp_path: Path) -> 
     assert refusal(path).kind == "UnsafeEntry"
 
 
-def test_a_link_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
-    path = hand.wheel(tmp_path / "p.whl")
-    info = zipfile.ZipInfo("marks/tilus/evil")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(info, "/etc/passwd")
-    assert refusal(path).kind == "UnsafeEntry"
-
-
 # What is there against what is listed.
 
 
@@ -186,14 +168,6 @@ def test_a_file_that_is_there_twice(hand: Hand, carrier: str, tmp_path: Path) ->
     layers = [packages.tar([*part, part[-1]]) for part in parts]
     write = getattr(packages, carrier)
     assert refusal(write(tmp_path / "p", hand.listed(), layers)).kind == "UnlistedFile"
-
-
-def test_a_file_that_is_in_a_wheel_twice(hand: Hand, tmp_path: Path) -> None:
-    path = hand.wheel(tmp_path / "p.whl")
-    name = f"marks/tilus/{hand.path('module/lib.so')}"
-    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(name, b"evil", zipfile.ZIP_DEFLATED)
-    assert refusal(path).kind == "UnlistedFile"
 
 
 def test_a_blob_that_nothing_names(hand: Hand, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import resource
 import tarfile
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +26,6 @@ from tilusbuild.package.check import verify
 from tilusbuild.package.collect import PackageOrder, collect
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.formats.wheels import (
-    code_of,
-    distribution,
-    last_line,
-    metadata,
-    record_line,
-)
 from tilusbuild.package.install import install
 from tilusbuild.package.listing import FileEntry, FileList, layers
 from tilusbuild.package.read import opened
@@ -101,19 +93,6 @@ class Hand:
         path.write_bytes(b"".join(frame(part, level) for part in parts))
         return path
 
-    def wheel(self, path: Path) -> Path:
-        wheel = distribution(self.listing)
-        files = sorted(self.files.items())
-        inside = {f"{wheel.module}/tilus/{n}": d for n, d in [*self.first(), *files]}
-        entries = {**dict(code_of(wheel.title, wheel.module)), **inside, **dict(metadata(wheel))}
-        lines = [
-            record_line(name, hashlib.sha256(data).hexdigest(), len(data))
-            for name, data in entries.items()
-        ]
-        record = f"{wheel.dist_info}/RECORD"
-        said = "".join([*lines, last_line(record)]).encode()
-        return zipped(path, {**entries, record: said})
-
     def oci(self, path: Path, empty: bytes = b"{}") -> Path:
         blobs = [frame(tar(part) + bytes(1024)) for part in self.layers()]
         return layout(path, self.listed(), blobs, self.beside, empty)
@@ -121,12 +100,12 @@ class Hand:
     def write(self, kind: str, directory: Path) -> Path:
         """In one of the carriers, below a directory."""
         directory.mkdir(parents=True, exist_ok=True)
-        ends = {"archive": ".tar.zst", "wheel": ".whl"}
-        made: Path = getattr(self, kind)(directory / f"package{ends.get(kind, '')}")
+        end = ".tar.zst" if kind == "archive" else ""
+        made: Path = getattr(self, kind)(directory / f"package{end}")
         return made
 
 
-FORMATS = ("directory", "archive", "wheel", "oci")
+FORMATS = ("directory", "archive", "oci")
 
 
 def member(name: str, data: bytes = b"", **fields: Any) -> bytes:
@@ -145,15 +124,6 @@ def tar(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 def frame(data: bytes, level: int = 3) -> bytes:
     return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(data)
-
-
-def zipped(path: Path, files: Mapping[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            info.external_attr = 0o100644 << 16
-            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
-    return path
 
 
 def layout(

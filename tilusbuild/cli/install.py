@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class InstallArgs(SignedArgs, frozen=True, kw_only=True):
     """A package, or the name of one that is installed."""
 
-    path: str | None = optional("PATH", help="a directory, a .tar.zst, a wheel or an OCI layout")
+    path: str | None = optional("PATH", help="a package in any format")
     remove: str | None = option(
         "--remove",
         metavar="NAME",
@@ -83,8 +83,6 @@ def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
                 "--into is for packages of foreign caches", hint="--cache-dir names our cache"
             )
         done = install(reader, cache, options.limits(arguments))
-    if done.warning is not None:
-        say(f"warning: {done.warning}\n")
     listing, programs = done.listing, len(done.listing.programs)
     if arguments.json:
         named = (cache.root, listing.title, listing.version, listing.digest)

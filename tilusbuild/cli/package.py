@@ -20,6 +20,7 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import emit, say
 from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.rooms import brought
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tilusbuild.package.pack import Attest
     from tilusbuild.plan.instance import PlannedInstance
 
-_FORMATS = ("dir", "tar.zst", "wheel", "oci", "kernels")
+_FORMATS = tuple(brought("package format"))
 
 
 class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):

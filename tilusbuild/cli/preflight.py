@@ -22,7 +22,7 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
 class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
     """The package, and what is known of the machine."""
 
-    path: str = positional("PATH", help="a directory, a .tar.zst, a wheel or an OCI layout")
+    path: str = positional("PATH", help="a package in any format")
     devices: tuple[str, ...] = repeated(
         *("-d", "--device"),
         metavar="ARCH",

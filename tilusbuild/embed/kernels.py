@@ -28,7 +28,7 @@ from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
-from tilusbuild.package.formats.wheels import MIN_TIME, platform
+from tilusbuild.package.formats.wheel import MIN_TIME, platform
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import stoppable

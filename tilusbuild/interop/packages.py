@@ -20,12 +20,11 @@ from tilusbuild.cli.options import emit, say
 from tilusbuild.cli.package import PackageFileLine, formats, show_files
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
+from tilusbuild.rooms import brought
 
 if TYPE_CHECKING:
     from tilusbuild.cli.install import InstallArgs
     from tilusbuild.package.model import Reader
-
-_FORMATS = ("dir", "tar.zst", "oci")
 
 
 class PackCacheArgs(Common, frozen=True, kw_only=True):
@@ -35,7 +34,8 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
     formats: tuple[str, ...] = repeated(
         "--format",
         metavar="F",
-        help=f"{', '.join(_FORMATS)}; can be repeated (default: tar.zst)",
+        help="dir, tar.zst, or another format of `package` that holds any file; can be repeated"
+        " (default: tar.zst)",
     )
     output: str = DIST
     name: str | None = option(
@@ -88,9 +88,11 @@ def package(arguments: PackCacheArgs) -> int:
     from tilusbuild.manifest.sections import PackageSection
     from tilusbuild.package import pack
     from tilusbuild.package.collect import PackageOrder
+    from tilusbuild.package.formats import load_format
     from tilusbuild.package.read import is_cache
 
-    chosen = formats(arguments.formats, _FORMATS) or ["tar.zst"]
+    known = [name for name in brought("package format") if load_format(name).holds_kinds]
+    chosen = formats(arguments.formats, known) or ["tar.zst"]
     if is_cache(arguments.source):
         raise input_error(
             f"{arguments.source} is a cache of tilusbuild", hint="use `tilusbuild package` for it"

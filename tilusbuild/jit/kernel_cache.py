@@ -30,8 +30,7 @@ from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit.request import SOURCES, Request, Source, opened, request
-from tilusbuild.jit.tilelang_words import AUTO
+from tilusbuild.jit.request import AUTO, SOURCES, Request, Source, opened, request
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.stopping import StoppedError
@@ -167,7 +166,7 @@ class KernelCache:
         source_or_script: Source | str | os.PathLike[str],
         out_idx: int | Sequence[int] | None = None,
         *args: Value,
-        target: str | Mapping[str, Any] | None = None,
+        target: str | None = None,
         target_host: str | None = None,
         execution_backend: str = AUTO,
         verbose: bool | None = None,
@@ -183,7 +182,7 @@ class KernelCache:
         which of the arguments that a caller passes are outputs, instead of those that are declared
         so. `target`: a target's name, an architecture, "cuda", "cpu", or
         "auto", what suits this machine; else `TILUSBUILD_TARGET`. `target_host`: the host code's
-        `-march`. TileLang's own words for these are understood (`tilelang_words`).
+        `-march`.
         `execution_backend`: "tvm_ffi", "ctypes", "nvrtc"; "auto" is `TILUSBUILD_EXECUTION_BACKEND`,
         else "tvm_ffi". `verbose` (`TILUSBUILD_VERBOSE`) shows the build on stderr. `pass_configs`:
         "disable_ptxas_opt", "dump_ir", "line_directives". `compile_flags`: more flags for the

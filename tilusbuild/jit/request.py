@@ -22,16 +22,6 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit.tilelang_words import (
-    AUTO,
-    CPU_WORDS,
-    CUDA,
-    backend_of,
-    host_of,
-    pass_configs_of,
-    target_of,
-    words,
-)
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.pure_flags import names_march
@@ -45,6 +35,11 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_text, write_atomic
 
+AUTO = "auto"
+_CUDA = "cuda"
+"""The target that is this machine's GPU."""
+_BACKENDS = ("tvm_ffi", "ctypes", "nvrtc")
+_PASS_CONFIGS = ("disable_ptxas_opt", "dump_ir", "line_directives")
 _PREFIX = "TILUSBUILD_"
 _FALSE = ("", "0", "false", "no", "off")
 
@@ -62,7 +57,6 @@ class Request(Struct, frozen=True):
     backend: str
     out: tuple[int, ...] | None
     flags: tuple[str, ...]
-    fast_math: bool
     configs: tuple[tuple[str, bool], ...]
     positional: tuple[Value, ...]
     """Constants in the order in which the script declares them."""
@@ -76,7 +70,7 @@ class Request(Struct, frozen=True):
         named = (what,) if isinstance(what, str) else (what.text, what.name, repr(what.table))
         return (
             *(named, self.directory, self.target, self.target_host, self.backend, self.out),
-            *(self.flags, self.fast_math, self.configs),
+            *(self.flags, self.configs),
             tuple((type(value), value) for value in self.positional),
             tuple((name, type(value), value) for name, value in self.params),
         )
@@ -92,7 +86,7 @@ def request(
     params: Mapping[str, Value],
     *,
     out_idx: int | Sequence[int] | None,
-    target: str | Mapping[str, Any] | None,
+    target: str | None,
     target_host: str | None,
     execution_backend: str,
     verbose: bool | None,
@@ -113,22 +107,60 @@ def request(
     out = (out_idx,) if isinstance(out_idx, int) else None if out_idx is None else tuple(out_idx)
     if not all(type(index) is int for index in out or ()):
         raise TypeError(f"out_idx holds whole numbers, not {out_idx!r}")
-    wanted, march = target_of(target)
-    switches, flags, fast_math = pass_configs_of(pass_configs or {})
+    words: dict[str, object] = {"target": target, "target_host": target_host or AUTO}
+    for argument, spelling in words.items():
+        if not (isinstance(spelling, str) and spelling.strip()):
+            raise TypeError(f"{argument} is the name of one, not {spelling!r:.80}")
     return Request(
         source=source if isinstance(source, Source) else name,
         directory=directory,
-        target=wanted,
-        target_host=host_of(target_host) or march,
-        backend=backend_of(backend),
+        target=target,
+        target_host=target_host,
+        backend=_checked_backend(backend),
         out=out,
-        flags=(*words("compile_flags", compile_flags), *flags),
-        fast_math=fast_math,
-        configs=switches,
+        flags=_split_flags(compile_flags),
+        configs=_checked_configs(pass_configs or {}),
         positional=tuple(args),
         params=tuple(sorted(params.items())),
         verbose=setting if verbose is None else verbose,
     )
+
+
+def _checked_backend(word: str) -> str:
+    """Return the backend that a word names. Raises `InputError`."""
+    if word == AUTO:
+        return _BACKENDS[0]
+    if word not in _BACKENDS:
+        raise input_error(
+            f'execution_backend is one of {AUTO}, {", ".join(_BACKENDS)}, not "{word}"',
+            hint=did_you_mean(word, _BACKENDS),
+        )
+    return word
+
+
+def _checked_configs(configs: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
+    """Return the pass configs, sorted by name. Raises `InputError` for an unknown name, and
+    `TypeError` for a value that is not a bool."""
+    for name, value in configs.items():
+        if name not in _PASS_CONFIGS:
+            raise input_error(
+                f'there is no pass config "{name}"',
+                hint=did_you_mean(str(name), _PASS_CONFIGS)
+                or f"there are {', '.join(_PASS_CONFIGS)}; for flags there is compile_flags",
+            )
+        if not isinstance(value, bool):
+            raise TypeError(f"pass config {name} is True or False, not {value!r:.80}")
+    return tuple(sorted(configs.items()))
+
+
+def _split_flags(flags: object) -> tuple[str, ...]:
+    """Return flags that are given as a list or as one string. Raises `TypeError`."""
+    if flags is None:
+        return ()
+    words = flags.split() if isinstance(flags, str) else flags
+    if not isinstance(words, list | tuple) or not all(isinstance(each, str) for each in words):
+        raise TypeError(f"compile_flags holds words, not {flags!r:.80}")
+    return tuple(words)
 
 
 def _place(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
@@ -239,16 +271,14 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
 
 
 def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
-    if word in (AUTO, CUDA):
+    if word in (AUTO, _CUDA):
         gpu = first_gpu()
-        if gpu is None and word == CUDA:
+        if gpu is None and word == _CUDA:
             raise input_error(
                 'target "cuda" is the GPU of this machine, and there is none',
                 hint='name its architecture to build anyway: target="sm_90a"',
             )
         word = gpu.arch if gpu else "cpu"
-    elif word in CPU_WORDS:
-        word = "cpu"
     try:
         name = parse_arch(word).name
     except ArchError as error:
@@ -262,9 +292,8 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
     targets = targets_of(manifest)
     known = {name: targets[name] for name in manifest.targets_of(script)}
     choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
-    if word not in (AUTO, CUDA) or word in known:
-        arch = "cpu" if word in CPU_WORDS else word
-        fitting = [name for name, each in known.items() if word == name or arch == each.arch]
+    if word not in (AUTO, _CUDA) or word in known:
+        fitting = [name for name, each in known.items() if word in (name, each.arch)]
         if not fitting:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
@@ -312,11 +341,9 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
     changed["toolchain"] = declared
     if wanted.config("line_directives"):
         changed["build"] = manifest.build.replaced(line_directives=True)
-    on_cpu = manifest.targets[target].is_cpu
-    fast = "-ffast-math" if on_cpu else "--use_fast_math"
-    flags = (*wanted.flags, fast) if wanted.fast_math else wanted.flags
-    if on_cpu:
-        host = manifest.targets[target]
+    flags = wanted.flags
+    host = manifest.targets[target]
+    if host.is_cpu:
         host = host.replaced(flags=(*host.flags, *flags))
         return manifest.replaced(**changed, targets={**manifest.targets, target: host})
     if wanted.config("disable_ptxas_opt"):

@@ -18,6 +18,7 @@ from tilusbuild.manifest.table import (
     kind_of,
     not_boolean,
 )
+from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -327,6 +328,12 @@ class TargetSection(Table, frozen=True):
         return self.arch == ("cpu",)
 
 
+if TYPE_CHECKING:
+    FormatName: TypeAlias = str
+else:
+    FormatName = Literal[tuple(brought("package format"))]
+
+
 class PackageSection(Table, frozen=True):
     """A package, for machines that compile nothing."""
 
@@ -334,9 +341,7 @@ class PackageSection(Table, frozen=True):
     """Which scripts; all without it."""
     targets: Annotated[tuple[Text, ...] | None, Key(examples=[["h100"]])] = None
     """Which targets; all without it."""
-    formats: Annotated[
-        tuple[Literal["dir", "tar.zst", "wheel", "oci", "kernels"], ...], Key(min_length=1)
-    ] = ("tar.zst",)
+    formats: Annotated[tuple[FormatName, ...], Key(min_length=1)] = ("tar.zst",)
     """The formats to write."""
     include: Annotated[
         tuple[Literal["sources", "logs", "all"], ...], Key(examples=[["sources"]])
@@ -356,8 +361,6 @@ def checked_address(value: str) -> str:
     A scheme that an optional room brings has the room's own rule.
     """
     from urllib.parse import urlsplit
-
-    from tilusbuild.rooms import brought, load
 
     try:
         parts = urlsplit(value)

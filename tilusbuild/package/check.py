@@ -32,7 +32,6 @@ from tilusbuild.package.extract import (
     raising,
     write_member,
 )
-from tilusbuild.package.formats.wheel import WheelReader, check_wheel
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
@@ -101,8 +100,6 @@ def verify(reader: Reader, limits: Limits) -> Verified:
                 except PackageError as error:
                     refuse(error)
             checker.finish()
-        if isinstance(reader, WheelReader):
-            check_wheel(reader, listing)
     except PackageError as error:
         problems.append(error)
     return Verified(listing, tuple(problems))

@@ -27,7 +27,6 @@ from tilusbuild.package import names
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import no_package, not_reproduced
 from tilusbuild.package.extract import Limits, check_limits, members
-from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList, ScriptEntry, parse
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
@@ -46,8 +45,6 @@ class InstalledPackage(Struct, frozen=True):
     """Programs that the cache did not have before."""
     size: int
     """What was written of programs and headers."""
-    warning: str | None = None
-    """What was not looked at and comes along, in words."""
 
 
 def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
@@ -60,7 +57,6 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
         raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
     reader.attestations()  # what is beside the package is looked at, signed or not
-    warning = not_vouched_for(reader, listing)
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
     with cache.held(LockName("use", shared=True)):
@@ -74,7 +70,6 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
         listing,
         sum(root.startswith(layout.PROGRAMS) for root in missing),
         sum(listing.files[p].size for p in installed_paths if not p.startswith(layout.SCRIPTS)),
-        warning,
     )
 
 

@@ -23,12 +23,8 @@ from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package.collect import PackageOrder, as_built, collect, current
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import cannot_pack
-from tilusbuild.package.formats.archive import write_archive
-from tilusbuild.package.formats.directory import write_directory
-from tilusbuild.package.formats.kernels import is_kernels, write_kernels
-from tilusbuild.package.formats.oci import write_oci
-from tilusbuild.package.formats.wheels import wheel_name, write_wheel
-from tilusbuild.package.read import opened
+from tilusbuild.package.formats import load_format
+from tilusbuild.package.read import format_of, opened
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.state.files import publish, sync_directory
@@ -100,22 +96,13 @@ def write(
     with _staging(directory) as staged:
         made = []
         for form in formats:
-            name, writer = _WRITERS[form]
-            name = wheel_name(contents.listed) if form == "wheel" else stem + name
-            writer(signed, os.path.join(staged, name), time=time)
+            container = load_format(form)
+            name = container.file_name(stem, contents.listed)
+            container.write(signed, os.path.join(staged, name), time=time)
             made.append((form, os.path.join(directory, name), _size(os.path.join(staged, name))))
         _check_size(order, made)
         _publish(staged, directory, [os.path.basename(path) for _, path, _ in made])
     return made
-
-
-_WRITERS: Mapping[str, tuple[str, Callable[..., None]]] = {
-    "dir": ("", write_directory),
-    "tar.zst": (".tar.zst", write_archive),
-    "oci": (".oci", write_oci),
-    "wheel": (".whl", write_wheel),
-    "kernels": (".kernels", write_kernels),
-}
 
 
 def _check_size(order: PackageOrder, made: Sequence[tuple[str, str, int]]) -> None:
@@ -186,8 +173,12 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
 
 def is_package(path: str) -> bool:
     """Return whether this is a package, in whatever format. Links are not followed."""
-    if os.path.islink(path) or is_kernels(path):
-        return not os.path.islink(path)
-    with suppress(OSError, TilusbuildError), opened(path) as reader:
-        return bool(reader.list_bytes())
+    if os.path.islink(path):
+        return False
+    with suppress(OSError, TilusbuildError):
+        container = format_of(path)
+        if container is not None and not container.is_readable:
+            return True
+        with opened(path) as reader:
+            return bool(reader.list_bytes())
     return False

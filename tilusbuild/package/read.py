@@ -17,18 +17,14 @@ from tilusbuild.package import names
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import PackageError, no_package
 from tilusbuild.package.extract import Limits, check_limits, members, write_member
-from tilusbuild.package.formats import archive, oci, wheel
-from tilusbuild.package.formats.archive import ArchiveReader
-from tilusbuild.package.formats.directory import DirectoryReader
-from tilusbuild.package.formats.kernels import is_kernels
-from tilusbuild.package.formats.wheels import INSIDE
+from tilusbuild.package.formats import load_formats, recognize_format
+from tilusbuild.package.formats.directory import holds_list
 from tilusbuild.package.listing import FileList, parse
-from tilusbuild.package.model import Reader
+from tilusbuild.package.model import PackageFormat, Reader
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.temporary import TemporaryDirectory
 
 _PICKLE = b"\x80"
-_KNOWN = "a package is a directory, a .tar.zst, a wheel, or an OCI image layout"
 
 
 @contextmanager
@@ -54,42 +50,43 @@ def opened(path: str) -> Iterator[Reader]:
 
 def is_cache(path: str) -> bool:
     """Return whether a directory is a cache tree."""
-    return os.path.isfile(os.path.join(path, layout.TAG)) and not _has(path, names.LIST)
+    return os.path.isfile(os.path.join(path, layout.TAG)) and not holds_list(path)
+
+
+def format_of(path: str) -> PackageFormat | None:
+    """Return the format that a path is in; None for no package in a known format. Raises
+    `InputError` for a file that cannot be read."""
+    return recognize_format(path, _start_of(path))
 
 
 def _reader(path: str) -> Reader:
+    start = _start_of(path)
+    container = recognize_format(path, start)
+    if container is not None:
+        return container.read(path)
+    known = [each.title for each in load_formats() if each.is_readable]
+    hint = f"a package is {', '.join(known[:-1])} or {known[-1]}"
     if os.path.isdir(path):
-        return _of_directory(path)
+        if is_cache(path):
+            hint = "`tilusbuild package` packs one"
+            raise no_package("it is a cache tree, not a package", hint=hint)
+        raise no_package(f"a directory without {names.LIST}", hint=hint)
+    if start[:1] == _PICKLE:
+        raise no_package("it looks like a pickle, and tilusbuild never unpickles", hint=hint)
+    what = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
+    raise no_package(f"it is {what}, not an archive", hint=hint)
+
+
+def _start_of(path: str) -> bytes:
+    """Return the first 4 bytes of a file; b"" for a directory. Raises `InputError`."""
+    if os.path.isdir(path):
+        return b""
     try:
         with open_file(path) as file:
-            start = file.read(4)
+            return file.read(4)
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise input_error(f"{path!r} cannot be read: {what}") from None
-    if start == archive.MAGIC:
-        return ArchiveReader(path)
-    if start == wheel.MAGIC:
-        return wheel.WheelReader(path)
-    if start[:1] == _PICKLE:
-        raise no_package("it looks like a pickle, and tilusbuild never unpickles", hint=_KNOWN)
-    what = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
-    raise no_package(f"it is {what}, not an archive or a wheel", hint=_KNOWN)
-
-
-def _of_directory(path: str) -> Reader:
-    if _has(path, names.LIST):
-        return DirectoryReader(path)
-    if _has(path, oci.LAYOUT):
-        return oci.OciReader(path)
-    if is_kernels(path):
-        raise no_package(f"it holds a package for each variant, in build/*/{INSIDE}")
-    if is_cache(path):
-        raise no_package("it is a cache tree, not a package", hint="`tilusbuild package` packs one")
-    raise no_package(f"a directory without {names.LIST}", hint=_KNOWN)
-
-
-def _has(path: str, name: str) -> bool:
-    return os.path.lexists(os.path.join(path, name))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from support.faults.commands import Ended, is_over
 from support.faults.oracle import Scenario
-from support.faults.world import FORMATS, HOST, MORE, World
+from support.faults.world import FORMATS, HOST, MORE, WRITTEN, World
 
 _WATCHED_SECONDS = 10.0
 _TUNE = ("tune", "scale", "--target", "cpu", "--cache", "warm", "--repeat", "2")
@@ -29,8 +29,8 @@ def scenarios(world: World) -> dict[str, Scenario]:
         Scenario("tune", _TUNE, base="on-host", edition=HOST, measures=True),
         Scenario("remove", ("install", "--remove", "p"), removes=True, again=False),
     ]
+    found += [Scenario(f"package-{kind}", world.package_words(kind)) for kind in WRITTEN]
     for kind in FORMATS:
-        found.append(Scenario(f"package-{kind}", world.package_words(kind)))
         words = ("install", str(world.package(kind)))
         found.append(Scenario(f"install-{kind}", words, base="seeded", edition=MORE))
     return {scenario.name: scenario for scenario in found}

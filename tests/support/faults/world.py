@@ -215,7 +215,7 @@ class World:
         self._save("garbage")
         MORE.write(self.library)
         self.must("build", "-j1", cwd=self.library)
-        for kind in FORMATS:
+        for kind in WRITTEN:
             self.must("package", "--format", kind, "-o", f"dist-{kind}", cwd=self.library)
 
     def _unbuild(self) -> None:
@@ -239,6 +239,7 @@ class World:
             self.reset("seeded", MORE)
             self.must("install", str(self.package(kind)))
             self._learn()
+        for kind in WRITTEN:
             self.reset("built")
             self.must(*self.package_words(kind))
             self.packages[kind] = below(self.output)
@@ -332,7 +333,9 @@ class World:
         return ended, summary
 
 
-FORMATS: Sequence[str] = ("dir", "tar.zst", "wheel", "oci")
+FORMATS: Sequence[str] = ("dir", "tar.zst", "oci")
+WRITTEN: Sequence[str] = (*FORMATS, "wheel")
+"""A wheel is never installed by us."""
 
 
 def entries(cache: Path) -> Entries:

@@ -25,7 +25,13 @@ from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unlisted, unsafe_entry
 from tilusbuild.package.formats.directory import finish, open_plain
 from tilusbuild.package.listing import MAX_LIST_SIZE, layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
+from tilusbuild.package.model import (
+    MAX_ATTESTATION_SIZE,
+    READ_SIZE,
+    ContainerFile,
+    PackageFormat,
+    mode_of,
+)
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
 MAX_WINDOW_LOG = 27
@@ -257,3 +263,12 @@ class ArchiveReader:
             self._first[item.path] = item.content(limit)
         if not self._first:
             raise no_package(f"it does not begin with {names.LIST}")
+
+
+FORMAT = PackageFormat(
+    title="a .tar.zst",
+    file_name=lambda stem, _: f"{stem}.tar.zst",
+    write=write_archive,
+    recognize=lambda _, start: start == MAGIC,
+    read=ArchiveReader,
+)

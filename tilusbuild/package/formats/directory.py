@@ -16,7 +16,13 @@ from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unsafe_entry
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
+from tilusbuild.package.model import (
+    MAX_ATTESTATION_SIZE,
+    READ_SIZE,
+    ContainerFile,
+    PackageFormat,
+    mode_of,
+)
 from tilusbuild.runtime.regular import NotAFileError, open_regular
 
 _MAX_ENTRIES = 2 * MAX_FILES
@@ -121,6 +127,20 @@ class DirectoryReader:
 
     def close(self) -> None:
         return None
+
+
+def holds_list(path: str) -> bool:
+    """Return whether a directory has a package's list."""
+    return os.path.lexists(os.path.join(path, names.LIST))
+
+
+FORMAT = PackageFormat(
+    title="a directory",
+    file_name=lambda stem, _: stem,
+    write=write_directory,
+    recognize=lambda path, start: not start and holds_list(path),
+    read=DirectoryReader,
+)
 
 
 def read_plain(path: str, name: str, limit: int) -> bytes:

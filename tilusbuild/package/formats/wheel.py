@@ -1,344 +1,282 @@
-"""A wheel as it is read: a zip file with the package in `<import name>/tilus`, and what pip needs.
+"""A package as a wheel, which pip installs. It is written here, and never read.
 
-Names in two spellings are refused,
-and entries that are not deflated: other methods may ask for gigabytes of memory. An
-import runs a wheel's code, and pip believes its metadata; both follow from the list, so
-`check_wheel` makes them again from it and compares. Nothing beside the package is read that is not
-of the size that it should have.
+A zip's times, order and modes are fixed, so equal packages are equal bytes as long as zlib is the
+same. The tag says the least glibc and libstdc++ that the libraries load with; libraries that no
+manylinux policy allows give a plain `linux` tag, which PyPI refuses and other indexes take.
 
-Zip says every fact twice, in an entry's own header and in the directory at the end, and readers
-differ in which they believe; between entries, behind their data and in extra fields there is room
-for what only some of them see. So the two must agree in every field, entries must follow each other
-without a gap from the first byte to the directory, an entry's data must end where it says and be
-what its size and CRC say, and nothing may be in extra fields but the sizes of large files.
+The code of a wheel is a module with `load`, and a copy of tilusbuild's runtime under the module's
+name: a deployment needs the wheel, tvm-ffi and Python, and reads a package with the very code that
+it was made for. The price of one wheel for all targets is its size: who wants one a target declares
+a package a target (`targets`).
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import stat
-import struct
+import time as clock
 import zipfile
-import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from copy import copy
-from typing import IO
+from collections.abc import Iterator
+from keyword import iskeyword
 
+from msgspec import Struct
+
+from tilusbuild import runtime
 from tilusbuild._version import __version__
 from tilusbuild.package import names
-from tilusbuild.package.errors import (
-    inconsistent,
-    no_package,
-    over_limit,
-    truncated,
-    unlisted,
-    unsafe_entry,
-)
-from tilusbuild.package.formats.directory import open_plain
-from tilusbuild.package.formats.wheels import (
-    INSIDE,
-    RUNTIME,
-    distribution,
-    last_line,
-    members,
-    record_line,
-)
-from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE, FileList
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
+from tilusbuild.package.contents import Contents
+from tilusbuild.package.errors import cannot_pack, no_package
+from tilusbuild.package.formats.directory import finish
+from tilusbuild.package.listing import FileList, HostNeeds
+from tilusbuild.package.model import PackageFormat, Reader, mode_of, numbers_of
+from tilusbuild.runtime.places import ENTRY_POINTS
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_bytes
 
-MAGIC = b"PK\x03\x04"
-_LIST = re.compile(rf"(\w+)/{INSIDE}/{re.escape(names.LIST)}")
-_DIST_INFO = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
-_END = struct.Struct("<4s4H2LH")
-_LOCATOR_SIZE, _END64_SIZE = 20, 56
-_MAX_ENTRIES = MAX_FILES + 100
-_MAX_DIRECTORY_SIZE = 32 << 20
-"""Bytes of a zip's directory, of 200,000 files. In memory it takes ten times that."""
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    struct.error,
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+MIN_TIME = 315532800
+"""1980-01-01, the least time that a zip can say."""
+_MIN_GLIBC = (2, 17)
+_ALLOWED = frozenset(
+    (
+        *("libc.so.6", "libm.so.6", "libmvec.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1"),
+        *("libutil.so.1", "libresolv.so.2", "libnsl.so.1", "libanl.so.1", "libatomic.so.1"),
+        *("libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
+    )
 )
-"""What zipfile raises for a corrupt file."""
+"""Libraries that every manylinux platform has (auditwheel 6.8, manylinux-policy.json); the
+loader's own name is what they depend on."""
+_LIBSTDCXX = ((19, 17), (22, 24), (24, 27), (28, 31), (29, 34), (30, 35), (33, 39))
+"""GLIBCXX_3.4.N → the first manylinux_2_M that has it (auditwheel 6.8, both machines)."""
+_PYTHON = ">=3.10"
+_TVM_FFI = "apache-tvm-ffi>=0.1.9"
 
 
-class WheelReader:
-    """The package in the file at `path`. Raises `PackageError`s."""
+class Distribution(Struct, frozen=True):
+    """What pip knows of a wheel. `name` is normalized as PEP 503 has it, `version` as PEP 440."""
 
-    kind = "wheel"
+    title: str
+    name: str
+    version: str
+    tag: str
 
-    def __init__(self, path: str) -> None:
-        handle = open_plain(path, os.path.basename(path))
-        self._file: IO[bytes] = os.fdopen(handle, "rb")
-        try:
-            size = os.fstat(handle).st_size
-            self.packed: int | None = size
-            count = _check_directory(self._file, size)
-            with _as_truncated("the wheel"):
-                self._zip = zipfile.ZipFile(self._file)
-            self._entries = _checked(self._zip.infolist())
-            if len(self._entries) != count:
-                raise truncated(f"the wheel has {len(self._entries)} entries and says {count}")
-            _check_headers(self._file, self._entries.values(), self._zip.start_dir)
-            self.module = _module(self._entries)
-        except BaseException:
-            self._file.close()
-            raise
-        self._prefix = f"{self.module}/{INSIDE}/"
+    @property
+    def module(self) -> str:
+        """The name to import."""
+        return self.name.replace("-", "_")
 
-    def list_bytes(self) -> bytes:
-        return self._content(self._prefix + names.LIST, MAX_LIST_SIZE)
-
-    def attestations(self) -> dict[str, bytes]:
-        present = [name for name in names.BESIDE if self._prefix + name in self._entries]
-        return {name: self._content(self._prefix + name, MAX_ATTESTATION_SIZE) for name in present}
-
-    def others(self) -> dict[str, int]:
-        """Return the sizes of what is beside the package: the module's code, and what pip reads."""
-        found = self._entries.items()
-        return {n: info.file_size for n, info in found if not n.startswith(self._prefix)}
-
-    def holds(self, name: str, data: bytes) -> bool:
-        """Return whether an entry has these bytes. One of another size is not read."""
-        if self._entries[name].file_size != len(data):
-            return False
-        return self._content(name, len(data)) == data
-
-    def heads(self) -> dict[str, bytes]:
-        """Return the list and the attestations, by name, in the order that they have here."""
-        found = {names.LIST: self.list_bytes(), **self.attestations()}
-        present = (n.removeprefix(self._prefix) for n in self._entries)
-        return {name: found[name] for name in present if name in found}
-
-    def stream(self) -> Iterator[ContainerFile]:
-        for name in self._entries:
-            path = name.removeprefix(self._prefix)
-            if path == name:
-                self.check_other(name)
-            elif path != names.LIST and path not in names.BESIDE:
-                yield self._entry(name)._replace(path=path)
-
-    def close(self) -> None:
-        self._zip.close()
-        self._file.close()
-
-    def check_other(self, name: str) -> None:
-        """Raise `PackageError` for a file that is neither the module's code nor pip's."""
-        directory, _, file = name.rpartition("/")
-        of_pip = directory.endswith(".dist-info") and "/" not in directory and file in _DIST_INFO
-        code = directory in (self.module, f"{self.module}/{RUNTIME}") and file.endswith(".py")
-        if not of_pip and not code:
-            raise unlisted(f"{name!r:.200} is in the wheel, and not listed")
-
-    def _content(self, name: str, limit: int) -> bytes:
-        if name not in self._entries:
-            raise no_package(f"there is no {name}")
-        return self._entry(name).content(limit)
-
-    def _entry(self, name: str) -> ContainerFile:
-        info = self._entries[name]
-        return ContainerFile(name, info.file_size, _open_entry(self._file, info))
+    @property
+    def dist_info(self) -> str:
+        """The directory with the wheel's metadata."""
+        return f"{self.module}-{self.version}.dist-info"
 
 
-@contextmanager
-def _as_truncated(what: str) -> Iterator[None]:
+def distribution(listed: FileList) -> Distribution:
+    """Return the wheel of a package. Raises `PackageError`."""
+    name = normalized(listed.title)
+    if not name[0].isalpha() or iskeyword(name):
+        raise cannot_pack(
+            f'"{listed.title}" cannot name a wheel',
+            hint="Python imports it: it begins with a letter",
+        )
+    tag = f"py3-none-{platform(listed.needs)}"
+    return Distribution(listed.title, name, _version(listed.version), tag)
+
+
+def wheel_name(_: str, listed: FileList) -> str:
+    """Return the wheel's file name. Raises `PackageError`."""
+    wheel = distribution(listed)
+    return f"{wheel.module}-{wheel.version}-{wheel.tag}.whl"
+
+
+def normalized(name: str) -> str:
+    """Return a distribution's name as PEP 503 compares it. Raises `PackageError` for others."""
+    found = re.sub(r"[-_.]+", "-", name).lower()
+    if not _NAME.fullmatch(found):
+        raise cannot_pack(f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit")
+    return found
+
+
+def _version(text: str) -> str:
+    from packaging.version import InvalidVersion, Version
+
     try:
-        yield
-    except _BROKEN as error:
-        raise truncated(f"{what} is corrupt: {error}") from None
+        return str(Version(text))
+    except InvalidVersion:
+        raise cannot_pack(
+            f'"{text}" cannot be the version of a wheel',
+            hint="`version` in [project] as PEP 440 has it, as in 1.2.0 or 1.2.0rc1",
+        ) from None
 
 
-def _check_directory(file: IO[bytes], size: int) -> int:
-    """Check the size of the zip's directory before zipfile reads it whole, and that it comes right
-    before the end: bytes in between would be in no entry and in no digest. Returns how many entries
-    it says it has."""
-    file.seek(max(0, size - _END.size - _LOCATOR_SIZE))
-    locator, end = file.read(_LOCATOR_SIZE), file.read(_END.size)
-    if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
-        raise truncated("the wheel is truncated, or bytes follow its end")
-    *_, count, length, offset, comment = _END.unpack(end)
-    if comment:
-        raise truncated("the wheel holds bytes that belong to no entry")
-    at = size - _END.size
-    if locator.startswith(b"PK\x06\x07"):
-        at -= _LOCATOR_SIZE + _END64_SIZE
-        file.seek(max(0, at))
-        end64 = file.read(_END64_SIZE)
-        if at < 0 or not end64.startswith(b"PK\x06\x06"):
-            raise truncated("the wheel's directory is corrupt")
-        count, length, offset = struct.unpack_from("<QQQ", end64, 32)
-    if length > _MAX_DIRECTORY_SIZE:
-        raise over_limit(f"the wheel's directory has {length} bytes")
-    if offset + length != at:
-        raise truncated("the wheel holds bytes that belong to no entry")
-    return int(count)
+def platform(needs: HostNeeds) -> str:
+    """Return the platform that has all that the libraries need."""
+    if not set(needs.libraries) <= _ALLOWED:
+        return f"linux_{needs.machine}"
+    least = max(_MIN_GLIBC, numbers_of(needs.glibc or "0"))
+    if needs.libstdcxx is not None:
+        wanted = numbers_of(needs.libstdcxx)[-1]
+        minors = [minor for having, minor in _LIBSTDCXX if having >= wanted]
+        if not minors:
+            return f"linux_{needs.machine}"
+        least = max(least, (2, minors[0]))
+    return f"manylinux_{least[0]}_{least[1]}_{needs.machine}"
 
 
-_SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
+def _members(contents: Contents, wheel: Distribution) -> Iterator[tuple[str, bytes]]:
+    """Yield each file but the record, in the order of the zip. Raises `PackageError`."""
+    yield from code_of(wheel.title, wheel.module)
+    for name, data in {names.LIST: contents.encoded, **contents.beside}.items():
+        yield f"{wheel.module}/{INSIDE}/{name}", data
+    for path in sorted(contents.listed.files):
+        yield f"{wheel.module}/{INSIDE}/{path}", contents.read(path)
+    yield from metadata(wheel)
 
 
-def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
-    """Return the entries by name, in the order of their bytes."""
-    if len(infos) > _MAX_ENTRIES:
-        raise over_limit(f"the wheel has {len(infos)} entries")
-    found: dict[str, zipfile.ZipInfo] = {}
-    for info in sorted(infos, key=lambda each: each.header_offset):
-        name = info.orig_filename
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if kind not in (0, stat.S_IFREG) or name.endswith("/"):
-            what = "a link" if kind == stat.S_IFLNK else "not a plain file"
-            raise unsafe_entry(f"{name!r:.200} is {what}")
-        if info.external_attr >> 16 & _SPECIAL:
-            raise unsafe_entry(f"{name!r:.200} has a setuid, setgid or sticky bit")
-        # LZMA allocates the dictionary that the entry asks for; an encrypted entry asks a password.
-        if info.compress_type != zipfile.ZIP_DEFLATED or info.flag_bits & 1:
-            raise unsafe_entry(f"{name!r:.200} is packed or encrypted in a way that is not read")
-        # zipfile cuts a name at a null byte, and takes a Unicode name from an extra field; others
-        # do not, and would unpack the file elsewhere.
-        if name != info.filename:
-            raise unsafe_entry(f"{name!r:.200} has a second name")
-        if name in found:
-            raise unlisted(f"{name!r:.200} appears twice")
-        found[name] = info
-    return found
+_MAGIC = b"PK\x03\x04"
 
 
-def _module(entries: dict[str, zipfile.ZipInfo]) -> str:
-    lists = [match[1] for name in entries if (match := _LIST.fullmatch(name))]
-    if len(lists) != 1:
-        raise no_package(f"the wheel holds {len(lists) or 'no'} packages of kernels")
-    return lists[0]
+def is_wheel(path: str, start: bytes) -> bool:
+    """Return whether a file is a wheel that holds a package."""
+    if start != _MAGIC:
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+    return any(name.endswith(f"/{INSIDE}/{names.LIST}") for name in inside)
 
 
-# What is beside the package.
+def write_wheel(contents: Contents, path: str, *, time: int) -> None:
+    """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
+    `OSError`."""
+    wheel, lines = distribution(contents.listed), []
+    date = clock.gmtime(max(time, MIN_TIME))[:6]
+    with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in _members(contents, wheel):
+            _put(archive, name, data, date)
+            lines.append(record_line(name, sha256_bytes(data), len(data)))
+        record = f"{wheel.dist_info}/RECORD"
+        _put(archive, record, "".join([*lines, last_line(record)]).encode(), date)
+        archive.close()  # it writes the directory of the zip, which is to be synced, too
+        finish(out)
 
 
-def not_vouched_for(reader: object, listing: FileList) -> str | None:
-    """Check a wheel's own code, where the package in it is about to be used by itself; returns what
-    cannot be vouched for, in words: the code of another version. None where nothing is left, and
-    for other formats. Raises as `check_wheel`."""
-    if not isinstance(reader, WheelReader):
-        return None
-    if listing.tool != __version__:
-        return (
-            f"the wheel's own code, which `pip install` would run, was not looked at: it is of"
-            f" tilusbuild {listing.tool}, and this is {__version__}"
-        )
-    check_wheel(reader, listing)
-    return None
+def _put(
+    archive: zipfile.ZipFile, name: str, data: bytes, date: tuple[int, int, int, int, int, int]
+) -> None:
+    info = zipfile.ZipInfo(name, date)
+    info.create_system = 3  # Unix: a mode is meant
+    info.external_attr = (stat.S_IFREG | mode_of(name)) << 16
+    info.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(info, data)
 
 
-def check_wheel(reader: WheelReader, listing: FileList) -> None:
-    """Compare the wheel's code, metadata and record with what this version writes for the list.
-
-    Raises `PackageError`, and what reading raises.
-    """
-    # The code is a copy of a version's own runtime, so no other version can make it again.
-    if listing.tool != __version__:
-        raise inconsistent(
-            f"tilusbuild {listing.tool} made the wheel's own code; this is {__version__}",
-            hint="verify it with that version, or take another format",
-        )
-    found = reader.others()
-    for name in found:
-        reader.check_other(name)
-    expected = _others(reader, listing)
-    different = (expected.keys() - found.keys()) | {
-        name for name in found if name not in expected or not reader.holds(name, expected[name])
+def metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
+    """Yield the files with the wheel's metadata, in their order, without the record."""
+    texts = {
+        "METADATA": (
+            f"Metadata-Version: 2.1\nName: {wheel.name}\nVersion: {wheel.version}\n"
+            f"Summary: Kernels of {wheel.title}\nRequires-Python: {_PYTHON}\n"
+            f"Requires-Dist: {_TVM_FFI}\n"
+        ),
+        "WHEEL": (
+            f"Wheel-Version: 1.0\nGenerator: tilusbuild {__version__}\nRoot-Is-Purelib: false\n"
+            f"Tag: {wheel.tag}\n"
+        ),
+        "entry_points.txt": f"[{ENTRY_POINTS}]\n{wheel.name} = {wheel.module}:path\n",
     }
-    if different:
-        first = min(different, key=lambda name: (name.endswith("/RECORD"), name))
-        raise inconsistent(f"{first} is not what a wheel of this package has")
+    for name, text in texts.items():
+        yield f"{wheel.dist_info}/{name}", text.encode()
 
 
-def _others(reader: WheelReader, listing: FileList) -> dict[str, bytes]:
-    """Return every file beside the package, the record among them. Raises `PackageError`."""
-    found, lines, wheel = {}, [], distribution(listing)
-    for name, content in members(listing, reader.heads()):
-        if isinstance(content, str):
-            size, digest = listing.files[content].size, listing.files[content].sha256
-        else:
-            size, digest = len(content), sha256_bytes(content)
-            if not name.startswith(f"{wheel.module}/{INSIDE}/"):
-                found[name] = content
-        lines.append(record_line(name, digest, size))
-    record = f"{wheel.dist_info}/RECORD"
-    found[record] = "".join([*lines, last_line(record)]).encode()
-    return found
+def record_line(name: str, sha256: str, size: int) -> str:
+    """Return a file's line in the record (PEP 376)."""
+    digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
+    return f"{_quoted(name)},sha256={digest},{size}\n"
 
 
-# The zip.
+def last_line(name: str) -> str:
+    """Return the record's line for itself."""
+    return f"{_quoted(name)},,\n"
 
 
-_UTF8 = 0x800
-"""The one flag that an entry may have: its name is not ASCII."""
-_PIECE = 1 << 16
+def _quoted(name: str) -> str:
+    return f'"{name.replace(chr(34), chr(34) * 2)}"' if "," in name or '"' in name else name
 
 
-def _header(info: zipfile.ZipInfo) -> bytes:
-    """Return the header that we write of an entry."""
-    made = copy(info)
-    made.extra = b""
-    return made.FileHeader()
+# The code.
 
 
-def _check_headers(file: IO[bytes], infos: Iterable[zipfile.ZipInfo], directory: int) -> None:
-    """Compare the header of each entry with the directory, which begins at `directory`; `infos` are
-    in the order of their bytes. Raises `PackageError`."""
-    end = 0
-    for info in infos:
-        name = f"{info.orig_filename!r:.200}"
-        if info.header_offset != end:
-            raise truncated(f"{name}: the bytes before it belong to no entry")
-        header = _header(info)
-        file.seek(end)
-        agrees = file.read(len(header)) == header and _is_large_only(info.extra)
-        flags = 0 if info.orig_filename.isascii() else _UTF8
-        if not agrees or info.flag_bits != flags or info.comment:
-            raise truncated(f"{name}: its header and the directory disagree")
-        end += len(header) + info.compress_size
-    if end != directory:
-        raise truncated("bytes before the zip's directory belong to no entry")
+INSIDE = "tilus"
+"""The directory of the package in the module."""
+RUNTIME = "_runtime"
+_LAYER = "tilusbuild.runtime"
+
+_CODE = '''\
+"""Kernels of {title}. `load(script)` gives one, to be called with arrays."""
+
+import os
+
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{inside}")
 
 
-def _is_large_only(extra: bytes) -> bool:
-    """Return whether a directory's extra field holds sizes of a large file alone, or nothing."""
-    if len(extra) < 4:
-        return not extra
-    return struct.unpack("<2H", extra[:4]) == (1, len(extra) - 4)
+def load(script, *, target=None, strict=False, **params):
+    """The kernel of a script, as `tilusbuild.load` gives it, from this package."""
+    from {module}.{runtime}.loading import load
+
+    return load(script, where=path, target=target, strict=strict, **params)
 
 
-def _open_entry(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield the content of an entry whose header was checked. Raises `PackageError` as soon as the
-    data is not all of what the sizes and the CRC say."""
-    name = f"{info.orig_filename!r:.200}"
-    at = info.header_offset + len(_header(info))
-    packed, left, crc, rest = info.compress_size, info.file_size, 0, b""
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    with _as_truncated(f"{name} in the wheel"):
-        while not inflate.eof:
-            if not rest:
-                file.seek(at)  # whoever takes the pieces may read another entry in between
-                rest = file.read(min(_PIECE, packed))
-                at, packed = at + len(rest), packed - len(rest)
-            data = inflate.decompress(rest, _PIECE)
-            left, crc = left - len(data), zlib.crc32(data, crc)
-            if left < 0:
-                raise truncated(f"{name} holds more than it says")
-            if not (rest or data or inflate.eof):
-                break
-            rest = inflate.unconsumed_tail
-            yield data
-        if left or not inflate.eof:
-            raise truncated(f"{name} holds less than it says")
-        if inflate.unused_data or packed:
-            raise truncated(f"{name}: bytes follow its data")
-        if crc != info.CRC:
-            raise truncated(f"{name} is not what its CRC says")
+def __getattr__(name):
+    if name not in ("Kernel", "LoadError"):
+        raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
+    from {module} import {runtime}
+
+    return getattr({runtime}, name)
+'''
+
+
+def code_of(title: str, module: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the module's code: `load`, and tilusbuild's runtime as `_runtime`."""
+    text = _CODE.format(title=title, module=module, runtime=RUNTIME, inside=INSIDE)
+    yield f"{module}/__init__.py", text.encode()
+    for name, data in runtime_code():
+        yield f"{module}/{name}", data
+
+
+def runtime_code() -> Iterator[tuple[str, bytes]]:
+    """Yield the files of tilusbuild's runtime as the package `_runtime` of any module."""
+    directory = os.path.dirname(os.path.abspath(runtime.__file__))
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".py"):
+            yield f"{RUNTIME}/{name}", beside_runtime(os.path.join(directory, name), "")
+
+
+def beside_runtime(path: str, place: str) -> bytes:
+    """Return a file of code, with the runtime's modules imported from `place` in its package."""
+    text = read_text(path).replace(f"from {_LAYER} import", f"from {place or '.'} import")
+    return text.replace(f"from {_LAYER}.", f"from {place}.").encode()
+
+
+def _refuse(path: str) -> Reader:
+    module = os.path.basename(path).partition("-")[0]
+    raise no_package(
+        "a wheel is for pip, and is not read",
+        hint="check what pip installed:"
+        f" tilusbuild verify \"$(python -c 'import {module}; print({module}.path)')\"",
+    )
+
+
+FORMAT = PackageFormat(
+    title="a wheel",
+    file_name=wheel_name,
+    write=write_wheel,
+    recognize=is_wheel,
+    read=_refuse,
+    is_readable=False,
+    holds_kinds=False,
+)

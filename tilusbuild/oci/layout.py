@@ -38,7 +38,7 @@ from tilusbuild.package.formats.directory import (
     write_file,
 )
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, named_layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, PackageFormat
 from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
 
 LAYOUT, INDEX = "oci-layout", "index.json"
@@ -272,3 +272,12 @@ def _decoded(name: str, data: bytes, kind: type[_Json]) -> _Json:
         return decode(data, type=kind)
     except (ValueError, RecursionError) as error:
         raise malformed(f"{name} is not an OCI index or manifest: {error}") from None
+
+
+FORMAT = PackageFormat(
+    title="an OCI image layout",
+    file_name=lambda stem, _: f"{stem}.oci",
+    write=write_oci,
+    recognize=lambda path, start: not start and os.path.lexists(os.path.join(path, LAYOUT)),
+    read=OciReader,
+)

@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from tilusbuild import rooms
 from tilusbuild.package import names
 from tilusbuild.package.contents import TVM_FFI_ABI, Contents
-from tilusbuild.package.errors import cannot_pack
+from tilusbuild.package.errors import cannot_pack, no_package
 from tilusbuild.package.formats.directory import files_of, write_tree
-from tilusbuild.package.formats.wheels import (
+from tilusbuild.package.formats.wheel import (
     INSIDE,
     RUNTIME,
     beside_runtime,
@@ -30,7 +30,7 @@ from tilusbuild.package.formats.wheels import (
     runtime_code,
 )
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.model import numbers_of
+from tilusbuild.package.model import PackageFormat, Reader, numbers_of
 from tilusbuild.runtime.naming import function_names
 from tilusbuild.runtime.script import CALLED, FILE, script_of
 from tilusbuild.runtime.sealed import unseal
@@ -86,8 +86,10 @@ def write_kernels(contents: Contents, path: str, *, time: int) -> None:
     write_tree(path, _files(contents), time=time)
 
 
-def is_kernels(path: str) -> bool:
-    """Return whether a directory is what `write_kernels` makes."""
+def _is_kernels(path: str, start: bytes) -> bool:
+    """Return whether a directory is one that `write_kernels` writes."""
+    if start:
+        return False
     try:
         variants = os.listdir(os.path.join(path, "build"))
     except OSError:
@@ -176,3 +178,18 @@ def _functions(contents: Contents) -> Mapping[str, str]:
         return function_names(called)
     except ValueError as error:
         raise cannot_pack(str(error), hint="rename one of the scripts") from None
+
+
+def _refuse(path: str) -> Reader:
+    raise no_package(f"it holds a package for each variant, in build/*/{INSIDE}")
+
+
+FORMAT = PackageFormat(
+    title="a directory of `kernels`",
+    file_name=lambda stem, _: f"{stem}.kernels",
+    write=write_kernels,
+    recognize=_is_kernels,
+    read=_refuse,
+    is_readable=False,
+    holds_kinds=False,
+)

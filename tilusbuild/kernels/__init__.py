@@ -1,0 +1,1 @@
+"""An optional room: packages as Hugging Face's `kernels` loads them."""

@@ -1,0 +1,1 @@
+"""An optional room: packages as OCI image layouts, for registries."""
