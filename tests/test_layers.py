@@ -16,7 +16,7 @@ LAYERS = [
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune", "check",
     "watch", "cli",
-    "jit", "oci", "kernels", "interop", "intake", "reapi", "page", "embed", "torch",
+    "jit", "signing", "oci", "kernels", "interop", "intake", "reapi", "page", "embed", "torch",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

@@ -55,6 +55,8 @@ run("run", "axpby", "-t", "cpu", "--size", "n=64")
 run("package", "--as-built", "-o", "../dist")
 if gone in ("oci", "kernels"):
     run("package", "--as-built", "--format", gone, status=2)
+if gone == "signing":
+    run("verify", "../dist/" + os.listdir("../dist")[0], "--key", "pem", status=2)
 if gone == "jit":
     assert not hasattr(tilusbuild, "KernelCache")
 (package,) = os.listdir("../dist")

@@ -11,6 +11,7 @@ foreign cache   system → module, as `cli.options.ForeignCaches` declares it  c
 package kind    key of the list → (root directory, module)                   package/names.py
 package format  name → module:attribute, a `package.model.PackageFormat`     package/formats/
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
+signing         "attester", "check" → module:attribute                   cli/options.py
 public name     name in `tilusbuild` → module:attribute               tilusbuild/__init__.py
 lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
 module for kernels  name → module, put beside the runtime        the room of the format `kernels`

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tilusbuild.cli.main import main
-from tilusbuild.package import signing
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.listing import parse
-from tilusbuild.package.signing import attester
 from tilusbuild.runtime import signed
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.loading import load
+from tilusbuild.signing import dsse as signing
+from tilusbuild.signing.dsse import attester
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_what_was_changed_is_refused(package: Path, key: Path, case: str) -> Non
     data = (package / "tilus-package.json").read_bytes()
     if why in ("is not a signature", "is not signed by"):
         with pytest.raises(PackageError, match=why):
-            signing.check_signature(data, there, signing.SignaturePolicy(str(key)))
+            signing.check_signature(data, there, key=str(key))
 
 
 def test_install_brings_in_what_the_key_signed_and_nothing_else(

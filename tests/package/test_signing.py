@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
-from tilusbuild.package import names, signing
+from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.signing import SignaturePolicy, attester, check_signature
+from tilusbuild.signing import dsse as signing
+from tilusbuild.signing.dsse import attester, check_signature
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def signed(keys: Path, contents: Contents) -> dict[str, bytes]:
 def test_what_a_key_signed_its_public_key_accepts(keys: Path, contents: Contents, key: str) -> None:
     made = attester(str(keys / f"{key}.pem"))(contents)
     assert set(made) == set(names.BESIDE)
-    found = check_signature(contents.encoded, made, SignaturePolicy(str(keys / f"{key}.pub")))
+    found = check_signature(contents.encoded, made, key=str(keys / f"{key}.pub"))
     assert found[names.SIGNATURE]["releaseId"] == contents.digest
     assert found[names.SBOM]["bomFormat"] == "CycloneDX"
 
@@ -44,7 +45,7 @@ def test_the_same_package_has_the_same_statements_and_ed25519_signatures(
 @given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda v: str(v).encode()))
 def test_an_invalid_envelope_is_refused(keys: Path, data: bytes) -> None:
     with pytest.raises(PackageError):
-        check_signature(b"", {names.SIGNATURE: data}, SignaturePolicy(str(keys / "ed25519.pub")))
+        check_signature(b"", {names.SIGNATURE: data}, key=str(keys / "ed25519.pub"))
 
 
 def test_an_invalid_key_is_reported(tmp_path: Path, keys: Path) -> None:
@@ -53,9 +54,9 @@ def test_an_invalid_key_is_reported(tmp_path: Path, keys: Path) -> None:
         with pytest.raises(InputError):
             attester(path)
     with pytest.raises(InputError, match="not a public key"):
-        check_signature(b"", {names.SIGNATURE: b""}, SignaturePolicy(str(tmp_path / "key")))
+        check_signature(b"", {names.SIGNATURE: b""}, key=str(tmp_path / "key"))
     with pytest.raises(InputError, match="no signer is named"):
-        check_signature(b"", {names.SIGNATURE: b""}, SignaturePolicy(identity="somebody"))
+        check_signature(b"", {names.SIGNATURE: b""}, identity="somebody")
 
 
 def test_the_statements_name_no_host_no_user_and_no_time(contents: Contents) -> None:

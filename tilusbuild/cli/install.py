@@ -69,12 +69,8 @@ def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
     from tilusbuild.package.names import command_of
     from tilusbuild.package.read import opened
 
-    policy = options.policy(arguments)
     with opened(path) as reader:
-        if policy is not None:
-            from tilusbuild.package.signing import check_signature
-
-            check_signature(reader.list_bytes(), reader.attestations(), policy)
+        options.check_signature(arguments, reader)
         if (other := command_of(reader.list_bytes())) is not None:
             status: int = other.install(reader, arguments)
             return status

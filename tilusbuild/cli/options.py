@@ -1,10 +1,10 @@
-"""What the shared options mean: the project, the cache, the selection, the reporter, the policy."""
+"""What the shared options mean: the project, the cache, the selection, the reporter, the signer."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from tilusbuild.cli.arguments import Common, settings_of
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tilusbuild.engine.events import Reporter
     from tilusbuild.expr import Value
     from tilusbuild.package.extract import Limits
-    from tilusbuild.package.signing import SignaturePolicy
+    from tilusbuild.package.model import Reader
+    from tilusbuild.package.pack import Attest
     from tilusbuild.plan.model import PlanSelection
     from tilusbuild.tune.bench.session import Budget
 
@@ -181,19 +182,40 @@ def limits(arguments: LimitArgs) -> Limits:
     return Limits(parse_size(arguments.max_size)) if arguments.max_size else Limits()
 
 
-def policy(arguments: SignedArgs) -> SignaturePolicy | None:
-    """Return the signature that a package must have; None when it needs none."""
-    from tilusbuild.package.signing import SignaturePolicy
+def requires_signature(arguments: SignedArgs) -> bool:
+    """Return whether a package must be signed."""
+    return bool(arguments.key or arguments.identity or arguments.issuer)
 
-    required = SignaturePolicy(arguments.key, arguments.identity, arguments.issuer)
-    if arguments.key is not None and (arguments.identity or arguments.issuer):
-        from tilusbuild.errors import input_error
 
-        raise input_error(
-            "--key and --identity exclude each other: name one signer",
-            hint="--key PEM, or --identity WHO with --issuer URL",
-        )
-    return None if required == SignaturePolicy() else required
+def check_signature(arguments: SignedArgs, reader: Reader) -> str | None:
+    """Check that the signer whom the options name signed a package; return the signer, None where
+    no option names one. Raises `PackageError` and `InputError`."""
+    if not requires_signature(arguments):
+        return None
+    check = _load_signing("check")
+    signer = {name: getattr(arguments, name) for name in ("key", "identity", "issuer")}
+    check(reader.list_bytes(), reader.attestations(), **signer)
+    return arguments.key or arguments.identity
+
+
+def attester(key: str | None) -> Attest:
+    """Return the function that attests packages: with a key, or "keyless"; without one there are no
+    attestations. Raises `InputError`."""
+    if key is None:
+        return lambda contents: {}
+    attest: Attest = _load_signing("attester")(key)
+    return attest
+
+
+def _load_signing(name: str) -> Callable[..., Any]:
+    """Return a function of the optional room that signs. Raises `InputError` without the room."""
+    from tilusbuild.errors import input_error
+
+    functions = brought("signing")
+    if name not in functions:
+        raise input_error("this tilusbuild was installed without the part that signs packages")
+    function: Callable[..., Any] = load(functions[name])
+    return function
 
 
 def write_to(path: str, data: bytes) -> None:

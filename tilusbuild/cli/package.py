@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.contents import Contents
-    from tilusbuild.package.pack import Attest
     from tilusbuild.plan.instance import PlannedInstance
 
 _FORMATS = tuple(brought("package format"))
@@ -93,7 +92,7 @@ def run(arguments: PackageArgs) -> int:
             hint="leave one out",
         )
     chosen = formats(arguments.formats, _FORMATS)
-    attest = _attest(arguments.sign)
+    attest = options.attester(arguments.sign)
     with options.project(arguments) as project:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
@@ -120,15 +119,6 @@ def _tests(
     for what in made.left_out:
         say(f"no test of {what}\n")
     return made.files
-
-
-def _attest(key: str | None) -> Attest:
-    """Return what attests the packages: nothing, unless they are to be signed."""
-    if key is None:
-        return lambda contents: {}
-    from tilusbuild.package.signing import attester
-
-    return attester(key)
 
 
 def formats(words: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -49,7 +49,7 @@ def run(arguments: VerifyArgs) -> int:
     if path is None:
         raise input_error("missing argument: PATH", hint="name a package or a cache")
     share = _share(sample)
-    if is_cache(path) and options.policy(arguments) is not None:
+    if is_cache(path) and options.requires_signature(arguments):
         raise input_error(f"{path} is a cache: only packages are signed")
     problems, words = _cache(path) if is_cache(path) else _package(path, arguments)
     for kind, what in problems:
@@ -92,18 +92,14 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
     try:
         with opened(path) as reader:
             found = verify(reader, options.limits(arguments))
-            kind, policy, signed = reader.kind, options.policy(arguments), ""
-            if policy is not None:
-                from tilusbuild.package.signing import check_signature
-
-                check_signature(reader.list_bytes(), reader.attestations(), policy)
-                signed = f"\nsigned by {policy.key or policy.identity}"
+            kind, signer = reader.kind, options.check_signature(arguments, reader)
     except PackageError as error:
         return [(error.kind, str(error))], ""
     problems = [(error.kind, str(error)) for error in found.problems]
     listing = found.listing
     if listing is None:
         return problems, ""
+    signed = f"\nsigned by {signer}" if signer else ""
     return problems, (
         f"{listing.title} {listing.version} ({kind}): {listing.summary},"
         f" {counted(len(listing.files), 'file')}, {listing.size} bytes: no problems"

@@ -145,9 +145,8 @@ def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
     if key is None:
         return lambda contents: {}
     from tilusbuild.package import names
-    from tilusbuild.package.signing import attester
 
-    attest = attester(key)
+    attest = options.attester(key)
     return lambda contents: {names.SIGNATURE: attest(contents)[names.SIGNATURE]}
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import rfc8785
-from msgspec import Struct
 
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.package import names
@@ -44,14 +43,6 @@ Sign = Callable[[bytes], bytes]
 """From a statement to the bytes of its file, signed."""
 
 
-class SignaturePolicy(Struct, frozen=True):
-    """The accepted signer: a public key (a PEM file), or an identity that `issuer` vouches for."""
-
-    key: str | None = None
-    identity: str | None = None
-    issuer: str | None = None
-
-
 def attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
     """Return what attests a package: `signer` is the PEM file of a private key, or "keyless".
 
@@ -64,18 +55,29 @@ def attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
 
 
 def check_signature(
-    list_bytes: bytes, attestations: Mapping[str, bytes], policy: SignaturePolicy
+    list_bytes: bytes,
+    attestations: Mapping[str, bytes],
+    *,
+    key: str | None = None,
+    identity: str | None = None,
+    issuer: str | None = None,
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Check every attestation of a package against the list and the policy; return what they
-    attest, by their names.
+    """Check every attestation of a package against the list and the accepted signer: a public key
+    (a PEM file), or an identity that `issuer` vouches for. Return the predicates, by the names of
+    the attestations.
 
-    Raises `PackageError`; `InputError` for a policy that names no signer;
-    `TilusbuildError` where a library is missing.
+    Raises `PackageError`; `InputError` unless one signer is named; `TilusbuildError` when a library
+    is not installed.
     """
+    if key is not None and (identity or issuer):
+        raise input_error(
+            "--key and --identity exclude each other: name one signer",
+            hint="--key PEM, or --identity WHO with --issuer URL",
+        )
     if names.SIGNATURE not in attestations:
         raise badly_signed("the package is not signed", hint="`package --sign` signs one")
     digest = sha256_bytes(list_bytes)
-    verify = _by_key(policy.key) if policy.key is not None else _by_identity(policy)
+    verify = _by_identity(identity, issuer) if key is None else _by_key(key)
     predicates = {}
     for name, data in sorted(attestations.items()):
         statement = _statement(name, verify(name, data))
@@ -174,18 +176,18 @@ def _keyless() -> Sign:
     return sign
 
 
-def _by_identity(policy: SignaturePolicy) -> Callable[[str, bytes], bytes]:
-    if policy.identity is None or policy.issuer is None:
+def _by_identity(identity: str | None, issuer: str | None) -> Callable[[str, bytes], bytes]:
+    if identity is None or issuer is None:
         raise input_error("no signer is named", hint="--key PEM, or --identity and --issuer")
     models, checks = _library("sigstore.models"), _library("sigstore.verify")
-    wanted = checks.policy.Identity(identity=policy.identity, issuer=policy.issuer)
+    wanted = checks.policy.Identity(identity=identity, issuer=issuer)
 
     def verify(name: str, data: bytes) -> bytes:
         try:
             bundle = models.Bundle.from_json(data)
             kind, payload = checks.Verifier.production(offline=True).verify_dsse(bundle, wanted)
         except Exception as error:
-            said = f"{name} is not signed by {policy.identity}: {error!r:.200}"
+            said = f"{name} is not signed by {identity}: {error!r:.200}"
             raise badly_signed(said) from None
         if kind != signed.PAYLOAD:
             raise badly_signed(f"{name} holds a payload of type {kind!r:.80}")
