@@ -12,7 +12,7 @@ from support import events_schema
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from support.json_schema import valid
 from tilusbuild.engine.build import build
-from tilusbuild.engine.events import Dropped, Sharded
+from tilusbuild.engine.events import Dropped, HeldBack, Placed, Sharded
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.report.choose import choose
 from tilusbuild.report.jsonl import JsonReporter
@@ -68,6 +68,8 @@ def test_every_event_is_a_line_that_the_schema_allows() -> None:
         eventful_build(stdout, dry_run)
     JsonReporter(stdout).emit(Dropped("00", "matmul/0 sm_90a"))
     JsonReporter(stdout).emit(Sharded(2, 4, 13, 50, "00"))
+    JsonReporter(stdout).emit(HeldBack("matmul/0 sm_90a", ("matmul", "sm_90a"), 3, "error"))
+    JsonReporter(stdout).emit(Placed("00", "matmul/0 sm_90a", "sent", "grpc://x", "w"))
     lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
     for line in lines:
         assert is_build_line(line), line
@@ -108,5 +110,9 @@ def test_the_documents_list_every_key_of_an_event(event: Any) -> None:
     )
     assert section is not None
     documented = re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)
-    rule = SCHEMA["$defs"][event.__name__]
+    (rule,) = (
+        rule
+        for rule in SCHEMA["$defs"]["build"]["oneOf"]
+        if rule["properties"]["event"]["const"] == event.event
+    )
     assert ["event", *documented] == rule["required"]

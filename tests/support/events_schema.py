@@ -1,55 +1,40 @@
 """The JSON schema of all lines of `--json`, made from the classes that declare them.
 
 Tests hold what verbs print to it; `docs/events.schema.json` is its text, which `make docs` writes.
-The lines of a verb are `#/$defs/build`, of an action `#/$defs/cache-gc`, each a class by its name.
-Readers ignore keys that they do not know.
+The lines of a verb are `#/$defs/build`, of an action `#/$defs/cache-gc`. Readers ignore keys that
+they do not know.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.parser import actions_of, verbs
 from tilusbuild.engine import events
-from tilusbuild.report.jsonl import Line
 from tilusbuild.rooms import brought, load
 from tilusbuild.watch import events as watching
 
-BUILD: tuple[type[events.Event], ...] = (
-    events.BuildStarted,
-    events.Sharded,
-    events.Planned,
-    events.Warned,
-    events.WouldCompile,
-    events.Started,
-    events.Finished,
-    events.Waiting,
-    events.Retried,
-    events.Dropped,
-    events.Stopping,
-    events.Summary,
-)
-WATCH: tuple[type[events.Event], ...] = (
-    *BUILD,
-    watching.Watching,
-    watching.Changed,
-    watching.Replanned,
-    watching.Problem,
-    watching.Rebuilt,
-    watching.CommandStarted,
-    watching.Printed,
-    watching.CommandEnded,
-)
+
+def _events_of(module: Any) -> tuple[Any, ...]:
+    """Return the events that a module declares, in their order."""
+    kinds = (kind for kind in vars(module).values() if isinstance(kind, type))
+    return tuple(kind for kind in kinds if issubclass(kind, events.Event) and kind.event)
 
 
-def lines() -> dict[str, tuple[type[Line], ...]]:
-    """Return the lines of every verb and of every action, as "cache gc", that has any."""
-    found: dict[str, tuple[type[Line], ...]] = {}
+BUILD = _events_of(events)
+WATCH = (*BUILD, *(kind for kind in _events_of(watching) if kind not in BUILD))
+
+
+def lines() -> dict[str, tuple[Any, ...]]:
+    """Return the classes of the lines of every verb and of every action, as "cache gc", that has
+    any."""
+    found: dict[str, tuple[Any, ...]] = {}
     for verb in verbs():
         for action, declared in actions_of(verb).items():
             name = f"{verb} {action}".strip()
@@ -61,24 +46,48 @@ def lines() -> dict[str, tuple[type[Line], ...]]:
 
 def schema() -> dict[str, Any]:
     """Return the schema of a line of any verb."""
-    endings = (ErrorLine, InternalErrorLine)
-    of_verbs = lines()
-    every = [kind for kinds in (*of_verbs.values(), endings) for kind in kinds]
-    _, found = msgspec.json.schema_components(every, ref_template="#/$defs/{name}")
+    ends = {"error": (ErrorLine,), "internal-error": (InternalErrorLine,)}
+    groups = {verb.replace(" ", "-"): kinds for verb, kinds in lines().items()} | ends
+    kinds = list(dict.fromkeys(kind for group in groups.values() for kind in group))
+    types = [_types_of_keys(kind) for kind in kinds]
+    rules, found = msgspec.json.schema_components(
+        [each for keys in types for each in keys.values()], ref_template="#/$defs/{name}"
+    )
     classes = {name: _class(each) for name, each in found.items()}
-    for kind in every:
-        classes[kind.__name__] = _line(kind, classes)
-    verbs: dict[str, Any] = {}
-    for verb, kinds in of_verbs.items():
-        # A line of an event that has two shapes may match both: one can have all keys of the other.
-        one = "oneOf" if len({kind.event for kind in kinds}) == len(kinds) else "anyOf"
-        verbs[verb.replace(" ", "-")] = {one: [_ref(kind.__name__) for kind in kinds]}
+    remaining = iter(rules)
+    of_lines = {
+        kind: _line(kind, {key: next(remaining) for key in keys}, classes)
+        for kind, keys in zip(kinds, types, strict=True)
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"A line of tilusbuild --json, schema {events.SCHEMA}",
-        "anyOf": [_ref(verb) for verb in [*verbs, *(each.__name__ for each in endings)]],
-        "$defs": verbs | dict(sorted(classes.items())),
+        "anyOf": [_ref(name) for name in groups],
+        "$defs": {name: _group(name, group, of_lines) for name, group in groups.items()}
+        | dict(sorted(classes.items())),
     }
+
+
+def _types_of_keys(kind: Any) -> dict[str, Any]:
+    """Return the type of each key of a line but `event`."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _group(name: str, kinds: tuple[Any, ...], of_lines: dict[Any, Any]) -> dict[str, Any]:
+    """Return the schema of the lines of a verb."""
+    if name == "watch":
+        shared, kinds = [_ref("build")], tuple(kind for kind in kinds if kind not in BUILD)
+    else:
+        shared = []
+    if len(kinds) == 1:
+        rule: dict[str, Any] = of_lines[kinds[0]]
+        return rule
+    # A line of an event that has two shapes may match both: one can have all keys of the other.
+    one = "oneOf" if len({kind.event for kind in kinds}) == len(kinds) else "anyOf"
+    return {one: [*shared, *(of_lines[kind] for kind in kinds)]}
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -90,11 +99,11 @@ def text() -> str:
     return json.dumps(schema(), indent=2) + "\n"
 
 
-def _line(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
+def _line(kind: Any, keys: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a line, which begins with its event."""
     properties: dict[str, Any] = {"event": {"const": kind.event}}
     others: dict[str, Any] = {}
-    for name, rule in classes[kind.__name__]["properties"].items():
+    for name, rule in keys.items():
         if name != getattr(kind, "inlined", None):
             properties[name] = rule
         elif "$ref" in rule:

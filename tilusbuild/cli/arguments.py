@@ -12,12 +12,9 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
-
-if TYPE_CHECKING:
-    from tilusbuild.report.jsonl import Line
 
 A = TypeVar("A", bound="Common")
 
@@ -309,6 +306,7 @@ class Verb(Struct, Generic[A], frozen=True):
     arguments: type[A]
     run: Callable[[A], int]
     """Returns the exit status."""
-    emits: tuple[type[Line], ...] = ()
+    emits: tuple[Callable[..., object], ...] = ()
+    """What makes them: a class, or what `line` returns."""
     help: str = ""
     """Of an action of `cache`; that of a verb is in `parser.VERBS`, which imports no verb."""

@@ -17,13 +17,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from typing import ClassVar
 
 from msgspec import Struct
 
 from tilusbuild._version import __version__
 from tilusbuild.errors import PROCESSES, InputError, Shortage, TilusbuildError, shortage_of
-from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.report.jsonl import JsonLine, declare_line, json_line
 from tilusbuild.rooms import missing_package
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -51,17 +50,11 @@ class ErrorPart(Struct, frozen=True):
     hint: str | None
 
 
-class ErrorLine(JsonLine, frozen=True):
-    """A command ended with an error: what stderr says, and its parts."""
-
-    event: ClassVar[str] = "error"
-    message: str
-    """All of it, as it is printed."""
-    problems: tuple[ErrorPart, ...]
-    exit_status: int
+ErrorLine = declare_line("error", message=str, problems=tuple[ErrorPart, ...], exit_status=int)
+"""A command ended with an error: what stderr says, and its parts."""
 
 
-def error_line(error: TilusbuildError) -> ErrorLine:
+def error_line(error: TilusbuildError) -> JsonLine:
     """Return the line of `--json` for an error."""
     found = error.diagnostics if isinstance(error, InputError) else ()
     problems = (
@@ -78,15 +71,10 @@ def error_line(error: TilusbuildError) -> ErrorLine:
     return ErrorLine(error.render(), tuple(problems), error.exit_status)
 
 
-class InternalErrorLine(JsonLine, frozen=True):
-    """A bug of tilusbuild ended the command."""
-
-    event: ClassVar[str] = "internal_error"
-    message: str
-    version: str
-    report: str | None
-    """The file with the traceback."""
-    exit_status: int = INTERNAL_ERROR
+InternalErrorLine = declare_line(
+    "internal_error", message=str, version=str, report=str | None, exit_status=int
+)
+"""A bug of tilusbuild ended the command."""
 
 
 def answer(error: Exception, words: list[str]) -> int:
@@ -143,7 +131,9 @@ def _internal(error: Exception, words: list[str]) -> int:
     message = f"{what:.500}"
     path = _written(error, words)
     if "--json" in words:
-        sys.stdout.write(json_line(InternalErrorLine(message, __version__, path)) + "\n")
+        sys.stdout.write(
+            json_line(InternalErrorLine(message, __version__, path, INTERNAL_ERROR)) + "\n"
+        )
     sys.stderr.write(
         f"internal error: {message}\n"
         f"  this is a bug of tilusbuild {__version__}; nothing that was built is lost\n"

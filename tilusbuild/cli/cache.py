@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import cache_look, options
 from tilusbuild.cli.arguments import (
@@ -22,7 +22,7 @@ from tilusbuild.cli.arguments import (
     repeated,
 )
 from tilusbuild.cli.options import CountsLine, emit, say, show
-from tilusbuild.report.jsonl import GarbageLine, JsonLine, ProblemLine
+from tilusbuild.report.jsonl import GarbageLine, ProblemLine, declare_line
 from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
 
@@ -35,11 +35,8 @@ _NAMED = 5
 """Names in one message."""
 
 
-class CacheLine(JsonLine, frozen=True):
-    """The cache."""
-
-    event: ClassVar[str] = "cache"
-    path: str
+CacheLine = declare_line("cache", path=str)
+"""The cache."""
 
 
 def _dir(arguments: Common) -> int:
@@ -54,14 +51,10 @@ class CacheStatsArgs(Common, frozen=True, kw_only=True):
     other: str | None = optional("DIR", help=options.other_cache_help())
 
 
-class CacheStatsLine(JsonLine, frozen=True):
-    """How many programs have which status, and the bytes below each directory."""
-
-    event: ClassVar[str] = "stats"
-    path: str
-    programs: Mapping[str, int]
-    sizes: Mapping[str, int]
-    size: int
+CacheStatsLine = declare_line(
+    "stats", path=str, programs=Mapping[str, int], sizes=Mapping[str, int], size=int
+)
+"""How many programs have which status, and the bytes below each directory."""
 
 
 def _stats(arguments: CacheStatsArgs) -> int:

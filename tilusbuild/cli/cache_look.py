@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, one_of, positionals, target_option
 from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import amount
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
@@ -41,31 +41,23 @@ class CacheLsArgs(Common, frozen=True, kw_only=True):
     )
 
 
-class CachedScriptLine(JsonLine, frozen=True):
-    """A script that was published, and the projects and packages that keep it."""
+CachedScriptLine = declare_line(
+    "script",
+    script=str,
+    hash=str,
+    target=str | None,
+    statuses=Mapping[str, int],
+    size=int,
+    roots=tuple[str, ...],
+    label=str,
+)
+"""A script that was published, and the projects and packages that keep it."""
 
-    event: ClassVar[str] = "script"
-    script: str
-    hash: str
-    target: str | None
-    statuses: Mapping[str, int]
-    size: int
-    roots: tuple[str, ...]
-    label: str
-    """Its name: what other verbs take."""
 
-
-class CachedProgramLine(JsonLine, frozen=True):
-    """A program of the named script."""
-
-    event: ClassVar[str] = "program"
-    script: str
-    target: str | None
-    index: int
-    hash: str
-    status: Status
-    label: str
-    """Its name: what other verbs take."""
+CachedProgramLine = declare_line(
+    "program", script=str, target=str | None, index=int, hash=str, status=Status, label=str
+)
+"""A program of the named script."""
 
 
 def ls(arguments: CacheLsArgs) -> int:
@@ -192,23 +184,12 @@ class CacheShowArgs(Common, frozen=True, kw_only=True):
     target: str | None = target_option("the target, for a program that is named SCRIPT/I")
 
 
-class ShownProgramLine(JsonLine, frozen=True):
-    """A program: where it is, and its `meta.json`."""
-
-    event: ClassVar[str] = "program"
-    inlined: ClassVar[str] = "meta"
-    path: str
-    meta: Mapping[str, Any]
+ShownProgramLine = declare_line("program", inlined="meta", path=str, meta=Mapping[str, Any])
+"""A program: where it is, and its `meta.json`."""
 
 
-class ShownPartLine(JsonLine, frozen=True):
-    """One text of a program, exactly."""
-
-    event: ClassVar[str] = "part"
-    program: str
-    """Its hash."""
-    part: str
-    text: str
+ShownPartLine = declare_line("part", program=str, part=str, text=str)
+"""One text of a program, exactly."""
 
 
 def show(arguments: CacheShowArgs) -> int:

@@ -7,11 +7,10 @@ which may be a stranger's.
 from __future__ import annotations
 
 import sys
-from typing import ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb, positional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 
 SHELLS = ("bash", "zsh", "fish")
 _FILES = ("FILE", "PATH", "PEM", "LOG", "A", "B")
@@ -25,12 +24,8 @@ class CompletionsArgs(Common, frozen=True, kw_only=True):
     shell: str = positional("SHELL", choices=SHELLS, help="bash, zsh or fish")
 
 
-class CompletionsLine(JsonLine, frozen=True):
-    """What was asked for."""
-
-    event: ClassVar[str] = "completions"
-    shell: str
-    text: str
+CompletionsLine = declare_line("completions", shell=str, text=str)
+"""What was asked for."""
 
 
 def run(arguments: CompletionsArgs) -> int:

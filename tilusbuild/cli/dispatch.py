@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
     target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, show
-from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar
+from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar, declare_line
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -56,29 +56,23 @@ class DispatchTable(Struct, frozen=True):
     entries: tuple[tuple[Scalar, ...], ...]
 
 
-class DispatchLine(JsonLine, frozen=True):
-    """Everything that chooses the programs of an instance."""
+DispatchLine = declare_line(
+    "dispatch",
+    instance=str,
+    path=str,
+    keys=tuple[str, ...],
+    rules=tuple[tuple[str, int], ...],
+    model=str | None,
+    default=int | None,
+    tables=tuple[DispatchTable, ...],
+)
+"""Everything that chooses the programs of an instance."""
 
-    event: ClassVar[str] = "dispatch"
-    instance: str
-    path: str
-    keys: tuple[str, ...]
-    rules: tuple[tuple[str, int], ...]
-    """Each with the program that it chooses."""
-    model: str | None
-    default: int | None
-    tables: tuple[DispatchTable, ...]
 
-
-class CoverageLine(JsonLine, frozen=True):
-    """Which program serves some sizes."""
-
-    event: ClassVar[str] = "coverage"
-    instance: str
-    sizes: Mapping[str, Scalar]
-    program: int
-    source: str
-    why: str
+CoverageLine = declare_line(
+    "coverage", instance=str, sizes=Mapping[str, Scalar], program=int, source=str, why=str
+)
+"""Which program serves some sizes."""
 
 
 def run(arguments: DispatchArgs) -> int:
@@ -125,7 +119,7 @@ def _show(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     return _summary(arguments, looks)
 
 
-def _line(look: DispatchOverview) -> DispatchLine:
+def _line(look: DispatchOverview) -> JsonLine:
     script = look.script
     return DispatchLine(
         instance=script.label,

@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar
+from tilusbuild.report.jsonl import ProblemLine, Scalar, declare_line
 from tilusbuild.runtime.option import unknown_variables
 from tilusbuild.toolchain.diagnose import Finding
 
@@ -24,28 +24,16 @@ if TYPE_CHECKING:
     from tilusbuild.remote.settings import RemoteSettings
 
 
-class FindingLine(JsonLine, frozen=True):
-    """A component of the toolchain."""
-
-    event: ClassVar[str] = "finding"
-    inlined: ClassVar[str] = "finding"
-    finding: Finding
+FindingLine = declare_line("finding", inlined="finding", finding=Finding)
+"""A component of the toolchain."""
 
 
-class SettingLine(JsonLine, frozen=True):
-    """A setting, and where its value is from."""
-
-    event: ClassVar[str] = "setting"
-    name: str
-    value: Scalar | None
-    source: str
+SettingLine = declare_line("setting", name=str, value=Scalar | None, source=str)
+"""A setting, and where its value is from."""
 
 
-class DoctorSummary(JsonLine, frozen=True):
-    """The components that the project needs and that are missing."""
-
-    event: ClassVar[str] = "summary"
-    missing: tuple[str, ...]
+DoctorSummary = declare_line("summary", missing=tuple[str, ...])
+"""The components that the project needs and that are missing."""
 
 
 def run(arguments: Common) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb, optional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.regular import read_bytes
 
@@ -18,13 +17,8 @@ class InitArgs(Common, frozen=True, kw_only=True):
     into: str | None = optional("DIR", help="the directory to create it in (default: .)")
 
 
-class CreatedLine(JsonLine, frozen=True):
-    """A project was created."""
-
-    event: ClassVar[str] = "created"
-    directory: str
-    files: tuple[str, ...]
-    """Relative to the directory."""
+CreatedLine = declare_line("created", directory=str, files=tuple[str, ...])
+"""A project was created."""
 
 
 def run(arguments: InitArgs) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -30,25 +30,14 @@ class InstallArgs(SignedArgs, frozen=True, kw_only=True):
     )
 
 
-class InstalledLine(JsonLine, frozen=True):
-    """A package was installed: how many of its programs are new, and the bytes of these."""
-
-    event: ClassVar[str] = "installed"
-    cache: str
-    name: str
-    version: str
-    digest: str
-    programs: int
-    new: int
-    size: int
+InstalledLine = declare_line(
+    "installed", cache=str, name=str, version=str, digest=str, programs=int, new=int, size=int
+)
+"""A package was installed: how many of its programs are new, and the bytes of these."""
 
 
-class UninstalledLine(JsonLine, frozen=True):
-    """A package was uninstalled."""
-
-    event: ClassVar[str] = "removed"
-    cache: str
-    name: str
+UninstalledLine = declare_line("removed", cache=str, name=str)
+"""A package was uninstalled."""
 
 
 def run(arguments: InstallArgs) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
     repeated,
 )
 from tilusbuild.cli.options import emit, say
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 from tilusbuild.rooms import brought
 
 if TYPE_CHECKING:
@@ -57,26 +57,14 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     sign: str | None = SIGN
 
 
-class PackageFileLine(JsonLine, frozen=True):
-    """A package in one format."""
-
-    event: ClassVar[str] = "carrier"
-    format: str
-    path: str
-    size: int
-    digest: str
+PackageFileLine = declare_line("carrier", format=str, path=str, size=int, digest=str)
+"""A package in one format."""
 
 
-class PackageLine(JsonLine, frozen=True):
-    """What is in a package."""
-
-    event: ClassVar[str] = "package"
-    name: str
-    version: str
-    digest: str
-    programs: int
-    files: int
-    size: int
+PackageLine = declare_line(
+    "package", name=str, version=str, digest=str, programs=int, files=int, size=int
+)
+"""What is in a package."""
 
 
 def run(arguments: PackageArgs) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
 from tilusbuild.space.report import Declared, RuleEffect, SpaceReport
 from tilusbuild.status import Status
 
@@ -44,12 +44,8 @@ class InstanceLine(JsonLine, frozen=True):
     hash: str
 
 
-class PlanSummary(JsonLine, frozen=True):
-    """The whole plan. A program that several instances share counts once."""
-
-    event: ClassVar[str] = "summary"
-    programs: int
-    instances: int
+PlanSummary = declare_line("summary", programs=int, instances=int)
+"""The whole plan. A program that several instances share counts once."""
 
 
 class SpaceLine(JsonLine, frozen=True):

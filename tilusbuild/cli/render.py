@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.options import CountsLine, emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -26,14 +26,8 @@ class RenderArgs(SelectionArgs, frozen=True, kw_only=True):
     )
 
 
-class RenderedLine(JsonLine, frozen=True):
-    """The source of a program, in a file or as text."""
-
-    event: ClassVar[str] = "rendered"
-    label: str
-    program: str
-    file: str | None
-    source: str | None
+RenderedLine = declare_line("rendered", label=str, program=str, file=str | None, source=str | None)
+"""The source of a program, in a file or as text."""
 
 
 def run(arguments: RenderArgs) -> int:

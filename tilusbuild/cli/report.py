@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.builder.costs import Cost, Total, costs, costs_text, total, totals
 from tilusbuild.builder.timeline import BuildTimeline, read_timeline
@@ -14,7 +14,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
-from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.report.jsonl import JsonLine, declare_line, json_line
 from tilusbuild.rooms import brought, load
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.tune.measured import MeasuredLine
@@ -44,31 +44,16 @@ class ReportArgs(SelectionArgs, frozen=True, kw_only=True):
     )
 
 
-class ProjectLine(JsonLine, frozen=True):
-    """Whose report this is."""
-
-    event: ClassVar[str] = "project"
-    name: str
-    version: str
-    tilusbuild: str
+ProjectLine = declare_line("project", name=str, version=str, tilusbuild=str)
+"""Whose report this is."""
 
 
-class ScriptCostLine(JsonLine, frozen=True):
-    """The sums over the programs of a script for a target; null is not known."""
-
-    event: ClassVar[str] = "script"
-    inlined: ClassVar[str] = "total"
-    script: str
-    target: str
-    total: Total
+ScriptCostLine = declare_line("script", inlined="total", script=str, target=str, total=Total)
+"""The sums over the programs of a script for a target; null is not known."""
 
 
-class CostSummary(JsonLine, frozen=True):
-    """The sums over all programs, each counted once."""
-
-    event: ClassVar[str] = "summary"
-    inlined: ClassVar[str] = "total"
-    total: Total
+CostSummary = declare_line("summary", inlined="total", total=Total)
+"""The sums over all programs, each counted once."""
 
 
 def run(arguments: ReportArgs) -> int:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 
-
-class SchemaLine(JsonLine, frozen=True):
-    """The JSON schema of a manifest."""
-
-    event: ClassVar[str] = "schema"
-    schema: Mapping[str, Any]
+SchemaLine = declare_line("schema", schema=Mapping[str, Any])
+"""The JSON schema of a manifest."""
 
 
 def run(arguments: Common) -> int:

@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from tilusbuild.cli.arguments import (
     target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit, say
-from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
 from tilusbuild.runtime.naming import command
 
 if TYPE_CHECKING:
@@ -100,20 +100,18 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     )
 
 
-class TunedLine(JsonLine, frozen=True):
-    """The choice for some sizes; null where no program is usable."""
-
-    event: ClassVar[str] = "tuned"
-    instance: str
-    sizes: Mapping[str, Scalar]
-    program: int | None
-    schedule: Mapping[str, Scalar] | None
-    seconds: float | None
-    seen: int
-    unseen: int
-    """Programs that the budget did not suffice for."""
-    refused: Mapping[str, str]
-    """What a program came to, and why, by its number."""
+TunedLine = declare_line(
+    "tuned",
+    instance=str,
+    sizes=Mapping[str, Scalar],
+    program=int | None,
+    schedule=Mapping[str, Scalar] | None,
+    seconds=float | None,
+    seen=int,
+    unseen=int,
+    refused=Mapping[str, str],
+)
+"""The choice for some sizes; null where no program is usable."""
 
 
 def run(arguments: TuneArgs) -> int:
@@ -218,7 +216,7 @@ def _import(arguments: TuneArgs, project: Project, log: str) -> int:
 # What was found: a table of the choices for people, lines for programs.
 
 
-def _line(label: str, decision: Decision) -> TunedLine:
+def _line(label: str, decision: Decision) -> JsonLine:
     """Return the line of a decision for the sizes of a case."""
     winner = decision.winner
     return TunedLine(

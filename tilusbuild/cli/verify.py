@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import CountsLine, emit, say, show
-from tilusbuild.report.jsonl import JsonLine, ProblemLine
+from tilusbuild.report.jsonl import ProblemLine, declare_line
 from tilusbuild.report.text import counted
 
 
@@ -24,16 +22,10 @@ class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
     )
 
 
-class RebuiltProgramLine(JsonLine, frozen=True):
-    """With `--rebuild`: a program that was compiled again, and the digests of its libraries."""
-
-    event: ClassVar[str] = "rebuilt"
-    program: str
-    same: bool
-    recorded: str
-    made: str | None
-    trouble: str
-    """Why it does not compile here."""
+RebuiltProgramLine = declare_line(
+    "rebuilt", program=str, same=bool, recorded=str, made=str | None, trouble=str
+)
+"""With `--rebuild`: a program that was compiled again, and the digests of its libraries."""
 
 
 def run(arguments: VerifyArgs) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, flag, option, positional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 
 if TYPE_CHECKING:
     from tilusbuild.intake.draft import Draft
@@ -30,15 +30,10 @@ class ImportArgs(Common, frozen=True, kw_only=True):
     stdout: bool = flag("--stdout", help="print the manifest, and write nothing")
 
 
-class ImportedLine(JsonLine, frozen=True):
-    """A manifest was made."""
-
-    event: ClassVar[str] = "imported"
-    manifest: str
-    """Its path; its text where nothing was written."""
-    sources: int
-    kernels: int
-    notes: tuple[str, ...]
+ImportedLine = declare_line(
+    "imported", manifest=str, sources=int, kernels=int, notes=tuple[str, ...]
+)
+"""A manifest was made."""
 
 
 def run(arguments: ImportArgs) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
@@ -18,7 +18,7 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import emit, say
 from tilusbuild.cli.package import PackageFileLine, formats, show_files
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import counted
 from tilusbuild.rooms import brought
 
@@ -47,33 +47,33 @@ class PackCacheArgs(Common, frozen=True, kw_only=True):
     sign: str | None = SIGN
 
 
-class PackedCacheLine(JsonLine, frozen=True):
-    """What is in a package of a foreign cache."""
+PackedCacheLine = declare_line(
+    "package",
+    name=str,
+    version=str,
+    digest=str,
+    system=str,
+    entries=int,
+    pickles=int,
+    files=int,
+    size=int,
+)
+"""What is in a package of a foreign cache."""
 
-    event: ClassVar[str] = "package"
-    name: str
-    version: str
-    digest: str
-    system: str
-    entries: int
-    pickles: int
-    files: int
-    size: int
 
-
-class InstalledCacheLine(JsonLine, frozen=True):
-    """A package of a foreign cache was installed in the directory `cache`."""
-
-    event: ClassVar[str] = "installed"
-    cache: str
-    system: str
-    name: str
-    version: str
-    digest: str
-    entries: int
-    new: int
-    size: int
-    pickles: int
+InstalledCacheLine = declare_line(
+    "installed",
+    cache=str,
+    system=str,
+    name=str,
+    version=str,
+    digest=str,
+    entries=int,
+    new=int,
+    size=int,
+    pickles=int,
+)
+"""A package of a foreign cache was installed in the directory `cache`."""
 
 
 INSTALL_LINES = (InstalledCacheLine,)

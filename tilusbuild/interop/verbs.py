@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional
 from tilusbuild.cli.options import CountsLine, emit, say, show
-from tilusbuild.report.jsonl import GarbageLine, JsonLine, ProblemLine
+from tilusbuild.report.jsonl import GarbageLine, ProblemLine, declare_line
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from tilusbuild.interop.caches.directory import ForeignCache
 
 
-class StatsLine(JsonLine, frozen=True):
-    """A foreign cache in numbers, and the paths of the entries that have the same code."""
+StatsLine = declare_line(
+    "stats",
+    path=str,
+    system=str,
+    version=str,
+    size=int,
+    counts=Mapping[str, int],
+    duplicates=tuple[tuple[str, ...], ...],
+)
+"""A foreign cache in numbers, and the paths of the entries that have the same code."""
 
-    event: ClassVar[str] = "stats"
-    path: str
-    system: str
-    version: str
-    size: int
-    counts: Mapping[str, int]
-    duplicates: tuple[tuple[str, ...], ...]
 
-
-class EntryLine(JsonLine, frozen=True):
-    """An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
-
-    event: ClassVar[str] = "entry"
-    system: str
-    path: str
-    kind: str
-    name: str
-    says: str
-    holds: tuple[str, ...]
-    by: str
-    size: int
-    age: int
-    pickles: tuple[str, ...]
-    problems: tuple[str, ...]
+EntryLine = declare_line(
+    "entry",
+    system=str,
+    path=str,
+    kind=str,
+    name=str,
+    says=str,
+    holds=tuple[str, ...],
+    by=str,
+    size=int,
+    age=int,
+    pickles=tuple[str, ...],
+    problems=tuple[str, ...],
+)
+"""An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
 
 
 LS_LINES, STATS_LINES = (EntryLine,), (StatsLine,)
@@ -214,15 +214,8 @@ class CacheExportArgs(Common, frozen=True, kw_only=True):
     )
 
 
-class ExportedLine(JsonLine, frozen=True):
-    """What was exported; `copied` are bytes, the other files are links."""
-
-    event: ClassVar[str] = "exported"
-    path: str
-    layout: str
-    files: int
-    linked: int
-    copied: int
+ExportedLine = declare_line("exported", path=str, layout=str, files=int, linked=int, copied=int)
+"""What was exported; `copied` are bytes, the other files are links."""
 
 
 def _export(arguments: CacheExportArgs) -> int:

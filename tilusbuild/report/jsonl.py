@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias, cast
 
-from msgspec import Struct
+from msgspec import Struct, defstruct
 from msgspec.structs import asdict
 
 from tilusbuild.report.text import Stream
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 Scalar: TypeAlias = bool | int | float | str
 """The value of a constant, a parameter or a size."""
-
-
-class Line(Protocol):
-    """A class of lines, whose fields are their keys; a dataclass where there is no msgspec."""
-
-    event: ClassVar[str]
 
 
 class JsonLine(Struct, frozen=True):
@@ -39,6 +33,17 @@ class JsonLine(Struct, frozen=True):
     event: ClassVar[str]
     inlined: ClassVar[str | None] = None
     """The field, a mapping or a value, whose keys are written in its place."""
+
+
+def declare_line(
+    event: str, /, *, inlined: str | None = None, **keys: Any
+) -> Callable[..., JsonLine]:
+    """Return a class of lines with these keys, in their order, each with the type of its value.
+
+    For a line that its verb only prints: a value that more code reads is a class of its own."""
+    namespace = {"event": event, "inlined": inlined}
+    kind = defstruct(event, keys.items(), bases=(JsonLine,), namespace=namespace, frozen=True)
+    return cast(type[JsonLine], kind)
 
 
 class ProblemLine(JsonLine, frozen=True):
