@@ -23,14 +23,18 @@ from tilusbuild.cache.includes import Problem, include_problems
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime import script as scripts
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.stamp import stamp_of
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
+TUNE = "correct it; or delete it, and tune again"
 _LOOKS = 3
 
 
@@ -190,6 +194,9 @@ def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator
     except CorruptFileError as error:
         if os.path.lexists(tree.path(facts)):
             yield CacheProblem(facts, str(error), REBUILD, facts)
+    if problem := _table_problem(path):
+        table = f"{entry}/{layout.TABLE_JSON}"
+        yield CacheProblem(table, problem, TUNE, table)
     for part in (layout.PROGRAMS, layout.FAILED):
         if os.path.islink(os.path.join(path, part)):
             yield CacheProblem(f"{entry}/{part}", "is a link", REBUILD, f"{entry}/{part}")
@@ -200,6 +207,20 @@ def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator
                 yield CacheProblem(
                     f"{entry}/{part}/{index}", what, REBUILD, f"{entry}/{part}/{index}"
                 )
+
+
+def _table_problem(path: str) -> str | None:
+    """Return why the dispatch table in a script's directory cannot be used; None for a good one,
+    and where script.json is damaged, without which it cannot be read."""
+    try:
+        script = scripts.read_script(path)
+    except LoadError:
+        return None
+    try:
+        read_dispatch(script)
+    except LoadError as error:
+        return str(error).removeprefix(f"{script.path}/").partition("\n")[0]
+    return None
 
 
 def _link_problem(

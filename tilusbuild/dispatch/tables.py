@@ -9,18 +9,15 @@ that match more devices stand after those that match fewer.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilusbuild.cache.layout import LATENCY, SCRIPT_TXT, read_or_none
+from tilusbuild.cache.layout import SCRIPT_TXT, read_or_none
 from tilusbuild.cache.locks import lock_file
 from tilusbuild.expr import Value
-from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
@@ -38,8 +35,6 @@ from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.table import Cell, table, times
 
 TEXT = "dispatch_table.txt"
-_SOMEBODYS = (b"fingerprint", b"entries", b"refused")
-"""Of a file that holds more than what follows from the script: one damage does not hit them all."""
 
 
 def put(
@@ -79,36 +74,15 @@ def forget_other_keys(script: Script) -> None:
 
 
 def keep_current(script: Script) -> TableFile:
-    """Have the text say what the JSON does, also where that was damaged and said nothing; return
-    what it says. Raises as `put`."""
-    found = _read_or_nothing(script)
+    """Write both files again where they do not say what is chosen now; return what the JSON says.
+    Raises `CorruptCacheError` for a damaged one, which may hold measurements, and `OSError`."""
+    found = read_dispatch(script)
     if not _is_current(script, found):
         with alone(script):
-            found = _read_or_nothing(script)
+            found = read_dispatch(script)
             if not _is_current(script, found):
                 write(script, found.tables, found.refused)
     return found
-
-
-def _read_or_nothing(script: Script) -> TableFile:
-    """As `read_dispatch`; nothing where the file is damaged and no work is lost by it: nothing was
-    measured here, and it has no part of a row or of a refusal, which a user may have written."""
-    try:
-        return read_dispatch(script)
-    except CorruptCacheError:
-        path = os.path.join(script.path, FILE)
-        measured = os.path.lexists(os.path.join(script.path, LATENCY))
-        data = b"" if _is_no_file(path) else read_or_none(path)
-        if measured or data is None or any(word in data for word in _SOMEBODYS):
-            raise
-        return TableFile()
-
-
-def _is_no_file(path: str) -> bool:
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
-    except OSError as error:
-        return error.errno == errno.ELOOP
 
 
 def is_measured(found: TableFile) -> bool:
