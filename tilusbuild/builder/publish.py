@@ -261,8 +261,8 @@ def script_record(
     `metas_of` knows them. With `inherits` a new one takes over what was measured of the same
     programs before."""
     from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.dispatch.carry_over import initial_files
     from tilusbuild.dispatch.describe import script_json
-    from tilusbuild.dispatch.inherited import begins
     from tilusbuild.dispatch.tables import columns_of, rows_of
 
     metas = [known[program] for program in instance.programs]
@@ -274,7 +274,7 @@ def script_record(
         columns_of(instance.parameters),
         rows_of(instance.parameters, schedules, instance.numbered, metas),
         described,
-        partial(begins, _path(project, instance), described, inherits=inherits),
+        partial(initial_files, _path(project, instance), described, carry=inherits),
     )
 
 
@@ -287,12 +287,12 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
         if os.path.isdir(path):
             found.append(_other_keys(project, instance, path))
         elif os.path.isdir(os.path.dirname(path)):
+            from tilusbuild.dispatch.carry_over import lost_rows
             from tilusbuild.dispatch.describe import script_json
-            from tilusbuild.dispatch.inherited import dropped
 
             metas = [None] * len(instance.programs)
             described = partial(script_json, project.manifest, instance, metas)
-            found.append(dropped(path, described))
+            found.append(lost_rows(path, described))
         dispatch = project.manifest.scripts[instance.script].dispatch
         if dispatch is not None and dispatch.measured is not None:
             from tilusbuild.dispatch.committed import lost
@@ -307,11 +307,11 @@ def _other_keys(project: Project, instance: PlannedInstance, path: str) -> str |
     if measured is None:
         return None
     # Imported only here: most scripts were not tuned, and the start should be quick.
+    from tilusbuild.dispatch.carry_over import other_keys_message
     from tilusbuild.dispatch.describe import keys_of
-    from tilusbuild.dispatch.inherited import of_other_keys
 
     keys = keys_of(project.manifest.scripts[instance.script].dispatch, instance)
-    return None if measured == keys else of_other_keys(instance.label, measured, keys)
+    return None if measured == keys else other_keys_message(instance.label, measured, keys)
 
 
 def _path(project: Project, instance: PlannedInstance) -> str:

@@ -125,6 +125,6 @@ def taken_over(
 def _bucket(script: Script, row: TunedRow) -> tuple[object, ...]:
     """Return what a row of the script stands for; for another one's row its own place."""
     if not row.is_of(script.target, script.params) or row.sizes.keys() != script.buckets.keys():
-        return row.place
+        return row.sort_key
     sizes = (to_bucket(row.sizes[name]) for name, to_bucket in script.buckets.items())
     return (row.device, row.arch, *sizes)

@@ -45,8 +45,9 @@ class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, Meta(ge=0)]
 
     @property
-    def place(self) -> tuple[str, ...]:
-        """What no two rows have in common, in the order of the file."""
+    def sort_key(self) -> tuple[str, ...]:
+        """Return target, device, architecture, constants and sizes: no two rows of a file have the
+        same."""
         return (self.target, self.device, self.arch, _text(self.params), _text(self.sizes))
 
     @property
@@ -91,10 +92,10 @@ def read_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
             what = f"not measurements of {script}: {error}"
             hint = f"the first line is {_head(script)}, each other one a row with the keys {_KEYS}"
             raise input_error(what, place=place, hint=hint) from None
-        if row.place in found:
+        if row.sort_key in found:
             what = "another row has the same instance, device and sizes"
             raise input_error(what, place=place, hint="keep one of them")
-        found[row.place] = row
+        found[row.sort_key] = row
     return tuple(found.values())
 
 
@@ -115,5 +116,5 @@ def _check_head(line: str, script: str) -> None:
 
 def rows_text(script: str, rows: Iterable[TunedRow]) -> str:
     """Return the file of a script's rows."""
-    lines = (row.line for row in sorted(rows, key=lambda row: row.place))
+    lines = (row.line for row in sorted(rows, key=lambda row: row.sort_key))
     return "".join(f"{line}\n" for line in (_head(script), *lines))

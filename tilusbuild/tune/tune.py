@@ -96,7 +96,7 @@ class Publisher:
 
     def add(self, integers: Mapping[str, Scalar], decision: Decision) -> None:
         """Note a decision and bring the files up to date. Raises `LoadError` and `OSError`."""
-        self._judge_by(decision)
+        self._update_refusals(decision)
         key = key_of(self._script, integers)
         known = self._decided.setdefault(key, {})
         sized = tuple(int(integers[name]) for name in self._script.keys)
@@ -115,8 +115,9 @@ class Publisher:
         found = sorted(self._decided[key].values(), key=lambda sized: sized[0])
         return [decision for _, decision in reversed(found)]
 
-    def _judge_by(self, decision: Decision) -> None:
-        """Take in who is condemned, and who is cleared of what another judge found."""
+    def _update_refusals(self, decision: Decision) -> None:
+        """Refuse programs that computed wrong; lift refusals that another reference or tolerance
+        had decided."""
         out = {each.program: each for each in condemned(decision, self._judge)}
         clear = cleared(decision, self._refused, self._judge)
         for digest in clear:

@@ -28,48 +28,49 @@ _NAMED = 4
 """Sizes that a message names."""
 
 
-class Inherited(NamedTuple):
-    """What is taken over, and in words what is not; None where all is."""
+class CarriedOver(NamedTuple):
+    """The measurements that a directory takes over, and a message about the rows that are lost:
+    None where none is."""
 
     tables: tuple[Table, ...] = ()
     refused: tuple[Refusal, ...] = ()
     measured: tuple[Measured, ...] = ()
-    dropped: str | None = None
+    lost: str | None = None
 
 
-def inherited(script: Script) -> Inherited:
-    """Return what a new directory of `script` takes over from those beside it. What cannot be read
-    is passed over."""
-    first: Inherited | None = None
-    for former in _formers(script):
+def carry_over(script: Script) -> CarriedOver:
+    """Return the measurements that a new directory of `script` takes over from those beside it. A
+    directory that cannot be read is passed over."""
+    first: CarriedOver | None = None
+    for former in _tuned_siblings(script):
         with suppress(LoadError):
-            found = _taken(former, script)
+            found = _carry_over_from(former, script)
             if found.tables or found.measured:
                 return found
             first = first or found
-    return first or Inherited()
+    return first or CarriedOver()
 
 
-def dropped(path: str, describe: Callable[[], bytes]) -> str | None:
+def lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
     """Return what will not be taken over by the script directory that is to be made at `path`, in
     words; its script.json is `describe()`."""
     if next(_tuned(path), None) is None:
         return None
     script = script_of(path, unseal(describe()))
-    return inherited(script._replace(not_built={})).dropped
+    return carry_over(script._replace(not_built={})).lost
 
 
-def of_other_keys(label: str, former: Sequence[str], keys: Sequence[str]) -> str:
+def other_keys_message(label: str, former: Sequence[str], keys: Sequence[str]) -> str:
     """Return in words that the measurements of a script are for other dispatch keys."""
     was, now = (", ".join(each) or "none" for each in (former, keys))
     why = f"it was for the dispatch keys {was}, which are {now} now"
     return f"{label}: its measurements no longer apply: {why}"
 
 
-def begins(path: str, described: bytes, *, inherits: bool = True) -> dict[str, bytes]:
+def initial_files(path: str, described: bytes, *, carry: bool = True) -> dict[str, bytes]:
     """Return the files that a new script directory begins with. `described` is its script.json."""
     script = script_of(path, unseal(described))
-    found = inherited(script) if inherits else Inherited()
+    found = carry_over(script) if carry else CarriedOver()
     files = tables.texts(script, found.tables, found.refused)
     for key in dict.fromkeys(each.key for each in found.measured):
         of_key = [each for each in found.measured if each.key == key]
@@ -79,7 +80,7 @@ def begins(path: str, described: bytes, *, inherits: bool = True) -> dict[str, b
     return files
 
 
-def _formers(script: Script) -> Iterator[Script]:
+def _tuned_siblings(script: Script) -> Iterator[Script]:
     """Yield the other directories of an instance that were tuned, the last one first."""
     for _, path in sorted(_tuned(script.path), reverse=True):
         with suppress(LoadError):
@@ -100,14 +101,14 @@ def _instance(script: Script) -> tuple[object, ...]:
     return script.name, script.target, script.params
 
 
-def _taken(former: Script, script: Script) -> Inherited:
+def _carry_over_from(former: Script, script: Script) -> CarriedOver:
     """Return what one directory takes over from another. Raises `LoadError`."""
     if former.keys != script.keys:
-        return Inherited(dropped=of_other_keys(script.label, former.keys, script.keys))
-    return _Heir(former, script).takes()
+        return CarriedOver(lost=other_keys_message(script.label, former.keys, script.keys))
+    return _Renumbering(former, script).carry_over()
 
 
-class _Heir:
+class _Renumbering:
     """One directory's measurements, as another one of the same keys has them."""
 
     def __init__(self, former: Script, script: Script) -> None:
@@ -125,7 +126,7 @@ class _Heir:
         """Sizes whose program is gone, with who serves them now."""
         self._rows = self._same = 0
 
-    def takes(self) -> Inherited:
+    def carry_over(self) -> CarriedOver:
         """Return what is taken over."""
         kept = [
             each
@@ -133,11 +134,11 @@ class _Heir:
             if self._is_of_former(table.fingerprint) and (each := self._table(table)).entries
         ]
         programs = set(self._script.programs.values())
-        return Inherited(
+        return CarriedOver(
             tuple(kept),
             tuple(each for each in self._found.refused if each.program in programs),
             tuple(each for each in self._measured if each.seconds or each.refused),
-            self._dropped(),
+            self._format_lost_rows(),
         )
 
     def _is_of_former(self, fingerprint: Mapping[str, str]) -> bool:
@@ -197,7 +198,7 @@ class _Heir:
 
     # In words.
 
-    def _dropped(self) -> str | None:
+    def _format_lost_rows(self) -> str | None:
         if not self._instead:
             return None
         rows = sorted(self._instead.items())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.marks import MANIFEST, Marks
 from tilusbuild.cache.scripts import ScriptRecord, publish_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch import inherited, latency, tables
+from tilusbuild.dispatch import carry_over, latency, tables
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.plan.identity import script_text
 from tilusbuild.runtime.script import SCHEMA, Script, read_script
@@ -72,8 +72,8 @@ def published(cache: Tree, space: Space) -> Script:
     text = _text(space)
     digest = sha256_text(text)
     data = described(space, digest)
-    begins = partial(inherited.begins, cache.script_path("s", digest), data)
-    return read_script(publish_script(cache, ScriptRecord("s", text, (), (), data, begins)))
+    files = partial(carry_over.initial_files, cache.script_path("s", digest), data)
+    return read_script(publish_script(cache, ScriptRecord("s", text, (), (), data, files)))
 
 
 spaces = st.builds(
@@ -179,7 +179,7 @@ def test_adding_and_reordering_loses_nothing(order, more, data) -> None:
         tune(former, data)
         held = {at: what for at, what in facts(former).items() if at[1] not in _OF_NONE}
         path = cache.script_path("s", _digest(after))
-        said = inherited.dropped(path, partial(described, after, _digest(after)))
+        said = carry_over.lost_rows(path, partial(described, after, _digest(after)))
         heir = published(cache, after)
         kept = {at: what for at, what in rows_of(former).items() if at[1] not in _OF_NONE}
         assert rows_of(heir) == kept
