@@ -23,6 +23,13 @@ class Event(Struct, frozen=True):
     event: ClassVar[str] = ""
 
 
+class ProgramEvent(Event, frozen=True):
+    """Something happened to one program."""
+
+    hash: str
+    label: str
+
+
 class BuildStarted(Event, frozen=True):
     """First of all."""
 
@@ -72,12 +79,10 @@ class Warned(Event, frozen=True):
     message: str
 
 
-class Started(Event, frozen=True):
+class Started(ProgramEvent, frozen=True):
     """A compiler runs."""
 
     event: ClassVar[str] = "started"
-    hash: str
-    label: str
     script: str
     index: int
     expected_seconds: float | None
@@ -87,13 +92,11 @@ WAITING, SENT, QUEUED, EXECUTING, HERE = "waiting", "sent", "queued", "executing
 """Where a compile is that found no core free here: see `Placed.place`."""
 
 
-class Placed(Event, frozen=True):
+class Placed(ProgramEvent, frozen=True):
     """How far a compile is that has `Started` and found no core free here, or that must stay, where
     other machines compile, too. Without one it runs here."""
 
     event: ClassVar[str] = "placed"
-    hash: str
-    label: str
     place: str
     """"waiting" for anybody to take it, "sent" to a server, "queued" there, "executing" there, or
     "here" after all, or because it must be."""
@@ -103,12 +106,10 @@ class Placed(Event, frozen=True):
     """The server's name for it, where it says that before the end."""
 
 
-class Finished(Event, frozen=True):
+class Finished(ProgramEvent, frozen=True):
     """A program has its answer. `done` of `to_compile` have one."""
 
     event: ClassVar[str] = "finished"
-    hash: str
-    label: str
     script: str
     instance: tuple[str, ...]
     """Script, constants and target, as in `Verdict`."""
@@ -133,29 +134,23 @@ class Finished(Event, frozen=True):
     """What the compilers said, with -vv."""
 
 
-class Waiting(Event, frozen=True):
+class Waiting(ProgramEvent, frozen=True):
     """Another builder compiles this program; it comes back later."""
 
     event: ClassVar[str] = "waiting"
-    hash: str
-    label: str
 
 
-class Retried(Event, frozen=True):
+class Retried(ProgramEvent, frozen=True):
     """A compile ended by accident and will be tried once more, alone."""
 
     event: ClassVar[str] = "retry"
-    hash: str
-    label: str
     reason: str
 
 
-class Dropped(Event, frozen=True):
+class Dropped(ProgramEvent, frozen=True):
     """A compile that had begun was of no more use and has ended: what it was for has changed."""
 
     event: ClassVar[str] = "dropped"
-    hash: str
-    label: str
 
 
 class HeldBack(Event, frozen=True):
@@ -172,12 +167,10 @@ class HeldBack(Event, frozen=True):
     """Of the default, with its place."""
 
 
-class WouldCompile(Event, frozen=True):
+class WouldCompile(ProgramEvent, frozen=True):
     """In a dry run: this program is not there."""
 
     event: ClassVar[str] = "would_compile"
-    hash: str
-    label: str
     script: str
     index: int
 
