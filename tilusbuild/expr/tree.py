@@ -175,6 +175,7 @@ def format_canonical(node: Node) -> str:
             return f"({format_canonical(node.first)}{chain})"
         case Member():
             word = "not in" if node.negated else "in"
+            # A tuple of one keeps its comma, so that the text parses to a Member again.
             choices = "".join(f"{format_canonical(choice)}, " for choice in node.choices).rstrip(
                 " "
             )

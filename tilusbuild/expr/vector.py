@@ -220,8 +220,8 @@ class _ColumnEvaluator:
         return Column(BOOL, ~is_member if node.negated else is_member, invalid=invalid)
 
     def _evaluate_logic(self, node: t.Logic) -> Column:
-        """`open_` are the points that no item has decided yet."""
         stop = node.op == "or"
+        # Points that no item has decided so far: only there the scalar form evaluates the next one.
         undecided, invalid = np.True_, None
         for item in node.items:
             part = self.evaluate_node(item)
