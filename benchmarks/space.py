@@ -78,7 +78,7 @@ def make_decoded(space: Any) -> Any:
     from tilusbuild.space import Space
 
     def make() -> Any:
-        columns: Any = Space(space.spec).all().columns
+        columns: Any = Space(space.spec).take_all().columns
         arrays = {name: column.array for name, column in columns.items()}
         return arrays[next(iter(arrays))]
 

@@ -99,7 +99,7 @@ class Example:
         for params, space in self.spaces(script, target):
             if wanted.items() <= params.items():
                 fixed = self.manifest.scripts[script].default_for(target)
-                schedule = space.complete(fixed)
+                schedule = space.complete_point(fixed)
                 return self._program(script, target, {**params, **schedule.values})
         raise LookupError(f"{script} has no instance {wanted}")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tilusbuild.space.model import build
-from tilusbuild.space.report import report
+from tilusbuild.space.model import build_model
+from tilusbuild.space.report import report_space
 
 EVERY_SCRIPT = [
     ("quickstart", "saxpy"),
@@ -23,6 +23,6 @@ def test_every_rule_removes_something(example, script, request):
     removed = dict.fromkeys(manifest.scripts[script].restrict, 0)
     for target in manifest.scripts[script].targets:
         for _, space in project.spaces(script, target):
-            for effect in report(build(space.spec)).rules:
+            for effect in report_space(build_model(space.spec)).rules:
                 removed[effect.name] += effect.alone or 0
     assert all(removed.values()), removed

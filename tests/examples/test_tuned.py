@@ -32,7 +32,7 @@ def strays(example: Path) -> Iterator[str]:
                 yield f"{script}: {row} is for another instance"
                 continue
             try:
-                space.complete(row.schedule)
+                space.complete_point(row.schedule)
             except SpaceError as error:
                 yield f"{script}: {row}: {error}"
 

@@ -120,14 +120,14 @@ def test_nothing_is_rendered_when_nothing_changed(shop: Workshop) -> None:
 
 def test_a_plan_that_is_known_makes_one_schedule_for_each_program(shop, monkeypatch) -> None:
     made: list[Schedule] = []
-    make = Schedules._made
+    make = Schedules._make_schedules
 
     def counting(self: Schedules, start: int, stop: int) -> Iterator[Schedule]:
         for schedule in make(self, start, stop):
             made.append(schedule)
             yield schedule
 
-    monkeypatch.setattr(Schedules, "_made", counting)
+    monkeypatch.setattr(Schedules, "_make_schedules", counting)
     plan = shop.plan()
     assert len(made) == sum(len(each.programs) for each in plan.instances) == 5
 

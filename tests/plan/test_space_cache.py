@@ -8,7 +8,7 @@ import pytest
 
 from tilusbuild.expr import parse_expression
 from tilusbuild.plan.spaces import Chosen, SpaceCache
-from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select
+from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select_schedules
 
 Ask = Callable[..., Chosen]
 
@@ -53,7 +53,9 @@ def ask(tmp_path: Path, asked: list[int]) -> Ask:
         def choose() -> Chosen:
             asked.append(level)
             default = {"tile": 32}
-            return select(space, level, sample=4, default=default), space.complete(default)
+            return select_schedules(space, level, sample=4, default=default), space.complete_point(
+                default
+            )
 
         found = spaces.chosen("script", space, str(level), choose)
         spaces.save()

@@ -113,14 +113,14 @@ def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> N
     expected = [(n, repr(point)) for n, point in enumerate(points)]
     if any(isinstance(value, ExprError) for point in points for value in point.values()):
         with pytest.raises(SpaceError, match=r"the derived value .* at "):
-            space.all()
+            space.take_all()
         return
-    every = space.all()
+    every = space.take_all()
     assert told(every) == expected
     assert told(space) == expected
     count = min(7, len(points))
     chosen = data.draw(st.lists(st.integers(0, len(points) - 1), min_size=1, max_size=count))
-    assert told(space.take(chosen)) == [expected[place] for place in chosen]
+    assert told(space.take_points(chosen)) == [expected[place] for place in chosen]
     assert told([every[chosen[0]], *every[1:3]]) == [expected[chosen[0]], *expected[1:3]]
     names, columns = [*every.columns], [column[:] for column in every.columns.values()]
     known = KnownSpace(space.count, 1, "asked", chosen[0], None, names, columns)
@@ -133,9 +133,9 @@ def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> N
 def test_a_published_space_is_decoded_alike_both_ways(published: Published) -> None:
     """All points at once, from the groups' trees; and some, each searched for."""
     space, draw = Space(published.spec), random.Random(3)
-    every = space.all()
+    every = space.take_all()
     some = sorted(draw.sample(range(space.count), 500))
-    assert told(space.take(some)) == told(every[place] for place in some)
+    assert told(space.take_points(some)) == told(every[place] for place in some)
 
 
 def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.Monkey
         return Schedule(index, values)
 
     parameters = tuple(Parameter((name,), tuple((v,) for v in range(100))) for name in "ab")
-    every = Space(SpaceSpec(parameters, derived=(("c", parse_expression("a * b")),))).all()
+    every = Space(SpaceSpec(parameters, derived=(("c", parse_expression("a * b")),))).take_all()
     monkeypatch.setattr("tilusbuild.space.model.Schedule", make)
     assert isinstance(every, Schedules)
     assert every[4321].values == {"a": 43, "b": 21, "c": 903}
@@ -168,7 +168,7 @@ def test_a_value_that_is_missing_in_a_later_block_is_found(monkeypatch):
     monkeypatch.setattr(columns, "BLOCK", 3)
     drawn = make_spec({"i": range(10), "j": [1]}, {}, {"d": "1 // (i - 7)"})
     with pytest.raises(SpaceError, match="at i = 7, j = 1"):
-        Space(drawn).all()
+        Space(drawn).take_all()
 
 
 @pytest.mark.usefixtures("arrays")
@@ -178,6 +178,6 @@ def test_a_value_that_is_missing_in_a_later_block_is_found(monkeypatch):
 )
 def test_integers_take_no_more_bytes_than_they_need(values, size):
     space = Space(make_spec({"i": values, "j": [1, 2]}, {}, {"d": "i"}))
-    made: Any = space.all().columns
+    made: Any = space.take_all().columns
     assert made["i"].array.itemsize == made["d"].array.itemsize == size
     assert made["d"][0:1] == made["i"][0:1] == [values[0]]

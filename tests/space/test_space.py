@@ -7,9 +7,9 @@ import pytest
 
 from support.published_spaces import make_spec, place_of
 from tilusbuild.expr import parse_expression
-from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec, select
-from tilusbuild.space.model import build
-from tilusbuild.space.report import report
+from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec, select_schedules
+from tilusbuild.space.model import build_model
+from tilusbuild.space.report import report_space
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -58,7 +58,7 @@ def test_an_inactive_parameter_is_pinned_and_its_points_collapse() -> None:
     )
     points = [tuple(s.values.values()) for s in Space(spec)]
     assert points == [(False, 1), (False, 2), (False, 4), (True, 1)]
-    found = report(build(spec))
+    found = report_space(build_model(spec))
     assert (found.cartesian, found.conditional, found.count) == (6, 2, 4)
 
 
@@ -82,24 +82,24 @@ def test_a_space_beyond_64_bits_is_counted_indexed_and_sampled() -> None:
     assert space.count == (100 * 99) ** 12
     index = 123456789 * 10**38 + 42
     assert place_of(space, space[index].values) == index
-    assert len({s.index for s in space.sample(50, seed=3)}) == 50
+    assert len({s.index for s in space.sample_points(50, seed=3)}) == 50
 
 
 class TestSample:
     def test_depends_on_the_seed_alone(self) -> None:
         spec = make_spec(TILES)
-        assert Space(spec).sample(10, 5) == Space(spec).sample(10, 5)
-        assert Space(spec).sample(10, 5) != Space(spec).sample(10, 6)
-        assert [s.index for s in Space(spec).sample(4, 0)] == [9, 12, 34, 43]
+        assert Space(spec).sample_points(10, 5) == Space(spec).sample_points(10, 5)
+        assert Space(spec).sample_points(10, 5) != Space(spec).sample_points(10, 6)
+        assert [s.index for s in Space(spec).sample_points(4, 0)] == [9, 12, 34, 43]
 
     def test_is_without_replacement_and_in_order(self) -> None:
         space = Space(make_spec(TILES))
-        indices = [s.index for s in space.sample(40, 1)]
+        indices = [s.index for s in space.sample_points(40, 1)]
         assert indices == sorted(set(indices))
-        assert [s.index for s in space.sample(1000, 1)] == list(range(48))
+        assert [s.index for s in space.sample_points(1000, 1)] == list(range(48))
 
     def test_has_what_it_must_include(self) -> None:
-        indices = [s.index for s in Space(make_spec(TILES)).sample(3, 0, include=(47, 47))]
+        indices = [s.index for s in Space(make_spec(TILES)).sample_points(3, 0, include=(47, 47))]
         assert len(indices) == 3
         assert 47 in indices
 
@@ -107,7 +107,7 @@ class TestSample:
         space = Space(make_spec({"a": range(10)}))
         counts = [0] * 10
         for seed in range(2000):
-            counts[space.sample(1, seed)[0].index] += 1
+            counts[space.sample_points(1, seed)[0].index] += 1
         assert all(150 < count < 250 for count in counts)
 
 
@@ -117,27 +117,27 @@ class TestDefault:
             (parameter("a", [1, 2, 3]), parameter("b", [1, 2, 3], default=2)),
             restrict=(("larger", parse_expression("a > b")),),
         )
-        assert Space(spec).complete({}).values == {"a": 3, "b": 2}
+        assert Space(spec).complete_point({}).values == {"a": 3, "b": 2}
 
     def test_a_requested_value_overrides_the_parameters_default(self) -> None:
         space = Space(SpaceSpec((parameter("a", [1, 2, 3], default=3),)))
-        assert space.complete({"a": 2}).values == {"a": 2}
+        assert space.complete_point({"a": 2}).values == {"a": 2}
 
     def test_the_default_of_an_inactive_parameter_does_not_count(self) -> None:
         split = parameter("split_k", [1, 2, 4], when="not persistent", otherwise=1, default=4)
         space = Space(SpaceSpec((parameter("persistent", [False, True]), split)))
-        assert space.complete({"persistent": True}).values["split_k"] == 1
-        assert space.complete({}).values == {"persistent": False, "split_k": 4}
+        assert space.complete_point({"persistent": True}).values["split_k"] == 1
+        assert space.complete_point({}).values == {"persistent": False, "split_k": 4}
 
     def test_a_linked_parameter_can_be_given_in_part(self) -> None:
         space = Space(make_spec({"m, n": [[1, 1], [2, 2], [4, 2]]}))
-        assert space.complete({"m": 4}).values == {"m": 4, "n": 2}
+        assert space.complete_point({"m": 4}).values == {"m": 4, "n": 2}
         with pytest.raises(SpaceError, match='the default 3 of "n" is outside'):
-            space.complete({"n": 3})
+            space.complete_point({"n": 3})
 
     def test_outside_its_values(self) -> None:
         with pytest.raises(SpaceError, match='the default 100 of "block_m" is outside') as caught:
-            Space(make_spec(TILES)).complete({"block_m": 100})
+            Space(make_spec(TILES)).complete_point({"block_m": 100})
         assert caught.value.hint == "its values are 16, 32, 64, 128"
         with pytest.raises(SpaceError, match="outside its space"):
             Space(SpaceSpec((parameter("a", [1], default=2),)))
@@ -145,12 +145,12 @@ class TestDefault:
     def test_excluded_by_a_rule(self) -> None:
         space = Space(make_spec(TILES, {"wide": "block_n > block_m"}))
         with pytest.raises(SpaceError, match="no valid point has block_m = 128") as caught:
-            space.complete({"block_m": 128})
+            space.complete_point({"block_m": 128})
         assert caught.value.hint == 'rules to check: "wide"'
 
     def test_of_a_name_that_is_no_parameter(self) -> None:
         with pytest.raises(SpaceError, match='"blockm", which is not a parameter') as caught:
-            Space(make_spec(TILES)).complete({"blockm": 16})
+            Space(make_spec(TILES)).complete_point({"blockm": 16})
         assert caught.value.hint == 'did you mean "block_m"?'
 
 
@@ -158,24 +158,24 @@ class TestLevels:
     def test_levels(self) -> None:
         space = Space(make_spec(TILES))
         default = {"block_m": 128}
-        assert [s.values["block_m"] for s in select(space, 0, 8, default)] == [128]
-        sample = select(space, 1, 8, default)
+        assert [s.values["block_m"] for s in select_schedules(space, 0, 8, default)] == [128]
+        sample = select_schedules(space, 1, 8, default)
         assert len(sample) == 8
-        assert select(space, 0, 8, default)[0] in sample
-        assert len(select(space, 2, 8, default)) == 48
+        assert select_schedules(space, 0, 8, default)[0] in sample
+        assert len(select_schedules(space, 2, 8, default)) == 48
 
     def test_too_many_points(self) -> None:
         space = Space(make_spec({"a": range(2000), "b": range(2000)}))
         with pytest.raises(SpaceError, match="4,000,000 schedules to build") as caught:
-            select(space, 2, 8, {})
+            select_schedules(space, 2, 8, {})
         assert "sample" in str(caught.value.hint)
-        assert len(select(space, 1, 8, {})) == 8
+        assert len(select_schedules(space, 1, 8, {})) == 8
 
 
 class TestReport:
     def test_what_each_rule_removes(self) -> None:
         spec = make_spec(TILES, {"wide": "block_n >= block_m", "small": "block_m <= 32"})
-        found = report(build(spec))
+        found = report_space(build_model(spec))
         wide, small = found.rules
         assert (wide.removed, wide.alone) == (18, 18)
         assert (small.removed, small.alone) == (9, 24)
@@ -185,30 +185,30 @@ class TestReport:
         spec = make_spec(
             {f"p{i}": range(1000) for i in range(12)}, {f"r{i}": f"p{i} < 10" for i in range(12)}
         )
-        found = report(build(spec))
+        found = report_space(build_model(spec))
         assert found.count == 10**12
         assert found.rules[0].removed == 990 * 1000**11
 
     def test_a_count_that_would_take_too_long_is_left_out(self) -> None:
         spec = make_spec({"a": range(100), "b": range(100)}, {"r": "a < b"})
-        assert report(build(spec), budget=50).rules[0].alone is None
+        assert report_space(build_model(spec), budget=50).rules[0].alone is None
 
     def test_the_number_of_points_has_no_budget(self) -> None:
         spec = make_spec({"a": range(100), "b": range(100)}, {"r": "a < b"})
-        assert report(build(spec), budget=50).count == Space(spec).count == 4950
+        assert report_space(build_model(spec), budget=50).count == Space(spec).count == 4950
 
     def test_what_would_take_months_is_said_at_once(self) -> None:
         """10^16 combinations under one rule over all of them, which no part of them decides."""
         names = [f"p{i}" for i in range(16)]
         rule = {"mod": f"({' * 31 + '.join(names)}) % 101 == 0"}
         spec = make_spec({name: range(10) for name in names}, rule)
-        for ask in (Space, lambda spec: report(build(spec))):
+        for ask in (Space, lambda spec: report_space(build_model(spec))):
             start = time.monotonic()
             with pytest.raises(SpaceError, match="combinations of p0, p1") as told:
                 ask(spec)
             assert time.monotonic() - start < 2
             assert "days" in told.value.message
-        assert len(Space(spec, budget=1000).sample(20)) == 20
+        assert len(Space(spec, budget=1000).sample_points(20)) == 20
 
 
 class TestEmpty:

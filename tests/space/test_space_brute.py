@@ -13,8 +13,8 @@ from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec
 from tilusbuild.space import join as join_module
 from tilusbuild.space import open as open_module
-from tilusbuild.space.model import build
-from tilusbuild.space.report import SpaceReport, report
+from tilusbuild.space.model import build_model
+from tilusbuild.space.report import SpaceReport, report_space
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -108,16 +108,16 @@ def check_against_brute_force(spec: SpaceSpec, seed: int) -> None:
             Space(spec)
         if expected is None:
             with pytest.raises(SpaceError, match="division by zero"):
-                report(build(spec))
+                report_space(build_model(spec))
         else:
-            check_report(report(build(spec)), 0)
+            check_report(report_space(build_model(spec)), 0)
         return
     space = Space(spec)
     assert space.count == len(expected)
     assert list(space) == [Schedule(i, point) for i, point in enumerate(expected)]
     assert [place_of(space, point) for point in expected] == list(range(len(expected)))
-    check_report(report(build(spec)), len(expected))
-    drawn_points = space.sample(5, seed)
+    check_report(report_space(build_model(spec)), len(expected))
+    drawn_points = space.sample_points(5, seed)
     assert [s.values for s in drawn_points] == [expected[s.index] for s in drawn_points]
 
 
@@ -149,7 +149,7 @@ def test_a_space_that_is_not_counted_has_the_same_points(
     assert opened[index].values == some
     other = {**some, "a": drawn["a"][0], "b": drawn["b"][0]}
     assert (place_of(opened, other) is None) == (place_of(counted, other) is None)
-    few, more = (opened.sample(min(n, len(expected)), seed) for n in (2, 4))
+    few, more = (opened.sample_points(min(n, len(expected)), seed) for n in (2, 4))
     assert len({each.index for each in more}) == min(4, len(expected))
     assert {each.index for each in few} <= {each.index for each in more}
     assert all(dict(each.values) in expected for each in more)
@@ -157,7 +157,7 @@ def test_a_space_that_is_not_counted_has_the_same_points(
 
 def first(space: Space, partial: Mapping[str, Value]) -> Mapping[str, Value] | str:
     try:
-        return space.complete(partial).values
+        return space.complete_point(partial).values
     except SpaceError as error:
         return error.message
 
@@ -170,7 +170,7 @@ def test_points_of_a_space_that_is_not_counted_are_equally_likely(monkeypatch) -
     space, counts = Space(spec, budget=0), dict[int, int]()
     assert space.size == (None, 216)
     for seed in range(900):
-        (point,) = space.sample(1, seed)
+        (point,) = space.sample_points(1, seed)
         counts[point.index] = counts.get(point.index, 0) + 1
     assert len(counts) == 36
     assert all(8 <= count <= 48 for count in counts.values()), counts
@@ -208,4 +208,4 @@ def test_small_blocks_and_large_ranks_change_nothing(monkeypatch: pytest.MonkeyP
     assert [dict(s.values) for s in pieces] == whole
     assert [place_of(pieces, point) for point in whole] == list(range(len(whole)))
     assert place_of(pieces, {"p": 5, "q": 1, "r": 1, "s": 1, "t": 1}) is None
-    assert pieces.complete({"t": 3}).values == next(p for p in whole if p["t"] == 3)
+    assert pieces.complete_point({"t": 3}).values == next(p for p in whole if p["t"] == 3)

@@ -6,8 +6,8 @@ from typing import Any
 
 from support.published_spaces import place_of
 from tilusbuild.space import Space
-from tilusbuild.space.model import build
-from tilusbuild.space.report import report
+from tilusbuild.space.model import build_model
+from tilusbuild.space.report import report_space
 
 
 def test_the_published_counts(published: Any) -> None:
@@ -18,7 +18,7 @@ def test_the_published_counts(published: Any) -> None:
 
 def test_every_rule_holds_at_every_point_looked_at(published: Any) -> None:
     space = Space(published.spec)
-    for schedule in space.sample(200, seed=1):
+    for schedule in space.sample_points(200, seed=1):
         env = {**published.spec.constants, **schedule.values}
         assert all(expr.evaluate(env) for _, expr in published.spec.restrict)
         assert all(expr.evaluate(env) == env[name] for name, expr in published.spec.derived)
@@ -47,14 +47,14 @@ def test_points_are_in_declared_order(published: Any) -> None:
     start = space.count // 2
     keys = [
         tuple(place[(s.values[name],)] for name, place in zip(names, places, strict=True))
-        for s in space.take(range(start, start + 1000))
+        for s in space.take_points(range(start, start + 1000))
     ]
     assert len(keys) == 1000
     assert all(left < right for left, right in itertools.pairwise(keys))
 
 
 def test_the_report_of_a_published_space_adds_up(published: Any) -> None:
-    found = report(build(published.spec))
+    found = report_space(build_model(published.spec))
     assert found.cartesian - sum(rule.removed or 0 for rule in found.rules) == published.count
     assert found.count == published.count
     assert found.empties == ()

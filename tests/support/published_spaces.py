@@ -169,7 +169,7 @@ def place_of(space: Space, values: Mapping[str, Value]) -> int | None:
     """The place of the point with these parameters; None if it is not valid."""
     names = [name for parameter in space.spec.parameters for name in parameter.names]
     try:
-        return space.complete({name: values[name] for name in names}).index
+        return space.complete_point({name: values[name] for name in names}).index
     except SpaceError:
         return None
 

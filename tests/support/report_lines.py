@@ -10,7 +10,7 @@ from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.cli.report import CostSummary, ProjectLine
 from tilusbuild.expr import Value
 from tilusbuild.report.jsonl import JsonLine, json_line
-from tilusbuild.space.report import Declared, RuleEffect
+from tilusbuild.space.report import DeclaredParameter, RuleEffect
 from tilusbuild.status import Status
 from tilusbuild.tune.measured import MeasuredLine
 
@@ -21,9 +21,12 @@ TILES = (16, 32, 64, 128)
 
 
 PARAMETERS = (
-    *(Declared((name,), tuple((tile,) for tile in TILES)) for name in ("tile_m", "tile_n")),
-    Declared(("stages",), tuple((stages,) for stages in range(5))),
-    Declared(("order",), tuple((f"<i>{order}</i>",) for order in range(4))),
+    *(
+        DeclaredParameter((name,), tuple((tile,) for tile in TILES))
+        for name in ("tile_m", "tile_n")
+    ),
+    DeclaredParameter(("stages",), tuple((stages,) for stages in range(5))),
+    DeclaredParameter(("order",), tuple((f"<i>{order}</i>",) for order in range(4))),
 )
 REMOVED = tuple(
     1 if tile_n >= 64 and stages == 2 else -1

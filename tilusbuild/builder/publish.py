@@ -266,7 +266,9 @@ def script_record(
     from tilusbuild.dispatch.tables import columns_of, rows_of
 
     metas = [known[program] for program in instance.programs]
-    schedules = (schedule.values for schedule in instance.spec.space.take(instance.schedules))
+    schedules = (
+        schedule.values for schedule in instance.spec.space.take_points(instance.schedules)
+    )
     described = script_json(project.manifest, instance, metas)
     return ScriptRecord(
         instance.directory,

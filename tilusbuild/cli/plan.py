@@ -9,7 +9,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
-from tilusbuild.space.report import Declared, RuleEffect, SpaceReport
+from tilusbuild.space.report import DeclaredParameter, RuleEffect, SpaceReport
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SpaceLine(JsonLine, frozen=True):
     valid: int | None
     """None where they are too many to count."""
     rules: tuple[RuleEffect, ...]
-    parameters: tuple[Declared, ...]
+    parameters: tuple[DeclaredParameter, ...]
     removed: tuple[int, ...]
     """Of each combination of the parameters' values, the last the fastest, the number of the first
     rule that removes it; -1 for one that stays, -2 for one that a `when` makes equal to another.

@@ -52,7 +52,7 @@ def _number(instance: PlannedInstance, row: TunedRow) -> int | None:
     if row.schedule.keys() != {*instance.parameters}:
         return None
     try:
-        return instance.spec.space.complete(row.schedule).index
+        return instance.spec.space.complete_point(row.schedule).index
     except SpaceError:
         return None
 

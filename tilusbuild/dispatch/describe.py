@@ -53,7 +53,7 @@ def script_json(
     Raises `InputError` for a `dispatch` table that cannot serve this instance.
     """
     dispatch = manifest.scripts[instance.script].dispatch
-    schedules = [point.values for point in instance.spec.space.take(instance.schedules)]
+    schedules = [point.values for point in instance.spec.space.take_points(instance.schedules)]
     value: dict[str, Any] = {
         "schema": SCHEMA,
         "script": instance.script,

@@ -230,8 +230,8 @@ def _first_named(spec: InstanceSpec, name: Name) -> int:
         usual = defaults(spec.manifest, spec.script, spec.target)
         for given in ({**usual, **values}, values):
             with suppress(SpaceError):
-                return space.complete(given).index
-    if number is not None and space.has(number) and name.has(number, space[number].values):
+                return space.complete_point(given).index
+    if number is not None and space.has_point(number) and name.has(number, space[number].values):
         return number
     last = space.size[0]
     hint = None if last is None else f"they go from 0 to {last - 1}"
@@ -242,7 +242,7 @@ def with_named(space: Space, schedules: Schedules, numbers: set[int] | None) -> 
     """Return the schedules of a level with those that are selected by name."""
     if numbers is None or numbers <= {*schedules.indices}:
         return schedules
-    return space.take(sorted({*schedules.indices, *numbers}))
+    return space.take_points(sorted({*schedules.indices, *numbers}))
 
 
 def planned_instance(

@@ -41,9 +41,9 @@ from tilusbuild.space import (
     Space,
     SpaceError,
     SpaceSpec,
-    select,
+    select_schedules,
 )
-from tilusbuild.space.model import build
+from tilusbuild.space.model import build_model
 from tilusbuild.space.space import Size
 from tilusbuild.space.t1 import T1Space, read_t1
 from tilusbuild.state.envelope import Envelope
@@ -97,8 +97,8 @@ def chosen(manifest: Manifest, script: str, target: Target, space: Space, level:
     owner = manifest.scripts[script]
     own = defaults(manifest, script, target)
     try:
-        default = space.complete(own) if own else None
-        schedules = select(
+        default = space.complete_point(own) if own else None
+        schedules = select_schedules(
             space,
             level,
             sample=owner.levels.sample,
@@ -160,7 +160,7 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
 
     Raises `InputError`.
     """
-    from tilusbuild.space.report import report
+    from tilusbuild.space.report import report_space
 
     for script, target in chosen_pairs(manifest, selection):
         for params in instances_of(manifest, script, target.name):
@@ -169,7 +169,7 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
             spec = spec_of(manifest, script, target, params)
             name = instance_name(script, params, target.name)
             try:
-                yield name, report(build(spec))
+                yield name, report_space(build_model(spec))
             except SpaceError as error:
                 raise located(manifest, script, target.name, error, params) from None
 

@@ -8,7 +8,7 @@ from tilusbuild.space.model import (
     SpaceError,
     SpaceSpec,
 )
-from tilusbuild.space.space import MAX_SCHEDULES, SAMPLE_BUDGET, Space, select
+from tilusbuild.space.space import MAX_SCHEDULES, SAMPLE_BUDGET, Space, select_schedules
 
 __all__ = [
     "MAX_SCHEDULES",
@@ -20,5 +20,5 @@ __all__ = [
     "Space",
     "SpaceError",
     "SpaceSpec",
-    "select",
+    "select_schedules",
 ]

@@ -17,91 +17,91 @@ from tilusbuild.expr.tree import Binary, Call, Compare, Const, Logic, Name, Node
 
 Interval = tuple[Any, Any]  # the least and the greatest: arrays that broadcast, or numbers
 MARGIN = 1e-9
-LARGEST = 2.0**62
+MAX_BOUND = 2.0**62
 
 
 class NoBoundsError(Exception):
     """Nothing is known of an expression's value."""
 
 
-def impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
+def find_impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
     """Return where the rule `node` can only be false. Raises `NoBoundsError` if unknown."""
     match node:
         case Compare():
             false: Any = np.False_
-            left = bounds(node.first, interval_of)
+            left = bound_node(node.first, interval_of)
             for op, side in node.rest:
-                right = bounds(side, interval_of)
-                false = false | _apart(op, left, right)
+                right = bound_node(side, interval_of)
+                false = false | _find_apart(op, left, right)
                 left = right
             return false
         case Logic(op="or"):
             false = np.True_
             for item in node.items:
-                false = false & impossible(item, interval_of)
+                false = false & find_impossible(item, interval_of)
             return false
         case _:
             raise NoBoundsError
 
 
-def bounds(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
+def bound_node(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
     """Return an interval that holds the value of `node`. Raises `NoBoundsError`."""
     with np.errstate(all="ignore"):
-        low, high = _bounds(node, interval_of)
+        low, high = _bound_unchecked(node, interval_of)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         raise NoBoundsError
     return low, high
 
 
-def bounds_of_value(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
+def bound_value(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
     """`bounds` of a whole expression, which has no value where it does not fit 64 bits."""
-    low, high = bounds(node, interval_of)
-    if not (np.all(np.abs(low) < LARGEST) and np.all(np.abs(high) < LARGEST)):
+    low, high = bound_node(node, interval_of)
+    if not (np.all(np.abs(low) < MAX_BOUND) and np.all(np.abs(high) < MAX_BOUND)):
         raise NoBoundsError
     return low, high
 
 
-def _bounds(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
+def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
     match node:
         case Const(value=bool() | int() | float() as value):
             return float(value), float(value)
         case Name():
             return interval_of(node.name)
         case Unary(op="-"):
-            low, high = bounds(node.operand, interval_of)
+            low, high = bound_node(node.operand, interval_of)
             return -high, -low
         case Binary():
-            left = bounds(node.left, interval_of)
-            return _binary(node.op, left, bounds(node.right, interval_of))
+            left = bound_node(node.left, interval_of)
+            return _bound_binary(node.op, left, bound_node(node.right, interval_of))
         case Call(function="min" | "max" as name):
             pick = np.minimum if name == "min" else np.maximum
-            low, high = bounds(node.arguments[0], interval_of)
+            low, high = bound_node(node.arguments[0], interval_of)
             for argument in node.arguments[1:]:
-                other = bounds(argument, interval_of)
+                other = bound_node(argument, interval_of)
                 low, high = pick(low, other[0]), pick(high, other[1])
             return low, high
         case Call(function="cdiv"):
-            first, second = (bounds(argument, interval_of) for argument in node.arguments)
-            low, high = _quotient(first, second)
+            first, second = (bound_node(argument, interval_of) for argument in node.arguments)
+            low, high = _bound_quotient(first, second)
             return low, high + 1
         case _:
             raise NoBoundsError
 
 
-def _binary(op: str, left: Interval, right: Interval) -> Interval:
+def _bound_binary(op: str, left: Interval, right: Interval) -> Interval:
     match op:
         case "+":
             return left[0] + right[0], left[1] + right[1]
         case "-":
             return left[0] - right[1], left[1] - right[0]
         case "*":
-            return _product(left, right)
+            return _bound_product(left, right)
         case "<<":
             return left[0] * 2.0 ** right[0], left[1] * 2.0 ** right[0]
         case "/":
-            return _quotient(left, right)
+            return _bound_quotient(left, right)
         case "//":
-            low, high = _quotient(left, right)
+            low, high = _bound_quotient(left, right)
             return low - 1, high
         case "%" if np.all(right[0] > 0):
             return 0.0, right[1]
@@ -109,19 +109,21 @@ def _binary(op: str, left: Interval, right: Interval) -> Interval:
             raise NoBoundsError
 
 
-def _product(left: Interval, right: Interval) -> Interval:
+def _bound_product(left: Interval, right: Interval) -> Interval:
     if np.all(left[0] >= 0) and np.all(right[0] >= 0):
         return left[0] * right[0], left[1] * right[1]
-    return _corners(np.multiply, left, right)
+    return _bound_by_corners(np.multiply, left, right)
 
 
-def _quotient(left: Interval, right: Interval) -> Interval:
+def _bound_quotient(left: Interval, right: Interval) -> Interval:
     if not np.all(right[0] > 0):
         raise NoBoundsError
-    return _corners(np.divide, left, right)
+    return _bound_by_corners(np.divide, left, right)
 
 
-def _corners(function: Callable[[Any, Any], Any], left: Interval, right: Interval) -> Interval:
+def _bound_by_corners(
+    function: Callable[[Any, Any], Any], left: Interval, right: Interval
+) -> Interval:
     corners = [function(x, y) for x in left for y in right]
     low, high = corners[0], corners[0]
     for corner in corners[1:]:
@@ -129,23 +131,23 @@ def _corners(function: Callable[[Any, Any], Any], left: Interval, right: Interva
     return low, high
 
 
-def _apart(op: str, left: Interval, right: Interval) -> Any:
+def _find_apart(op: str, left: Interval, right: Interval) -> Any:
     if op in ("<", "<="):
-        return _above(left, right)
+        return _find_above(left, right)
     if op in (">", ">="):
-        return _above(right, left)
+        return _find_above(right, left)
     if op == "==":
-        return _above(left, right) | _above(right, left)
+        return _find_above(left, right) | _find_above(right, left)
     return np.False_
 
 
-def _above(left: Interval, right: Interval) -> Any:
+def _find_above(left: Interval, right: Interval) -> Any:
     """Return where the left side is greater, whatever the values are."""
     low, high = left[0], right[1]
     return low - high > MARGIN * (np.abs(low) + np.abs(high))
 
 
-def intervals_of_columns(columns: Mapping[str, Any]) -> dict[str, Interval]:
+def find_column_intervals(columns: Mapping[str, Any]) -> dict[str, Interval]:
     """Return the extremes of the numeric columns."""
     return {
         name: (float(column.min()), float(column.max()))

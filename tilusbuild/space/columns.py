@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.vector import evaluate_columns, pack_values
-from tilusbuild.space.model import Column, Derived, Domain, Model, SpaceError, show
+from tilusbuild.space.model import Column, Derived, Domain, Model, SpaceError, format_row
 
 BLOCK = 1 << 16  # points of which derived values are computed at a time
 
 
-class Table:
+class ValueTable:
     """The value that each row of a parameter has, for one of its names."""
 
     def __init__(self, values: tuple[Value, ...]) -> None:
@@ -27,14 +27,14 @@ class Table:
     @cached_property
     def array(self) -> Any:
         """The values for NumPy; integers in the smallest type that holds them."""
-        return narrowed(pack_values(self.values))
+        return narrow_integers(pack_values(self.values))
 
 
-class Coded(Struct, frozen=True):
+class CodedColumn(Struct, frozen=True):
     """One name of a parameter, at some points: the numbers of their rows."""
 
     rows: Any
-    table: Table
+    table: ValueTable
 
     def __getitem__(self, part: slice, /) -> list[Value]:
         values = self.table.values
@@ -46,7 +46,7 @@ class Coded(Struct, frozen=True):
         return self.table.array[self.rows]
 
 
-class Computed(Struct, frozen=True):
+class ComputedColumn(Struct, frozen=True):
     """A derived value at some points."""
 
     array: Any
@@ -56,7 +56,7 @@ class Computed(Struct, frozen=True):
         return values
 
 
-def narrowed(array: Any) -> Any:
+def narrow_integers(array: Any) -> Any:
     """Return 64-bit integers in the smallest signed type that holds all, others as they are."""
     if array.dtype != np.int64 or not array.size:
         return array
@@ -67,7 +67,7 @@ def narrowed(array: Any) -> Any:
     return array
 
 
-def joined(blocks: Sequence[Any]) -> Any:
+def concatenate_blocks(blocks: Sequence[Any]) -> Any:
     """Return arrays as one that gives each value back with its type."""
     if len({block.dtype.kind for block in blocks}) == 1:
         return np.concatenate(blocks)
@@ -76,7 +76,7 @@ def joined(blocks: Sequence[Any]) -> Any:
     return array
 
 
-def row_type(count: int) -> Any:
+def smallest_row_type(count: int) -> Any:
     """Return the smallest type of integers that numbers so many rows."""
     return np.min_scalar_type(max(count - 1, 0))
 
@@ -87,19 +87,19 @@ class Decoder:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._tables = [
-            {name: Table(values) for name, values in domain.columns.items()}
+            {name: ValueTable(values) for name, values in domain.columns.items()}
             for domain in model.domains
         ]
         known = {name: model.constants.get(name, 0) for name in model.derived_names}
-        self._constants = {name: Table((value,)) for name, value in known.items()}
+        self._constants = {name: ValueTable((value,)) for name, value in known.items()}
 
-    def columns(self, digits: Sequence[Any]) -> dict[str, Column]:
+    def decode_columns(self, digits: Sequence[Any]) -> dict[str, Column]:
         """Return the columns of the points with these rows, an array of them for each parameter.
 
         Raises `SpaceError` where a derived value has none.
         """
         coded = {
-            name: Coded(rows, table)
+            name: CodedColumn(rows, table)
             for tables, rows in zip(self._tables, digits, strict=True)
             for name, table in tables.items()
         }
@@ -108,7 +108,7 @@ class Decoder:
         # The derived values' places in the order, before their values.
         columns: dict[str, Column] = {
             **coded,
-            **{name: Coded(zeros, table) for name, table in self._constants.items()},
+            **{name: CodedColumn(zeros, table) for name, table in self._constants.items()},
         }
         arrays: dict[str, Any] = {}
         for derived in self._model.derived:
@@ -121,22 +121,22 @@ class Decoder:
                 values, marks = evaluate_columns(derived.expr, needed)
                 if marks is not None:
                     place = start + int(np.argmax(marks))
-                    raise _no_value(self._model.domains, derived, columns, place)
-                blocks.append(narrowed(values))
-            arrays[derived.name] = joined(blocks)
-            columns[derived.name] = Computed(arrays[derived.name])
+                    raise _missing_value_error(self._model.domains, derived, columns, place)
+                blocks.append(narrow_integers(values))
+            arrays[derived.name] = concatenate_blocks(blocks)
+            columns[derived.name] = ComputedColumn(arrays[derived.name])
         return columns
 
 
-def _no_value(
-    domains: Sequence[Domain], derived: Derived, columns: Mapping[str, Column], place: int
+def _missing_value_error(
+    domains: Sequence[Domain], derived: Derived, columns: Mapping[str, Column], index: int
 ) -> SpaceError:
     """Return the error that a derived value makes at the point at `place`, with the point."""
-    at = {name: column[place : place + 1][0] for name, column in columns.items()}
+    values = {name: column[index : index + 1][0] for name, column in columns.items()}
     names = (name for domain in domains for name in domain.names)
-    point = ", ".join(f"{name} = {show((at[name],))}" for name in names)
+    point = ", ".join(f"{name} = {format_row((values[name],))}" for name in names)
     try:
-        derived.expr.evaluate(at)
+        derived.expr.evaluate(values)
     except ExprError as error:
         return SpaceError(
             f'the derived value "{derived.name}": {error.message}, at {point}',

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tilusbuild.space.columns import row_type
+from tilusbuild.space.columns import smallest_row_type
 from tilusbuild.space.join import Join
 from tilusbuild.space.model import Model, Rule
 
 
-class Level(NamedTuple):
+class TreeLevel(NamedTuple):
     """What one member adds to the prefixes of the members before it: the longer prefixes in order,
     those of prefix i from `first[i]` to before `first[i + 1]`, and the `digit` of each."""
 
@@ -33,19 +33,19 @@ class FreeComponent:
         self.members: tuple[int, ...] = (position,)
         self.count = count
 
-    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+    def narrow_to_digit(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
         digit = low + row
         return digit, digit, digit + 1
 
-    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
+    def find_digit_range(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
         return digit, digit + 1
 
-    def digits(self, position: int) -> Any:
+    def digits_of(self, position: int) -> Any:
         return np.arange(self.count, dtype=np.int64)
 
-    def levels(self) -> list[Level]:
-        rows = np.arange(self.count, dtype=row_type(self.count))
-        return [Level(np.array([0, self.count], dtype=np.int32), rows)]
+    def build_levels(self) -> list[TreeLevel]:
+        rows = np.arange(self.count, dtype=smallest_row_type(self.count))
+        return [TreeLevel(np.array([0, self.count], dtype=np.int32), rows)]
 
 
 class JoinedComponent:
@@ -58,56 +58,56 @@ class JoinedComponent:
         self.count = len(ranks)
         self._ranks = ranks
         sizes = {position: len(model.domains[position].rows) for position in join.radix}
-        self._place = {p: (radix, sizes[p]) for p, radix in join.radix.items()}
+        self._radix_and_size = {p: (radix, sizes[p]) for p, radix in join.radix.items()}
 
-    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+    def narrow_to_digit(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
         """Return the digit of `position` at the points `low + row`, and the ranges sharing it."""
-        radix, size = self._place[position]
+        radix, size = self._radix_and_size[position]
         prefix = self._ranks[low + row] // radix
         first = np.searchsorted(self._ranks, prefix * radix)
         return prefix % size, first, np.searchsorted(self._ranks, (prefix + 1) * radix)
 
-    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
+    def find_digit_range(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
         """Return the part of `low..high` with `digit`, which some point of it has."""
-        radix, size = self._place[position]
+        radix, size = self._radix_and_size[position]
         prefix = int(self._ranks[low]) // (radix * size) * size + digit
         bounds = np.searchsorted(self._ranks, [prefix * radix, (prefix + 1) * radix])
         return int(bounds[0]), int(bounds[1])
 
-    def digits(self, position: int) -> Any:
+    def digits_of(self, position: int) -> Any:
         """Return the digit of `position` at every point."""
-        radix, size = self._place[position]
+        radix, size = self._radix_and_size[position]
         return self._ranks // radix % size
 
-    def levels(self) -> list[Level]:
+    def build_levels(self) -> list[TreeLevel]:
         """Return the points as a tree, a level for each member."""
-        found: list[Level] = []
+        tree_levels: list[TreeLevel] = []
         kind = np.int32 if self._ranks[-1] < 2**31 else self._ranks.dtype
         # Of each prefix, its first point; at last, of each point.
         starts = np.arange(self.count, dtype=np.int32)
         for position in reversed(self.members):
-            radix, size = self._place[position]
+            radix, size = self._radix_and_size[position]
             shorter = self._ranks[starts].astype(kind)
             shorter //= radix
-            digit = (shorter % size).astype(row_type(size))
+            digit = (shorter % size).astype(smallest_row_type(size))
             shorter //= size
             begins = np.concatenate([[True], shorter[1:] != shorter[:-1], [True]])
             first = np.flatnonzero(begins).astype(np.int32)
-            found.append(Level(first, digit))
+            tree_levels.append(TreeLevel(first, digit))
             first = first[:-1]
             starts = starts[first]
-        return found[::-1]
+        return tree_levels[::-1]
 
 
 Enumerated: TypeAlias = FreeComponent | JoinedComponent
 """A group whose points are all known."""
 
 
-def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:
+def connect_parameters(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:
     """Return what connects the parameters: (members, rules) each, by the first member."""
     parent = list(range(len(model.domains)))
 
-    def root(position: int) -> int:
+    def find_root(position: int) -> int:
         while parent[position] != position:
             position = parent[position]
         return position
@@ -115,17 +115,17 @@ def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Ru
     for rule in rules:
         first, *others = sorted(rule.needs)
         for other in others:
-            a, b = sorted((root(first), root(other)))
+            a, b = sorted((find_root(first), find_root(other)))
             parent[b] = a
-    found: dict[int, tuple[list[int], list[Rule]]] = {}
+    by_root: dict[int, tuple[list[int], list[Rule]]] = {}
     for position in range(len(model.domains)):
-        found.setdefault(root(position), ([], []))[0].append(position)
+        by_root.setdefault(find_root(position), ([], []))[0].append(position)
     for rule in rules:
-        found[root(min(rule.needs))][1].append(rule)
-    return list(found.values())
+        by_root[find_root(min(rule.needs))][1].append(rule)
+    return list(by_root.values())
 
 
-def component(
+def enumerate_group(
     model: Model,
     members: Sequence[int],
     rules: Sequence[Rule],
@@ -136,4 +136,4 @@ def component(
     if not rules:
         return FreeComponent(members[0], len(model.domains[members[0]].rows))
     join = Join(model, members, rules)
-    return JoinedComponent(model, join, join.ranks(budget))
+    return JoinedComponent(model, join, join.list_ranks(budget))

@@ -26,7 +26,7 @@ Digits = tuple[int, ...]
 """The row of each parameter."""
 
 
-def few(model: Model, budget: int | None) -> Few | None:
+def enumerate_small(model: Model, budget: int | None) -> SmallSpace | None:
     """Return the points of a space with few combinations; None where the arrays are to decide."""
     combinations = math.prod(len(domain.rows) for domain in model.domains)
     if model.never or combinations > (
@@ -35,30 +35,32 @@ def few(model: Model, budget: int | None) -> Few | None:
         return None
     rows = itertools.product(*(range(len(domain.rows)) for domain in model.domains))
     try:
-        points = [digits for digits in rows if not model.rules or not _failing(model, digits)]
+        points = [
+            digits for digits in rows if not model.rules or not _find_failing_rules(model, digits)
+        ]
     except ExprError:
         return None
-    return Few(model, points) if points else None
+    return SmallSpace(model, points) if points else None
 
 
-def removed(model: Model) -> tuple[int, ...]:
+def find_removing_rules(model: Model) -> tuple[int, ...]:
     """Return, for each combination of declared values in order, the position of the first rule that
     removes it; `KEPT`, or `CONDITIONAL` where a `when` makes it equal to another. A rule without a
     value removes nothing. Empty where the combinations are too many to look at."""
     if model.cartesian > MAX_REMOVED:
         return ()
-    found = []
+    positions = []
     for digits in itertools.product(*(range(domain.declared) for domain in model.domains)):
         try:
-            failing = [rule.position for rule in _failing(model, digits)]
+            failing = [rule.position for rule in _find_failing_rules(model, digits)]
         except ExprError:
             failing = []
         first = min((*failing, *model.never), default=KEPT)
-        found.append(CONDITIONAL if first < 0 and failing else first)
-    return tuple(found)
+        positions.append(CONDITIONAL if first < 0 and failing else first)
+    return tuple(positions)
 
 
-def _failing(model: Model, digits: Digits) -> list[Rule]:
+def _find_failing_rules(model: Model, digits: Digits) -> list[Rule]:
     """Return the rules that do not hold. Every one is looked at: where one has no value, the arrays
     know whether that counts."""
     values: dict[str, Value] = {}
@@ -69,15 +71,15 @@ def _failing(model: Model, digits: Digits) -> list[Rule]:
     failing = []
     for rule in model.rules:
         holds = bool(rule.expr.evaluate(values))
-        if rule.pins is not None:
-            domain, digit = model.domains[rule.pins], digits[rule.pins]
+        if rule.pinned_parameter is not None:
+            domain, digit = model.domains[rule.pinned_parameter], digits[rule.pinned_parameter]
             holds = digit < domain.declared if holds else digit == domain.pinned
         if not holds:
             failing.append(rule)
     return failing
 
 
-class Few:
+class SmallSpace:
     """All points of a space, in order."""
 
     def __init__(self, model: Model, points: Sequence[Digits]) -> None:
@@ -88,14 +90,14 @@ class Few:
         return len(self._points)
 
     @cached_property
-    def _places(self) -> dict[Digits, int]:
+    def _index_of(self) -> dict[Digits, int]:
         return {digits: place for place, digits in enumerate(self._points)}
 
-    def place(self, digits: Iterable[int]) -> int:
+    def index_of(self, digits: Iterable[int]) -> int:
         """Return the place of a point."""
-        return self._places[tuple(digits)]
+        return self._index_of[tuple(digits)]
 
-    def columns(self, indices: Iterable[int]) -> dict[str, list[Value]] | None:
+    def make_columns(self, indices: Iterable[int]) -> dict[str, list[Value]] | None:
         """Return the values of the points at `indices`, by name; None for a derived without."""
         points = [self._points[index] for index in indices]
         columns: dict[str, list[Value]] = {}
@@ -115,14 +117,14 @@ class Few:
             return None
         return columns
 
-    def first(self, fixed: Mapping[int, tuple[bool, set[int]]]) -> int | None:
+    def find_first(self, fixed: Mapping[int, tuple[bool, set[int]]]) -> int | None:
         """Return the place of the first point that agrees with `Space`'s `fixed`; or None."""
-        places: Sequence[int] = range(len(self._points))
+        indices: Sequence[int] = range(len(self._points))
         for position in sorted(fixed, key=lambda position: not fixed[position][0]):
-            given, rows = fixed[position]
-            agree = [place for place in places if self._points[place][position] in rows]
-            if not agree and not given:
+            is_given, rows = fixed[position]
+            agree = [place for place in indices if self._points[place][position] in rows]
+            if not agree and not is_given:
                 pinned = self._model.domains[position].pinned
-                agree = [place for place in places if self._points[place][position] == pinned]
-            places = agree
-        return places[0] if places else None
+                agree = [place for place in indices if self._points[place][position] == pinned]
+            indices = agree
+        return indices[0] if indices else None

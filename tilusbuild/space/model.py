@@ -36,11 +36,11 @@ class Domain(Struct, frozen=True):
         """The values of each name, row by row."""
         return dict(zip(self.names, zip(*self.rows, strict=True), strict=True))
 
-    def find(self, row: Row) -> int | None:
+    def find_row(self, row: Row) -> int | None:
         """Return the position of `row`, or None. 1, 1.0 and True are three values."""
-        wanted = _exact(row)
+        wanted = _pair_with_types(row)
         alike = (i for i, known in enumerate(self.rows) if known == row)
-        return next((i for i in alike if _exact(self.rows[i]) == wanted), None)
+        return next((i for i in alike if _pair_with_types(self.rows[i]) == wanted), None)
 
 
 class Derived(Struct, frozen=True):
@@ -59,7 +59,7 @@ class Rule(Struct, frozen=True):
     position: int
     expr: Expr
     needs: frozenset[int]
-    pins: int | None = None
+    pinned_parameter: int | None = None
 
 
 class Model(Struct, frozen=True):
@@ -81,23 +81,23 @@ class Model(Struct, frozen=True):
         return math.prod(domain.declared for domain in self.domains)
 
 
-def build(spec: SpaceSpec) -> Model:
+def build_model(spec: SpaceSpec) -> Model:
     """Check `spec`. Raises `SpaceError` that names what is wrong. That rows are whole and differ,
     and that a condition has an `else`, the manifest's checks and `t1` have seen to."""
-    owners = _owners(spec)
-    domains = tuple(_domain(parameter) for parameter in spec.parameters)
+    owners = _map_owners(spec)
+    domains = tuple(_make_domain(parameter) for parameter in spec.parameters)
     _check_names(spec, owners)
-    constants, derived = _derive(spec, owners)
+    constants, derived = _order_derived(spec, owners)
     needs = {name: frozenset((owner,)) for name, owner in owners.items()}
     needs |= {value.name: value.needs for value in derived}
-    rules = list(_conditions(spec, constants, needs))
+    rules = list(_make_condition_rules(spec, constants, needs))
     never = []
     for position, (name, expr) in enumerate(spec.restrict):
-        folded = _folded(name, expr, constants)
-        for part in _conjuncts(folded):
+        folded = _fold_rule(name, expr, constants)
+        for part in _split_conjuncts(folded):
             if part.names:
-                rules.append(Rule(name, position, part, _needs(part, needs)))
-            elif not _constant_truth(name, part):
+                rules.append(Rule(name, position, part, _union_needs(part, needs)))
+            elif not _evaluate_constant(name, part):
                 never.append(position)
                 break
     return Model(
@@ -112,16 +112,16 @@ def build(spec: SpaceSpec) -> Model:
     )
 
 
-def located(name: str, what: str, error: ExprError) -> SpaceError:
+def locate_error(name: str, what: str, error: ExprError) -> SpaceError:
     """Return an expression's error as one of the space."""
     return SpaceError(f'{what} "{name}": {error.message}', rule=name, column=error.column)
 
 
-def _exact(row: Row) -> tuple[tuple[type, Value], ...]:
+def _pair_with_types(row: Row) -> tuple[tuple[type, Value], ...]:
     return tuple((type(value), value) for value in row)
 
 
-def _owners(spec: SpaceSpec) -> dict[str, int]:
+def _map_owners(spec: SpaceSpec) -> dict[str, int]:
     owners: dict[str, int] = {}
     for position, parameter in enumerate(spec.parameters):
         for name in parameter.names:
@@ -139,7 +139,7 @@ def _owners(spec: SpaceSpec) -> dict[str, int]:
     return owners
 
 
-def _domain(parameter: Parameter) -> Domain:
+def _make_domain(parameter: Parameter) -> Domain:
     title = ", ".join(parameter.names)
     if not parameter.values:
         raise SpaceError(f'the parameter "{title}" has no values', rule=title)
@@ -150,37 +150,37 @@ def _domain(parameter: Parameter) -> Domain:
     domain = Domain(parameter.names, tuple(rows), len(rows), None, None)
     default = None
     if parameter.default is not None:
-        default = domain.find(parameter.default)
+        default = domain.find_row(parameter.default)
         if default is None:
-            raise outside(domain, parameter.default)
+            raise outside_error(domain, parameter.default)
     if parameter.when is None or parameter.otherwise is None:
         return Domain(parameter.names, tuple(rows), len(rows), None, default)
-    pinned = domain.find(parameter.otherwise)
+    pinned = domain.find_row(parameter.otherwise)
     if pinned is None:
         pinned = len(rows)
         rows.append(parameter.otherwise)
     return Domain(parameter.names, tuple(rows), len(parameter.values), pinned, default)
 
 
-def outside(domain: Domain, row: Row) -> SpaceError:
+def outside_error(domain: Domain, row: Row) -> SpaceError:
     """Return the error that a default is none of a parameter's values."""
     title = ", ".join(domain.names)
-    known = ", ".join(show(each) for each in domain.rows[:24])
+    known = ", ".join(format_row(each) for each in domain.rows[:24])
     more = ", …" if len(domain.rows) > 24 else ""
     return SpaceError(
-        f'the default {show(row)} of "{title}" is outside its space',
+        f'the default {format_row(row)} of "{title}" is outside its space',
         rule=title,
         hint=f"its values are {known}{more}",
     )
 
 
-def show(row: Row) -> str:
+def format_row(row: Row) -> str:
     """Return a row as a user writes it."""
-    texts = [str(v).lower() if isinstance(v, bool) else _quoted(v) for v in row]
+    texts = [str(v).lower() if isinstance(v, bool) else _quote_text(v) for v in row]
     return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
 
 
-def _quoted(value: Value) -> str:
+def _quote_text(value: Value) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
@@ -194,14 +194,14 @@ def _check_row(title: str, row: Row) -> None:
 
 def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
     known = {*owners, *spec.constants, *(name for name, _ in spec.derived)}
-    for name, what, expr in _expressions(spec):
+    for name, what, expr in _list_expressions(spec):
         try:
             expr.check_names(known)
         except ExprError as error:
-            raise located(name, what, error) from None
+            raise locate_error(name, what, error) from None
 
 
-def _expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
+def _list_expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
     for parameter in spec.parameters:
         if parameter.when is not None:
             yield ", ".join(parameter.names), "the condition of", parameter.when
@@ -209,14 +209,14 @@ def _expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
     yield from ((name, "the rule", expr) for name, expr in spec.restrict)
 
 
-def _folded(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
+def _fold_rule(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
     try:
         return expr.substitute(constants)
     except ExprError as error:
-        raise located(name, "the rule", error) from None
+        raise locate_error(name, "the rule", error) from None
 
 
-def _derive(
+def _order_derived(
     spec: SpaceSpec, owners: Mapping[str, int]
 ) -> tuple[dict[str, Value], tuple[Derived, ...]]:
     """Return all constants, derived ones included, and the other derived values."""
@@ -233,12 +233,12 @@ def _derive(
     needs: dict[str, frozenset[int]] = {}
     derived = []
     for name in order:
-        expr = _folded(name, exprs[name], constants)
+        expr = _fold_rule(name, exprs[name], constants)
         if not expr.names:
             try:
                 constants[name] = expr.evaluate({})
             except ExprError as error:
-                raise located(name, "the derived value", error) from None
+                raise locate_error(name, "the derived value", error) from None
             continue
         below = [needs[n] if n in needs else frozenset((owners[n],)) for n in expr.names]
         needs[name] = frozenset().union(*below)
@@ -246,45 +246,45 @@ def _derive(
     return constants, tuple(derived)
 
 
-def _conditions(
+def _make_condition_rules(
     spec: SpaceSpec, constants: Mapping[str, Value], needs: Mapping[str, frozenset[int]]
 ) -> Iterator[Rule]:
     for position, parameter in enumerate(spec.parameters):
         if parameter.when is None:
             continue
         title = ", ".join(parameter.names)
-        expr = _truth(_folded(title, parameter.when, constants))
-        depends = _needs(expr, needs)
+        expr = _to_bool(_fold_rule(title, parameter.when, constants))
+        depends = _union_needs(expr, needs)
         if position in depends:
             raise SpaceError(f'the condition of "{title}" depends on "{title}" itself', rule=title)
-        yield Rule(title, -1, expr, depends | {position}, pins=position)
+        yield Rule(title, -1, expr, depends | {position}, pinned_parameter=position)
 
 
-def _needs(expr: Expr, needs: Mapping[str, frozenset[int]]) -> frozenset[int]:
+def _union_needs(expr: Expr, needs: Mapping[str, frozenset[int]]) -> frozenset[int]:
     return frozenset().union(*(needs[name] for name in expr.names))
 
 
-def _conjuncts(expr: Expr) -> Iterator[Expr]:
+def _split_conjuncts(expr: Expr) -> Iterator[Expr]:
     tree = expr.tree
     if isinstance(tree, Logic) and tree.op == "and":
         for item in tree.items:
-            yield from _conjuncts(Expr(format_canonical(item), item))
+            yield from _split_conjuncts(Expr(format_canonical(item), item))
     else:
-        yield _truth(expr)
+        yield _to_bool(expr)
 
 
-def _truth(expr: Expr) -> Expr:
+def _to_bool(expr: Expr) -> Expr:
     """Return the expression as one whose value is a bool."""
     if is_boolean(expr.tree):
         return expr
     return Expr(expr.source, Logic("and", (expr.tree,), column=expr.tree.column))
 
 
-def _constant_truth(name: str, expr: Expr) -> bool:
+def _evaluate_constant(name: str, expr: Expr) -> bool:
     try:
         return bool(expr.evaluate({}))
     except ExprError as error:
-        raise located(name, "the rule", error) from None
+        raise locate_error(name, "the rule", error) from None
 
 
 class SpaceError(Exception):
@@ -341,33 +341,33 @@ class SpaceSpec(Struct, frozen=True):
     restrict: tuple[tuple[str, Expr], ...] = ()
 
 
-def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
+def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
     """Return the error of `rule` at the point of `digits` (position → row), and the point."""
     env = dict(model.constants)
     for position in sorted(rule.needs):
         domain = model.domains[position]
         env.update(zip(domain.names, domain.rows[digits[position]], strict=True))
     point = ", ".join(
-        f"{name} = {show((env[name],))}"
+        f"{name} = {format_row((env[name],))}"
         for position in sorted(rule.needs)
         for name in model.domains[position].names
     )
-    what = "the rule" if rule.pins is None else "the condition of"
+    what = "the rule" if rule.pinned_parameter is None else "the condition of"
     try:
         for derived in model.derived:
             if derived.needs <= rule.needs:
-                env[derived.name] = _value_or_error(derived, env)
+                env[derived.name] = _evaluate_or_error(derived, env)
         rule.expr.evaluate_lazily(env)
     except ExprError as error:
-        found = located(rule.name, what, error)
-        found.message += f", at {point}"
-        found.args = (found.message,)
-        found.hint = "a rule that excludes the point, or `… == 0 or …` in front, guards it"
-        return found
+        located_error = locate_error(rule.name, what, error)
+        located_error.message += f", at {point}"
+        located_error.args = (located_error.message,)
+        located_error.hint = "a rule that excludes the point, or `… == 0 or …` in front, guards it"
+        return located_error
     raise AssertionError(f"{rule.name} has a value at {point}")
 
 
-def _value_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
+def _evaluate_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
     try:
         return derived.expr.evaluate_lazily(env)
     except ExprError as error:
@@ -413,14 +413,14 @@ class Schedules(Sequence[Schedule]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:
-                return tuple(self._made(start, max(start, stop)))
+                return tuple(self._make_schedules(start, max(start, stop)))
             return tuple(self[place] for place in range(start, stop, step))
         place = range(len(self))[index]
-        return next(self._made(place, place + 1))
+        return next(self._make_schedules(place, place + 1))
 
     def __iter__(self) -> Iterator[Schedule]:
         for start in range(0, len(self), CHUNK):
-            yield from self._made(start, min(start + CHUNK, len(self)))
+            yield from self._make_schedules(start, min(start + CHUNK, len(self)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(other) != len(self):
@@ -432,7 +432,7 @@ class Schedules(Sequence[Schedule]):
     def __repr__(self) -> str:
         return f"<{len(self)} schedules of {', '.join(self.columns)}>"
 
-    def _made(self, start: int, stop: int) -> Iterator[Schedule]:
+    def _make_schedules(self, start: int, stop: int) -> Iterator[Schedule]:
         part, names = slice(start, stop), tuple(self.columns)
         columns = [column[part] for column in self.columns.values()]
         rows = zip(*columns, strict=True) if columns else iter([()] * (stop - start))

@@ -18,8 +18,8 @@ from tilusbuild.expr import Expr
 from tilusbuild.expr.tree import Const, Member, Name
 from tilusbuild.expr.vector import evaluate_columns, pack_values
 from tilusbuild.space.component import Enumerated
-from tilusbuild.space.join import BudgetError, Join, row_name
-from tilusbuild.space.model import Model, Rule, SpaceError, fault_at
+from tilusbuild.space.join import BudgetError, Join, name_row_column
+from tilusbuild.space.model import Model, Rule, SpaceError, rule_error_at
 
 BATCH = 1 << 16
 MAX_DRAWN = 1 << 31  # combinations drawn for one sample: a minute or two
@@ -43,42 +43,42 @@ class OpenComponent:
         self._arrays = {name: (p, pack_values(values)) for name, (p, values) in names.items()}
         self._derived = {derived.name: derived.expr for derived in model.derived}
 
-    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+    def narrow_to_digit(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
         radix = self._radix[position]
         prefix = (low + row) // radix
         return prefix % self._sizes[position], prefix * radix, (prefix + 1) * radix
 
-    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
+    def find_digit_range(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
         first = low + digit * self._radix[position]
         return first, first + self._radix[position]
 
-    def first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
+    def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
         """Return the digits of the first point that has one of the allowed digits at each of these
         positions; None if there is none. Raises `SpaceError` when it was not found in time."""
         rules = [*self._rules]
         for position, digits in allowed.items():
             choices = tuple(Const(digit) for digit in sorted(digits))
-            name = row_name(position)
+            name = name_row_column(position)
             among = Expr(name, Member(Name(name), choices, negated=False))
             rules.append(Rule(name, -1, among, frozenset((position,))))
         join = Join(self._model, self.members, rules, order=self.members)
         try:
-            return join.first(MAX_SEARCHED)
+            return join.find_first(MAX_SEARCHED)
         except BudgetError:
             raise SpaceError(
-                f"no valid point was found among the first {join.looked:,} combinations of"
+                f"no valid point was found among the first {join.examined:,} combinations of"
                 f" {self._names}",
                 hint="give them defaults that the rules allow",
             ) from None
 
-    def drawn(self, seed: int) -> Iterator[dict[int, int]]:
+    def draw_points(self, seed: int) -> Iterator[dict[int, int]]:
         """Yield the digits of random points, with repetition, without end. Raises `SpaceError`
         where a rule has no value, and when none is found for long."""
         looked = 0
         for start in range(0, MAX_DRAWN, BATCH):
             tries = np.arange(start, start + BATCH, dtype=np.uint64)
-            digits = {p: scattered(f"{seed}:{p}", tries, self._sizes[p]) for p in self.members}
-            points = self._points(digits)
+            digits = {p: draw_numbers(f"{seed}:{p}", tries, self._sizes[p]) for p in self.members}
+            points = self._filter_points(digits)
             looked += BATCH
             columns = [points[position].tolist() for position in self.members]
             for row in zip(*columns, strict=True):
@@ -92,32 +92,34 @@ class OpenComponent:
     def _names(self) -> str:
         return ", ".join(name for p in self.members for name in self._model.domains[p].names)
 
-    def _points(self, digits: Mapping[int, Any]) -> dict[int, Any]:
+    def _filter_points(self, digits: Mapping[int, Any]) -> dict[int, Any]:
         """Return the digits of those combinations that are points. Raises `SpaceError` for one
         where a rule has no value and none is false."""
-        left = dict(digits)
+        remaining = dict(digits)
         faults: list[tuple[Rule, Any]] = []  # masks over what is left
         for rule in self._rules:
-            holds, marks = self._holds(rule, left)
+            holds, marks = self._evaluate_rule(rule, remaining)
             if marks is not None:
                 holds = holds | marks
                 faults.append((rule, marks))
             if holds.all():
                 continue
-            left = {position: rows[holds] for position, rows in left.items()}
+            remaining = {position: rows[holds] for position, rows in remaining.items()}
             faults = [(each, marks[holds]) for each, marks in faults]
         for rule, marks in faults:
             if marks.any():
                 row = int(np.argmax(marks))
-                raise fault_at(self._model, rule, {p: int(d[row]) for p, d in left.items()})
-        return left
+                raise rule_error_at(
+                    self._model, rule, {p: int(d[row]) for p, d in remaining.items()}
+                )
+        return remaining
 
-    def _holds(self, rule: Rule, digits: Mapping[int, Any]) -> tuple[Any, Any]:
+    def _evaluate_rule(self, rule: Rule, digits: Mapping[int, Any]) -> tuple[Any, Any]:
         """Return where a rule is true, and where it has no value (None: nowhere)."""
         columns: dict[str, Any] = {}
-        bad: dict[str, Any] = {}
+        invalid: dict[str, Any] = {}
 
-        def add(name: str) -> None:
+        def add_column(name: str) -> None:
             if name in columns:
                 return
             if name in self._arrays:
@@ -125,45 +127,43 @@ class OpenComponent:
                 columns[name] = values[digits[position]]
                 return
             expr = self._derived[name]
-            columns[name], marks = evaluated(expr)
+            columns[name], marks = evaluate_expression(expr)
             if marks is not None:
-                bad[name] = marks
+                invalid[name] = marks
 
-        def evaluated(expr: Expr) -> tuple[Any, Any]:
+        def evaluate_expression(expr: Expr) -> tuple[Any, Any]:
             for name in expr.names:
-                add(name)
-            return evaluate_columns(expr, {name: columns[name] for name in expr.names}, bad)
+                add_column(name)
+            return evaluate_columns(expr, {name: columns[name] for name in expr.names}, invalid)
 
-        values, marks = evaluated(rule.expr)
-        if rule.pins is not None:
-            rows, domain = digits[rule.pins], self._model.domains[rule.pins]
+        values, marks = evaluate_expression(rule.expr)
+        if rule.pinned_parameter is not None:
+            rows, domain = digits[rule.pinned_parameter], self._model.domains[rule.pinned_parameter]
             values = np.where(values, rows < domain.declared, rows == domain.pinned)
         return values, marks
 
 
-def random_digits(
-    parts: Sequence[Enumerated | OpenComponent], seed: int
-) -> Iterator[dict[int, int]]:
+def draw_digits(parts: Sequence[Enumerated | OpenComponent], seed: int) -> Iterator[dict[int, int]]:
     """Yield the digits of random points of all groups together, repeating, without end."""
     streams = [
-        part.drawn(seed) if isinstance(part, OpenComponent) else _closed(part, seed)
+        part.draw_points(seed) if isinstance(part, OpenComponent) else _draw_enumerated(part, seed)
         for part in parts
     ]
     for digits in zip(*streams, strict=True):
         yield {position: digit for each in digits for position, digit in each.items()}
 
 
-def _closed(part: Enumerated, seed: int) -> Iterator[dict[int, int]]:
-    columns = {position: part.digits(position) for position in part.members}
-    place = 0
+def _draw_enumerated(part: Enumerated, seed: int) -> Iterator[dict[int, int]]:
+    columns = {position: part.digits_of(position) for position in part.members}
+    position_in_stream = 0
     while True:
-        tries = np.arange(place, place + 256, dtype=np.uint64)
-        for row in scattered(f"{seed}:{part.members[0]}", tries, part.count).tolist():
+        tries = np.arange(position_in_stream, position_in_stream + 256, dtype=np.uint64)
+        for row in draw_numbers(f"{seed}:{part.members[0]}", tries, part.count).tolist():
             yield {position: int(column[row]) for position, column in columns.items()}
-        place += 256
+        position_in_stream += 256
 
 
-def scattered(stream: str, tries: Any, size: int) -> Any:
+def draw_numbers(stream: str, tries: Any, size: int) -> Any:
     """Return a number from 0 to before `size` for each of these places of a random stream: the
     finaliser of SplitMix64, which is the same everywhere, of the place and of a digest."""
     base = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")

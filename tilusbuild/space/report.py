@@ -14,8 +14,8 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from tilusbuild.expr import Value
-from tilusbuild.space.component import groups
-from tilusbuild.space.few import removed
+from tilusbuild.space.component import connect_parameters
+from tilusbuild.space.few import find_removing_rules
 from tilusbuild.space.join import BudgetError, Join
 from tilusbuild.space.model import Model, SpaceError
 
@@ -33,7 +33,7 @@ class RuleEffect(Struct, frozen=True):
     empties: bool
 
 
-class Declared(Struct, frozen=True):
+class DeclaredParameter(Struct, frozen=True):
     """Parameters that are given values together, and these."""
 
     names: tuple[str, ...]
@@ -51,14 +51,16 @@ class SpaceReport(Struct, frozen=True):
     model: Model
 
     @property
-    def parameters(self) -> tuple[Declared, ...]:
+    def parameters(self) -> tuple[DeclaredParameter, ...]:
         """The declared values."""
-        return tuple(Declared(d.names, tuple(d.rows[: d.declared])) for d in self.model.domains)
+        return tuple(
+            DeclaredParameter(d.names, tuple(d.rows[: d.declared])) for d in self.model.domains
+        )
 
     @property
     def removed(self) -> tuple[int, ...]:
         """By which rule each combination goes, as `few.removed` has it: only some ask."""
-        return removed(self.model)
+        return find_removing_rules(self.model)
 
     @property
     def empties(self) -> tuple[str, ...]:
@@ -66,49 +68,49 @@ class SpaceReport(Struct, frozen=True):
         return tuple(rule.name for rule in self.rules if rule.empties)
 
 
-class Counter:
+class PointCounter:
     """Counts the points that some of the rules leave; a budget is shared by all its counts."""
 
     def __init__(self, model: Model, budget: int | None = MAX_POINTS) -> None:
         self._model = model
         self._budget = budget
 
-    def count(self, restrictions: Collection[int], *, strict: bool = False) -> int | None:
+    def count_points(self, restrictions: Collection[int], *, strict: bool = False) -> int | None:
         """Return the points that conditions and these restrictions (positions) leave; None beyond
         the budget. Raises `SpaceError`, where it is `strict`, for a rule without a value."""
         if any(position in restrictions for position in self._model.never):
             return 0
         rules = [r for r in self._model.rules if r.position < 0 or r.position in restrictions]
         counts, failures = [], list[SpaceError]()
-        for members, connecting in groups(self._model, rules):
+        for members, connecting in connect_parameters(self._model, rules):
             if not connecting:
                 counts.append(len(self._model.domains[members[0]].rows))
                 continue
             join = Join(self._model, members, connecting)
             try:
-                counts.append(join.count(self._budget, strict=strict))
+                counts.append(join.count_points(self._budget, strict=strict))
             except BudgetError:
                 return None
             except SpaceError as error:  # it counts only if no other group excludes everything
                 failures.append(error)
             if self._budget is not None:
-                self._budget -= join.looked
+                self._budget -= join.examined
         if failures and 0 not in counts:
             raise failures[0]
         return 0 if failures else math.prod(counts)
 
 
-def report(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
+def report_space(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
     """Return the report of a whole space, which may be empty. Raises `SpaceError` where a rule has
     no value at a point that no other one excludes."""
-    total = Counter(model, None).count(range(len(model.rule_names)), strict=True)
-    counter = Counter(model, budget)
-    free = counter.count(())
+    total = PointCounter(model, None).count_points(range(len(model.rule_names)), strict=True)
+    counter = PointCounter(model, budget)
+    free = counter.count_points(())
     effects = []
     before = free
     for position, name in enumerate(model.rule_names):
-        after = counter.count(range(position + 1))
-        left = counter.count((position,))
+        after = counter.count_points(range(position + 1))
+        left = counter.count_points((position,))
         gone = None if before is None or after is None else before - after
         alone = None if free is None or left is None else free - left
         effects.append(RuleEffect(name, gone, alone, left == 0))
@@ -117,17 +119,17 @@ def report(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
     return SpaceReport(model.cartesian, conditional, tuple(effects), total, model)
 
 
-def responsible(model: Model) -> tuple[str, ...]:
+def find_emptying_rules(model: Model) -> tuple[str, ...]:
     """Of a space without points: a smallest set of rules, in order, that excludes every point."""
-    counter = Counter(model)
+    counter = PointCounter(model)
     names = model.rule_names
     needed = list(range(len(names)))
     for end in range(1, len(names) + 1):
-        if counter.count(range(end)) == 0:
+        if counter.count_points(range(end)) == 0:
             needed = list(range(end))
             break
     for position in list(needed[:-1]):
         rest = [other for other in needed if other != position]
-        if counter.count(rest) == 0:
+        if counter.count_points(rest) == 0:
             needed = rest
     return tuple(names[position] for position in needed)

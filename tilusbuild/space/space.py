@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
-from tilusbuild.space.few import Few, few
+from tilusbuild.space.few import SmallSpace, enumerate_small
 from tilusbuild.space.model import (
     CHUNK,
     Domain,
@@ -27,9 +27,9 @@ from tilusbuild.space.model import (
     Schedules,
     SpaceError,
     SpaceSpec,
-    build,
-    outside,
-    show,
+    build_model,
+    format_row,
+    outside_error,
 )
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ class Space:
     ) -> None:
         self.spec = spec
         self._budget = budget
-        self.size = size or (None if self._is_open else self._places, self._model.cartesian)
+        self.size = size or (None if self._is_open else self._index_count, self._model.cartesian)
         """The numbers of valid points (None: not counted) and of all combinations."""
 
     @cached_property
     def _model(self) -> Model:
-        return build(self.spec)
+        return build_model(self.spec)
 
     @cached_property
-    def _few(self) -> Few | None:
+    def _small(self) -> SmallSpace | None:
         """The points of a small space, for which no array is made."""
-        return few(self._model, self._budget)
+        return enumerate_small(self._model, self._budget)
 
     @cached_property
     def _decoder(self) -> Decoder:
@@ -80,42 +80,42 @@ class Space:
     @cached_property
     def _components(self) -> list[Enumerated | OpenComponent]:
         """The groups of parameters, enumerated where the budget allows it."""
-        from tilusbuild.space.component import component, groups
+        from tilusbuild.space.component import connect_parameters, enumerate_group
         from tilusbuild.space.join import BudgetError
         from tilusbuild.space.open import OpenComponent
 
         model = self._model
         if model.never:
-            raise self._empty()
+            raise self._empty_error()
         components: list[Enumerated | OpenComponent] = []
         failures: list[SpaceError] = []  # they count only if no other group excludes everything
-        for members, rules in groups(model, model.rules):
+        for members, rules in connect_parameters(model, model.rules):
             try:
-                components.append(component(model, members, rules, self._budget))
+                components.append(enumerate_group(model, members, rules, self._budget))
             except BudgetError:
                 components.append(OpenComponent(model, members, rules))
             except SpaceError as error:
                 failures.append(error)
         if any(part.count == 0 for part in components):
-            raise self._empty()
+            raise self._empty_error()
         if failures:
             raise failures[0]
         return components
 
     @cached_property
-    def _of(self) -> Mapping[int, int]:
+    def _component_of(self) -> Mapping[int, int]:
         """The component of each parameter's position."""
         return {p: c for c, part in enumerate(self._components) for p in part.members}
 
     @property
-    def _places(self) -> int:
-        if self._few is not None:
-            return len(self._few)
+    def _index_count(self) -> int:
+        if self._small is not None:
+            return len(self._small)
         return math.prod(part.count for part in self._components)
 
     @cached_property
     def _is_open(self) -> bool:
-        if self._few is not None:
+        if self._small is not None:
             return False
         from tilusbuild.space.open import OpenComponent
 
@@ -135,81 +135,85 @@ class Space:
 
     def __getitem__(self, index: int) -> Schedule:
         """Return the point at `index`. Raises `IndexError`; `SpaceError`: no derived value."""
-        count = self._places
+        count = self._index_count
         if index < 0:
             index += count
         if not 0 <= index < count:
             raise IndexError(f"schedule {index} of {count}")
-        return self.take([index])[0]
+        return self.take_points([index])[0]
 
-    def has(self, index: int) -> bool:
+    def has_point(self, index: int) -> bool:
         """Return whether there is a point at `index`: of an open space, most places are none."""
-        if not 0 <= index < self._places:
+        if not 0 <= index < self._index_count:
             return False
         try:
             names = [name for each in self.spec.parameters for name in each.names]
             own = self[index].values if self._is_open else {}
-            return not own or self.complete({name: own[name] for name in names}).index == index
+            return (
+                not own or self.complete_point({name: own[name] for name in names}).index == index
+            )
         except SpaceError:
             return False
 
     def __iter__(self) -> Iterator[Schedule]:
         for first in range(0, self.count, CHUNK):
-            yield from self.take(range(first, min(self.count, first + CHUNK)))
+            yield from self.take_points(range(first, min(self.count, first + CHUNK)))
 
-    def take(self, indices: Iterable[int]) -> Schedules:
+    def take_points(self, indices: Iterable[int]) -> Schedules:
         """Return the points at `indices`, all within. Raises `SpaceError`: no derived value."""
-        wanted = indices if isinstance(indices, range) else list(indices)
-        if self._few is not None and (columns := self._few.columns(wanted)) is not None:
-            return Schedules(wanted, columns)
-        places = None if self._is_open else self._places
-        whole = len(wanted) == places and wanted[0] == 0 and wanted[-1] == len(wanted) - 1
-        if whole and (isinstance(wanted, range) or wanted == list(range(len(wanted)))):
-            return Schedules(range(len(wanted)), self._decoder.columns(self._every_digit()))
-        return Schedules(wanted, self._decoder.columns(self._digits(wanted)))
+        numbers = indices if isinstance(indices, range) else list(indices)
+        if self._small is not None and (columns := self._small.make_columns(numbers)) is not None:
+            return Schedules(numbers, columns)
+        point_count = None if self._is_open else self._index_count
+        is_all = len(numbers) == point_count and numbers[0] == 0 and numbers[-1] == len(numbers) - 1
+        if is_all and (isinstance(numbers, range) or numbers == list(range(len(numbers)))):
+            return Schedules(range(len(numbers)), self._decoder.decode_columns(self._decode_all()))
+        return Schedules(numbers, self._decoder.decode_columns(self._decode_indices(numbers)))
 
-    def all(self) -> Schedules:
+    def take_all(self) -> Schedules:
         """Return every point. Raises `SpaceError` if a derived value has none."""
-        return self.take(range(self.count))
+        return self.take_points(range(self.count))
 
-    def sample(self, n: int, seed: int = 0, include: Iterable[int] = ()) -> Schedules:
+    def sample_points(self, n: int, seed: int = 0, include: Iterable[int] = ()) -> Schedules:
         """`n` different points (all, if there are fewer), uniformly drawn, in order of index.
 
         Those of `include` come first and count. A larger `n` with the same seed has all the points
         of a smaller one; the draw depends on nothing but its arguments.
         """
         chosen = dict.fromkeys(list(dict.fromkeys(include))[:n])
-        indices = self._drawn(seed) if self._is_open else shuffled(self._places, seed)
+        indices = (
+            self._draw_indices(seed) if self._is_open else shuffle_range(self._index_count, seed)
+        )
         while len(chosen) < n and (index := next(indices, None)) is not None:
             chosen[index] = None
-        return self.take(sorted(chosen))
+        return self.take_points(sorted(chosen))
 
-    def _drawn(self, seed: int) -> Iterator[int]:
+    def _draw_indices(self, seed: int) -> Iterator[int]:
         """Yield random points of an open space, with repetition."""
-        from tilusbuild.space.open import random_digits
+        from tilusbuild.space.open import draw_digits
 
-        for digits in random_digits(self._components, seed):
-            yield self._rank(digits)
+        for digits in draw_digits(self._components, seed):
+            yield self._rank_point(digits)
 
-    def complete(self, partial: Mapping[str, Value]) -> Schedule:
+    def complete_point(self, partial: Mapping[str, Value]) -> Schedule:
         """Return the first point that has the values of `partial`, and elsewhere the parameters'
         defaults.
 
         A default of a parameter whose condition is false at that point does not count. Raises
         `SpaceError`: a name that is not a parameter, a value outside the space, no such point.
         """
-        fixed = self._fixed(partial)
-        if self._few is not None and (place := self._few.first(fixed)) is not None:
+        fixed = self._match_rows(partial)
+        if self._small is not None and (place := self._small.find_first(fixed)) is not None:
             return self[place]
         digits: dict[int, int] = {}
         for part in self._components:
-            digits |= self._first(part, fixed)
-        return self[self._rank(digits)]
+            digits |= self._find_first(part, fixed)
+        return self[self._rank_point(digits)]
 
-    def _empty(self) -> EmptySpaceError:
-        from tilusbuild.space.report import responsible
+    def _empty_error(self) -> EmptySpaceError:
+        from tilusbuild.space.report import find_emptying_rules
 
-        rules = responsible(self._model)
+        rules = find_emptying_rules(self._model)
         if not rules:
             return EmptySpaceError("the space is empty: its conditions exclude every point")
         names = " and ".join(f'"{name}"' for name in rules)
@@ -221,7 +225,7 @@ class Space:
             hint="relax a rule, or give a parameter more values",
         )
 
-    def _fixed(self, partial: Mapping[str, Value]) -> dict[int, tuple[bool, set[int]]]:
+    def _match_rows(self, partial: Mapping[str, Value]) -> dict[int, tuple[bool, set[int]]]:
         """Position → (whether `partial` has it, digits that agree)."""
         for name in partial:
             if name not in self._model.owners:
@@ -231,12 +235,12 @@ class Space:
         for position, domain in enumerate(self._model.domains):
             given = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
             if given:
-                fixed[position] = True, _agreeing(domain, given)
+                fixed[position] = True, _find_rows(domain, given)
             elif domain.default is not None:
                 fixed[position] = False, {domain.default}
         return fixed
 
-    def _first(
+    def _find_first(
         self, part: Enumerated | OpenComponent, fixed: Mapping[int, tuple[bool, set[int]]]
     ) -> dict[int, int]:
         """Return the digits of the component's first point that agrees."""
@@ -246,51 +250,51 @@ class Space:
 
         ordered = sorted((p for p in part.members if p in fixed), key=lambda p: not fixed[p][0])
         if isinstance(part, OpenComponent):
-            return self._first_open(part, ordered, fixed)
+            return self._find_first_open(part, ordered, fixed)
         rows = np.arange(part.count, dtype=np.int64)
         for position in ordered:
-            digits = part.digits(position)[rows]
+            digits = part.digits_of(position)[rows]
             agree = rows[np.isin(digits, list(fixed[position][1]))]
             domain = self._model.domains[position]
             if not len(agree) and not fixed[position][0] and domain.pinned is not None:
                 agree = rows[digits == domain.pinned]
             if not len(agree):
-                raise self._no_default(ordered, position, fixed)
+                raise self._missing_default_error(ordered, position, fixed)
             rows = agree
-        return {position: int(part.digits(position)[rows[0]]) for position in part.members}
+        return {position: int(part.digits_of(position)[rows[0]]) for position in part.members}
 
-    def _first_open(
+    def _find_first_open(
         self,
         part: OpenComponent,
         ordered: list[int],
         fixed: Mapping[int, tuple[bool, set[int]]],
     ) -> dict[int, int]:
         """`_first` of a group that is not enumerated: mostly all values agree with one point."""
-        found = part.first({position: fixed[position][1] for position in ordered})
-        if found is not None:
-            return found
+        digits_found = part.find_first({position: fixed[position][1] for position in ordered})
+        if digits_found is not None:
+            return digits_found
         allowed: dict[int, set[int]] = {}
         for position in ordered:
             given, digits = fixed[position]
             pinned = self._model.domains[position].pinned
             choices = [digits, *([{pinned}] if not given and pinned is not None else [])]
-            agreeing = (each for each in choices if part.first({**allowed, position: each}))
+            agreeing = (each for each in choices if part.find_first({**allowed, position: each}))
             if (chosen := next(agreeing, None)) is None:
-                raise self._no_default(ordered, position, fixed)
+                raise self._missing_default_error(ordered, position, fixed)
             allowed[position] = chosen
-        found = part.first(allowed)
-        if found is None:
-            raise self._empty()
-        return found
+        digits_found = part.find_first(allowed)
+        if digits_found is None:
+            raise self._empty_error()
+        return digits_found
 
-    def _no_default(
+    def _missing_default_error(
         self, ordered: list[int], position: int, fixed: Mapping[int, tuple[bool, set[int]]]
     ) -> SpaceError:
         texts = []
         for each in ordered[: ordered.index(position) + 1]:
             domain = self._model.domains[each]
             title = ", ".join(domain.names)
-            texts.append(f"{title} = {show(domain.rows[min(fixed[each][1])])}")
+            texts.append(f"{title} = {format_row(domain.rows[min(fixed[each][1])])}")
         rules = ", ".join(
             dict.fromkeys(f'"{r.name}"' for r in self._model.rules if position in r.needs)
         )
@@ -300,50 +304,57 @@ class Space:
             hint=f"rules to check: {rules}" if rules else None,
         )
 
-    def _rank(self, digits: Mapping[int, int]) -> int:
+    def _rank_point(self, digits: Mapping[int, int]) -> int:
         """Return the place of a point (position → row)."""
-        if self._few is not None:
-            return self._few.place(digits[position] for position in range(len(digits)))
+        if self._small is not None:
+            return self._small.index_of(digits[position] for position in range(len(digits)))
         ranges = [(0, part.count) for part in self._components]
-        total, rank = self._places, 0
+        total, rank = self._index_count, 0
         for position in range(len(digits)):
-            index = self._of[position]
+            index = self._component_of[position]
             low, high = ranges[index]
-            first, end = self._components[index].range_of(position, low, high, digits[position])
+            first, end = self._components[index].find_digit_range(
+                position, low, high, digits[position]
+            )
             others = total // (high - low)
             rank += (first - low) * others
             total = others * (end - first)
             ranges[index] = first, end
         return rank
 
-    def _digits(self, indices: Sequence[int]) -> list[Any]:
+    def _decode_indices(self, indices: Sequence[int]) -> list[Any]:
         """Return an array of digits for each parameter: its rows at the points of `indices`."""
         import numpy as np
 
-        from tilusbuild.space.columns import row_type
+        from tilusbuild.space.columns import smallest_row_type
 
-        def kind(count: int) -> Any:
+        def integer_type(count: int) -> Any:
             return np.int64 if count <= 2**63 - 1 else object  # Python's integers beyond 64 bits
 
-        whole, counts = kind(self._places), [part.count for part in self._components]
-        left = np.array(indices, dtype=whole)
-        total = np.full(len(left), self._places, dtype=whole)
-        low = [np.zeros(len(left), dtype=kind(count)) for count in counts]
-        size = [np.full(len(left), count, dtype=kind(count)) for count in counts]
+        index_type, counts = (
+            integer_type(self._index_count),
+            [part.count for part in self._components],
+        )
+        remainder = np.array(indices, dtype=index_type)
+        total = np.full(len(remainder), self._index_count, dtype=index_type)
+        low = [np.zeros(len(remainder), dtype=integer_type(count)) for count in counts]
+        size = [np.full(len(remainder), count, dtype=integer_type(count)) for count in counts]
         columns = []
         for position, domain in enumerate(self._model.domains):
-            index = self._of[position]
+            index = self._component_of[position]
             part = self._components[index]
             others = total // size[index]
-            row = left // others
-            digit, first, end = part.narrow(position, low[index], row.astype(kind(part.count)))
-            left = left - (first - low[index]) * others
+            row = remainder // others
+            digit, first, end = part.narrow_to_digit(
+                position, low[index], row.astype(integer_type(part.count))
+            )
+            remainder = remainder - (first - low[index]) * others
             low[index], size[index] = first, end - first
             total = others * size[index]
-            columns.append(digit.astype(row_type(len(domain.rows))))
+            columns.append(digit.astype(smallest_row_type(len(domain.rows))))
         return columns
 
-    def _every_digit(self) -> list[Any]:
+    def _decode_all(self) -> list[Any]:
         """Return the digits of all points, of a space without open groups: the groups' trees grown
         together, a parameter at a time, which takes no search for any point."""
         import numpy as np
@@ -351,12 +362,14 @@ class Space:
         from tilusbuild.space.open import OpenComponent
 
         kind = np.int32 if self.count < 2**31 else np.int64
-        levels = [part.levels() for part in self._components if not isinstance(part, OpenComponent)]
+        levels = [
+            part.build_levels() for part in self._components if not isinstance(part, OpenComponent)
+        ]
         nodes: dict[int, Any] = {}  # of each group that was begun and has members left
         columns: list[Any] = []
         size = 1
         for position in range(len(self._model.domains)):
-            index = self._of[position]
+            index = self._component_of[position]
             level = levels[index].pop(0)
             node = nodes.pop(index, None)
             if node is None:  # all of them are below the one root
@@ -375,9 +388,9 @@ class Space:
         return columns
 
 
-def _agreeing(domain: Domain, given: Mapping[int, Value]) -> set[int]:
+def _find_rows(domain: Domain, values: Mapping[int, Value]) -> set[int]:
     """Return the rows that have the given values at these places."""
-    wanted = {i: (type(value), value) for i, value in given.items()}
+    wanted = {i: (type(value), value) for i, value in values.items()}
     rows = {
         digit
         for digit, row in enumerate(domain.rows)
@@ -385,10 +398,10 @@ def _agreeing(domain: Domain, given: Mapping[int, Value]) -> set[int]:
     }
     if not rows:
         if len(domain.names) == 1:
-            raise outside(domain, tuple(given.values()))
-        names = tuple(domain.names[i] for i in given)
-        part = Domain(names, tuple(tuple(r[i] for i in given) for r in domain.rows), 0, None, None)
-        raise outside(part, tuple(given.values()))
+            raise outside_error(domain, tuple(values.values()))
+        names = tuple(domain.names[i] for i in values)
+        part = Domain(names, tuple(tuple(r[i] for i in values) for r in domain.rows), 0, None, None)
+        raise outside_error(part, tuple(values.values()))
     return rows
 
 
@@ -397,7 +410,7 @@ SAMPLE_BUDGET = 1 << 27
 """Combinations that are looked at for a sample before its groups are left open: some seconds."""
 
 
-def select(
+def select_schedules(
     space: Space, level: int, sample: int, default: Mapping[str, Value], seed: int = 0
 ) -> Schedules:
     """Return the schedules of `level`, in the space's order.
@@ -406,9 +419,9 @@ def select(
     defaults. 1: `sample` points, the default among them. 2: all. Raises `SpaceError` for a default
     outside the space, and for more than 1,000,000 schedules.
     """
-    start = space.complete(default)
+    start = space.complete_point(default)
     if level == 0:
-        return space.take((start.index,))
+        return space.take_points((start.index,))
     known = space.count if level == 2 else space.size[0]
     wanted = sample if known is None else known if level == 2 else min(sample, known)
     if wanted > MAX_SCHEDULES:
@@ -417,11 +430,11 @@ def select(
             hint="restrict the space, or build a sample of it: levels.sample and level 1",
         )
     if level == 2:
-        return space.all()
-    return space.sample(wanted, seed, include=(start.index,))
+        return space.take_all()
+    return space.sample_points(wanted, seed, include=(start.index,))
 
 
-def shuffled(count: int, seed: int) -> Iterator[int]:
+def shuffle_range(count: int, seed: int) -> Iterator[int]:
     """0..count-1 in an order that `seed` decides, generated as far as it is used.
 
     Fisher and Yates' shuffle with only the moved places remembered; the randomness is sha256, which

@@ -49,51 +49,55 @@ def read_t1(text: str) -> T1Space:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpaceError(f"not a T1 file: not JSON: {error}") from None
-    space = _member(document, "ConfigurationSpace", dict, "the file")
-    entries = _member(space, "TuningParameters", list, "ConfigurationSpace")
+    space = _read_member(document, "ConfigurationSpace", dict, "the file")
+    entries = _read_member(space, "TuningParameters", list, "ConfigurationSpace")
     # A name that appears twice has the last one's values, at the first one's place: files in use
     # have such, and Kernel Tuner reads them so.
-    found = (_parameter(number, entry) for number, entry in enumerate(entries, 1))
+    found = (_read_parameter(number, entry) for number, entry in enumerate(entries, 1))
     parameters = tuple({parameter.names: parameter for parameter in found}.values())
     conditions = space.get("Conditions") or []
     if not isinstance(conditions, list):
         raise SpaceError('not a T1 file: "Conditions" is not a list')
     return T1Space(
         parameters=parameters,
-        restrict=tuple(_condition(number, entry) for number, entry in enumerate(conditions, 1)),
+        restrict=tuple(
+            _read_condition(number, entry) for number, entry in enumerate(conditions, 1)
+        ),
         default={p.names[0]: p.default[0] for p in parameters if p.default is not None},
     )
 
 
-def _member(parent: Any, key: str, kind: type, where: str) -> Any:
+def _read_member(parent: Any, key: str, kind: type, where: str) -> Any:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, kind):
         raise SpaceError(f'not a T1 file: {where} has no "{key}" of the right type')
     return value
 
 
-def _parameter(number: int, entry: Any) -> Parameter:
-    name = _member(entry, "Name", str, f"tuning parameter {number}")
+def _read_parameter(number: int, entry: Any) -> Parameter:
+    name = _read_member(entry, "Name", str, f"tuning parameter {number}")
     if not _NAME.match(name):
         raise SpaceError(f'"{name}" is not a name', rule=name)
-    kind = _member(entry, "Type", str, f'the parameter "{name}"')
+    kind = _read_member(entry, "Type", str, f'the parameter "{name}"')
     if kind not in _TYPES:
         raise SpaceError(
             f'the parameter "{name}" has the unknown type "{kind}"',
             rule=name,
             hint="known: " + ", ".join(_TYPES),
         )
-    values = list(dict.fromkeys(_typed(name, kind, v) for v in _values(name, entry.get("Values"))))
+    values = list(
+        dict.fromkeys(_check_type(name, kind, v) for v in _read_values(name, entry.get("Values")))
+    )
     default = entry.get("Default")
     if isinstance(default, list) and len(default) == 1:
         default = default[0]
     rows = tuple((value,) for value in values)
-    row = None if default is None else (_typed(name, kind, default),)
+    row = None if default is None else (_check_type(name, kind, default),)
     # Files in use hold defaults outside their values: such a default is ignored.
     return Parameter((name,), rows, default=row if row in rows else None)
 
 
-def _typed(name: str, kind: str, value: Any) -> Value:
+def _check_type(name: str, kind: str, value: Any) -> Value:
     right = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
     if not right or (kind == "uint" and value < 0):
         raise SpaceError(
@@ -102,16 +106,16 @@ def _typed(name: str, kind: str, value: Any) -> Value:
     return float(value) if kind == "float" else value
 
 
-def _values(name: str, given: Any) -> list[Any]:
-    if isinstance(given, list):
-        return given
-    if not isinstance(given, str) or len(given) > MAX_TEXT:
+def _read_values(name: str, text: Any) -> list[Any]:
+    if isinstance(text, list):
+        return text
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
         raise SpaceError(f'the parameter "{name}" has no "Values"', rule=name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            tree = ast.parse(given.strip(), mode="eval").body
-        return _list(tree)
+            tree = ast.parse(text.strip(), mode="eval").body
+        return _read_list(tree)
     except (SyntaxError, ValueError, Warning) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
     except (RecursionError, MemoryError):
@@ -123,44 +127,44 @@ def _values(name: str, given: Any) -> list[Any]:
     )
 
 
-def _list(node: ast.expr) -> list[Any]:
+def _read_list(node: ast.expr) -> list[Any]:
     """Return the values of a list, a tuple, a range, a comprehension or a sum of those."""
     match node:
         case ast.List() | ast.Tuple():
-            return [_scalar(item, {}) for item in node.elts]
+            return [_evaluate_scalar(item, {}) for item in node.elts]
         case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
-            return _list(inner)
+            return _read_list(inner)
         case ast.Call(func=ast.Name(id="range")):
-            return list(_range(node, {}))
+            return list(_read_range(node, {}))
         case ast.BinOp(op=ast.Add()):
-            return _list(node.left) + _list(node.right)
+            return _read_list(node.left) + _read_list(node.right)
         case ast.ListComp(generators=[generator]) | ast.GeneratorExp(generators=[generator]):
-            return list(_comprehension(node.elt, generator))
+            return list(_expand_comprehension(node.elt, generator))
         case _:
             raise ValueError(f"{ast.unparse(node):.60}")
 
 
-def _comprehension(element: ast.expr, generator: ast.comprehension) -> Iterator[Any]:
+def _expand_comprehension(element: ast.expr, generator: ast.comprehension) -> Iterator[Any]:
     if not isinstance(generator.target, ast.Name) or generator.is_async:
         raise ValueError("a comprehension over more than one name")
     name = generator.target.id
-    for value in _list(generator.iter):
+    for value in _read_list(generator.iter):
         env = {name: value}
-        if all(_scalar(condition, env) for condition in generator.ifs):
-            yield _scalar(element, env)
+        if all(_evaluate_scalar(condition, env) for condition in generator.ifs):
+            yield _evaluate_scalar(element, env)
 
 
-def _range(node: ast.Call, env: Mapping[str, Any]) -> range:
-    bounds = [_scalar(argument, env) for argument in node.args]
+def _read_range(node: ast.Call, env: Mapping[str, Any]) -> range:
+    bounds = [_evaluate_scalar(argument, env) for argument in node.args]
     if node.keywords or not 1 <= len(bounds) <= 3 or not all(type(b) is int for b in bounds):
         raise ValueError(f"{ast.unparse(node):.60}")
-    found = range(*bounds)
-    if len(found) > MAX_VALUES:
-        raise ValueError(f"a range of {len(found)} values, at most {MAX_VALUES}")
-    return found
+    values = range(*bounds)
+    if len(values) > MAX_VALUES:
+        raise ValueError(f"a range of {len(values)} values, at most {MAX_VALUES}")
+    return values
 
 
-def _scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
+def _evaluate_scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
     """Return a number, a string or a bool, by the operations of the expression language."""
     try:
         match node:
@@ -169,13 +173,17 @@ def _scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
             case ast.Name(id=name) if name in env:
                 value = env[name]
             case ast.UnaryOp():
-                value = semantics.UNARY[UNARY_OPERATORS[type(node.op)]](_scalar(node.operand, env))
+                value = semantics.UNARY[UNARY_OPERATORS[type(node.op)]](
+                    _evaluate_scalar(node.operand, env)
+                )
             case ast.BinOp() if type(node.op) in BINARY_OPERATORS:
-                left, right = _scalar(node.left, env), _scalar(node.right, env)
-                value = _operation(BINARY_OPERATORS[type(node.op)], left, right)
+                left, right = _evaluate_scalar(node.left, env), _evaluate_scalar(node.right, env)
+                value = _apply_operator(BINARY_OPERATORS[type(node.op)], left, right)
             case ast.Compare(ops=[op]) if type(op) in COMPARE_OPERATORS:
                 compare = semantics.COMPARE[COMPARE_OPERATORS[type(op)]]
-                value = compare(_scalar(node.left, env), _scalar(node.comparators[0], env))
+                value = compare(
+                    _evaluate_scalar(node.left, env), _evaluate_scalar(node.comparators[0], env)
+                )
             case _:
                 raise ValueError(f"{ast.unparse(node):.60}")
     except semantics.NoValueError as error:
@@ -185,16 +193,16 @@ def _scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
     return value
 
 
-def _operation(op: str, left: Any, right: Any) -> Any:
+def _apply_operator(op: str, left: Any, right: Any) -> Any:
     """Unlike in an expression, the exponent may be computed: both sides are known here."""
     if op in ("**", "<<") and not (type(right) is int and 0 <= right <= 62):
         raise semantics.NoValueError("an exponent that is not from 0 to 62")
     return semantics.BINARY[op](left, right)
 
 
-def _condition(number: int, entry: Any) -> tuple[str, Expr]:
+def _read_condition(number: int, entry: Any) -> tuple[str, Expr]:
     name = f"condition_{number}"
-    text = _member(entry, "Expression", str, f"condition {number}")
+    text = _read_member(entry, "Expression", str, f"condition {number}")
     python = _QUOTED_OR_C_LOGIC.sub(
         lambda m: {"&&": " and ", "||": " or "}.get(m[0], m[0]), text.strip()
     )

@@ -225,7 +225,7 @@ class Replanner(Struct):
         for name in planner.manifest.objects_of(script):
             planned = parts.get((name, target.name))
             for instance in planned.instances if planned else ():
-                schedules = instance.spec.space.take(instance.schedules)
+                schedules = instance.spec.space.take_points(instance.schedules)
                 planner.note_objects(instance, schedules)
         sources = planner.sources_of(script, target)
         specs = tuple(planner.specs(script, target, self.selection))
